@@ -1,0 +1,258 @@
+"""From a clone to a result in one command. Needs Python 3.11 or newer and pip, nothing else.
+
+    python3 run.py demo            the main job on data that ships with a dependency
+    python3 run.py test [ARGS]     the tests, under 7 minutes; ARGS go to pytest
+    python3 run.py test --slow     every test at full size; the outcome goes to benchmarks/results/slow-tests.json
+    python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute
+
+The first call makes .venv and installs the versions of constraints.txt into it, which takes 1 to 3 minutes. Later calls
+start at once.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+# The file parses on Python 3.7, so that this sentence is all that an older Python says.
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(f"run.py: gcn-lpa needs Python 3.11 or newer; this is {platform.python_version()} ({sys.executable})")
+
+ROOT = Path(__file__).resolve().parent
+USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check"
+Call = Callable[..., int]
+
+
+def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> int:
+    """Does what the command line asks and returns the exit code of the command that did the work."""
+    call = call or run
+    command, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if command in ("-h", "--help"):
+        print(__doc__, end="")
+        return 0
+    if command not in ("demo", "test", "check") or (command == "check" and rest):
+        print(USAGE, file=sys.stderr)
+        return 2
+    code = install(root, call)
+    if code:
+        return code
+    python = str(venv_python(root))
+    if command == "demo":
+        return call([python, "-m", "gcn_lpa", "demo", *rest], cwd=root)
+    if command == "check":
+        return check(python, root, call)
+    if "--slow" in rest:
+        rest.remove("--slow")
+        return slow_tests(python, root, rest, call)
+    return call([python, "-m", "pytest", *rest], cwd=root)
+
+
+def check(python: str, root: Path, call: Call) -> int:
+    """Style, types, fast tests; stops at the first that fails."""
+    steps = [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy", "--strict", "gcn_lpa", "run.py"],
+        ["pytest", "-m", "not slow and not long"],
+    ]
+    for step in steps:
+        say(" ".join(step))
+        code = call([python, "-m", *step], cwd=root)
+        if code:
+            return code
+    return 0
+
+
+def slow_tests(python: str, root: Path, rest: list[str], call: Call) -> int:
+    """Every test; a complete run, passed or failed, is recorded, one narrowed by pytest arguments is not."""
+    if rest:
+        return call([python, "-m", "pytest", "-m", "", *rest], cwd=root)
+    record = root / "benchmarks" / "results" / "slow-tests.json"
+    say(f"all tests at full size; the outcome goes to {record.relative_to(root)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.xml")
+        code = call([python, "-m", "pytest", "-m", "", f"--junitxml={report}"], cwd=root)
+        if code in (0, 1):  # 0 all passed, 1 some failed; 2 to 5: pytest did not get through
+            outcome = {**counts(report), **circumstances(python, root)}
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_text(json.dumps(outcome, indent=2) + "\n", encoding="utf-8")
+    return code
+
+
+def counts(report: Path) -> dict[str, Any]:
+    """What a JUnit report of pytest says: how many passed, and every test that did not, with its reason."""
+    suites = ElementTree.parse(report).getroot()
+    cases = list(suites.iter("testcase"))
+    kinds = ("failure", "error", "skipped")
+    others = [
+        {"test": f"{case.get('classname')}::{case.get('name')}", "outcome": mark.tag, "why": mark.get("message", "")}
+        for case in cases
+        for mark in case
+        if mark.tag in kinds
+    ]
+    return {
+        "passed": sum(all(mark.tag not in kinds for mark in case) for case in cases),
+        **{kind: sum(other["outcome"] == kind for other in others) for kind in kinds},
+        "seconds": round(sum(float(suite.get("time", 0)) for suite in suites.iter("testsuite")), 1),
+        "not_passed": others,
+    }
+
+
+def circumstances(python: str, root: Path) -> dict[str, Any]:
+    """The commit, the machine and the versions that a result belongs to."""
+    versions = (
+        "import json, importlib.metadata as m; "
+        "print(json.dumps({d.name: d.version for d in sorted(m.distributions(), key=lambda d: d.name.lower())}))"
+    )
+    try:
+        commit = output(["git", "describe", "--always", "--dirty", "--exclude=*"], root)
+    except (OSError, subprocess.CalledProcessError):  # not a git checkout, or no git
+        commit = "unknown"
+    return {
+        "commit": commit,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": json.loads(output([python, "-c", versions], root)),
+    }
+
+
+def install(root: Path, call: Call) -> int:
+    """Makes .venv hold what pyproject.toml and constraints.txt ask for; returns 0, or the exit code of what failed.
+
+    .venv/stamp is written last and removed first, so .venv without a stamp was interrupted and is made anew.
+    """
+    wanted = stamp(root)
+    if installed(root) == wanted:
+        return 0
+    with lock(root / ".venv.lock") as held:
+        found = installed(root)
+        if found == wanted:  # done by the run we waited for
+            return 0
+        start = time.monotonic()
+        inherit = {} if sys.platform == "win32" else {"pass_fds": (held,)}  # pip that outlives us keeps the lock
+        stamp_file(root).unlink(missing_ok=True)
+        if found.splitlines()[:1] == wanted.splitlines()[:1]:
+            say("pyproject.toml or constraints.txt has changed: bringing .venv up to date")
+        else:
+            say("making .venv and installing into it; this takes 1 to 3 minutes, once")
+            code = call([sys.executable, "-m", "venv", "--clear", str(root / ".venv")], cwd=root, **inherit)
+            if code:
+                return failed("making .venv", code)
+        pip = [str(venv_python(root)), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
+        code = call([*pip, "-c", "constraints.txt", "-e", ".[all,test]"], cwd=root, **inherit)
+        if code:
+            return failed("pip install", code)
+        unfinished = stamp_file(root).with_suffix(".part")
+        unfinished.write_text(wanted, encoding="utf-8")
+        os.replace(unfinished, stamp_file(root))
+        say(f"installed in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+def stamp(root: Path) -> str:
+    """Two lines: where .venv belongs (a copied one would import the other clone), and a hash of what is in it."""
+    content = hashlib.sha256()
+    for name in ("pyproject.toml", "constraints.txt"):
+        content.update(hashlib.sha256((root / name).read_bytes()).digest())
+    return f"Python {platform.python_version()} in {root}\n{content.hexdigest()}\n"
+
+
+def installed(root: Path) -> str:
+    """The stamp of a complete .venv, or nothing."""
+    if not venv_python(root).exists():
+        return ""
+    try:
+        return stamp_file(root).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def stamp_file(root: Path) -> Path:
+    return root / ".venv" / "stamp"
+
+
+def venv_python(root: Path) -> Path:
+    return root / ".venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[int]:
+    """Holds `path` against other processes, waiting for them if need be; gives its file descriptor.
+
+    The operating system releases the lock when its holder ends, however it ends.
+    """
+    with open(path, "a") as file:
+        if not try_lock(file.fileno()):
+            say("another run.py is installing here; waiting for it")
+            while not try_lock(file.fileno()):
+                time.sleep(0.2)
+        yield file.fileno()
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def run(command: Sequence[str], **options: Any) -> int:
+    """Runs a command and returns its exit code as a shell would give it.
+
+    Ctrl-C reaches the command too: the first is left to it, so that it can end in its own way; a second ends it.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                process.kill()
+                code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def output(command: Sequence[str], root: Path) -> str:
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def failed(what: str, code: int) -> int:
+    say(f"{what} failed with exit code {code}; the lines above say why. The same command starts it again.")
+    return code
+
+
+def say(sentence: str) -> None:
+    print(f"run.py: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        say("interrupted; the same command starts again")
+        sys.exit(130)

@@ -1,0 +1,239 @@
+"""run.py without its commands: what it would run, in which order, and what it leaves behind when it is stopped."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import run
+
+RUN_PY = Path(run.__file__)
+
+
+class Commands:
+    """Stands in for `run.run`: keeps what was asked for and answers with the exit code prepared for it."""
+
+    def __init__(self, **codes):
+        self.codes, self.asked = codes, []
+
+    def __call__(self, command, *, cwd, **options):
+        name = command[2]  # python -m NAME
+        self.asked.append([name, *command[3:]])
+        if name == "venv":
+            python = run.venv_python(Path(command[-1]).parent)
+            python.parent.mkdir(parents=True, exist_ok=True)
+            python.touch()
+        code = self.codes.get(name, 0)
+        if isinstance(code, type):
+            raise code
+        return code
+
+    @property
+    def names(self):
+        return [name for name, *_ in self.asked]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    return tmp_path
+
+
+def test_the_second_call_installs_nothing(clone):
+    commands = Commands()
+    assert run.main(["demo"], clone, commands) == 0
+    assert run.main(["demo"], clone, commands) == 0
+    assert commands.names == ["venv", "pip", "gcn_lpa", "gcn_lpa"]
+    pip = "pip --disable-pip-version-check install --no-compile -c constraints.txt -e .[all,test]"
+    assert commands.asked[1] == pip.split()
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_requirement_updates_the_environment_in_place(clone, name):
+    run.install(clone, Commands())
+    (clone / name).write_text("changed")
+    commands = Commands()
+    run.install(clone, commands)
+    assert commands.names == ["pip"]
+
+
+def test_the_stamp_tells_apart_what_moved_between_the_two_files(clone):
+    before = run.stamp(clone)
+    (clone / "pyproject.toml").write_text("")
+    (clone / "constraints.txt").write_text("[project]\ntorch==2.13.0\n")
+    assert run.stamp(clone) != before
+
+
+def test_another_python_makes_the_environment_anew(clone, monkeypatch):
+    run.install(clone, Commands())
+    monkeypatch.setattr(run.platform, "python_version", lambda: "3.99.0")
+    commands = Commands()
+    run.install(clone, commands)
+    assert commands.names == ["venv", "pip"]
+
+
+def test_a_copied_environment_is_made_anew(clone, tmp_path_factory):
+    run.install(clone, Commands())
+    copy = clone.rename(tmp_path_factory.mktemp("elsewhere") / "clone")
+    commands = Commands()
+    run.install(copy, commands)
+    assert commands.names == ["venv", "pip"]
+
+
+@pytest.mark.parametrize("stopped_at", ["venv", "pip"])
+def test_an_interrupted_first_install_is_made_anew(clone, stopped_at):
+    with pytest.raises(KeyboardInterrupt):
+        run.install(clone, Commands(**{stopped_at: KeyboardInterrupt}))
+    commands = Commands()
+    assert run.install(clone, commands) == 0
+    assert commands.names == ["venv", "pip"]
+
+
+def test_an_interrupted_update_is_made_anew(clone):
+    run.install(clone, Commands())
+    (clone / "pyproject.toml").write_text("changed")
+    with pytest.raises(KeyboardInterrupt):
+        run.install(clone, Commands(pip=KeyboardInterrupt))
+    commands = Commands()
+    assert run.install(clone, commands) == 0
+    assert commands.names == ["venv", "pip"]
+
+
+def test_a_failed_install_passes_its_code_on_and_is_made_anew(clone, capsys):
+    commands = Commands(pip=3)
+    assert run.main(["test"], clone, commands) == 3
+    assert commands.names == ["venv", "pip"]
+    assert "pip install failed with exit code 3" in capsys.readouterr().err
+    commands = Commands()
+    assert run.main(["test"], clone, commands) == 0
+    assert commands.names == ["venv", "pip", "pytest"]
+
+
+def test_a_deleted_interpreter_makes_the_environment_anew(clone):
+    run.install(clone, Commands())
+    run.venv_python(clone).unlink()
+    commands = Commands()
+    run.install(clone, commands)
+    assert commands.names == ["venv", "pip"]
+
+
+def test_arguments_after_test_go_to_pytest(clone):
+    commands = Commands(pytest=5)
+    assert run.main(["test", "tests/test_run.py", "-k", "a or b"], clone, commands) == 5
+    assert commands.asked[-1] == ["pytest", "tests/test_run.py", "-k", "a or b"]
+
+
+def test_check_stops_at_the_first_failure(clone):
+    commands = Commands(mypy=1)
+    assert run.main(["check"], clone, commands) == 1
+    assert commands.names[2:] == ["ruff", "ruff", "mypy"]
+    commands = Commands()
+    assert run.main(["check"], clone, commands) == 0
+    assert commands.asked[-1] == ["pytest", "-m", "not slow and not long"]
+
+
+@pytest.mark.parametrize("argv", [[], ["tests"], ["--slow"], ["check", "-k", "x"]])
+def test_a_mistyped_command_shows_the_usage_and_installs_nothing(clone, argv, capsys):
+    commands = Commands()
+    assert run.main(argv, clone, commands) == 2
+    assert run.USAGE in capsys.readouterr().err
+    assert commands.asked == []
+
+
+REPORT = """<testsuites><testsuite time="1.26">
+<testcase classname="t.test_a" name="passes"/>
+<testcase classname="t.test_a" name="logs"><system-out>text</system-out></testcase>
+<testcase classname="t.test_a" name="fails"><failure message="1 != 2"/></testcase>
+<testcase classname="t.test_b" name="skips"><skipped message="no Chromium"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(("code", "rest", "recorded"), [(1, [], True), (2, [], False), (1, ["-k", "x"], False)])
+def test_a_complete_slow_run_is_recorded(clone, monkeypatch, code, rest, recorded):
+    monkeypatch.setattr(run, "circumstances", lambda python, root: {"commit": "abc"})
+
+    def call(command, *, cwd, **options):
+        for word in command:
+            if word.startswith("--junitxml="):
+                Path(word.removeprefix("--junitxml=")).write_text(REPORT)
+        return code if "pytest" in command else Commands()(command, cwd=cwd)
+
+    assert run.main(["test", *rest, "--slow"], clone, call) == code
+    record = clone / "benchmarks/results/slow-tests.json"
+    assert record.exists() == recorded
+    if recorded:
+        outcome = json.loads(record.read_text())
+        skipped = outcome.pop("not_passed")[1]
+        assert outcome == {"passed": 2, "failure": 1, "error": 0, "skipped": 1, "seconds": 1.3, "commit": "abc"}
+        assert skipped == {"test": "t.test_b::skips", "outcome": "skipped", "why": "no Chromium"}
+
+
+def test_a_slow_record_names_versions_and_machine():
+    found = run.circumstances(sys.executable, RUN_PY.parent)
+    assert found["versions"]["pytest"] == pytest.__version__
+    assert found["cpus"] == os.cpu_count()
+
+
+HOLD = """
+import pathlib, run, sys
+with run.lock(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], cwd=RUN_PY.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_lock_keeps_a_second_process_out_until_the_first_ends(tmp_path, killed):
+    path = tmp_path / "lock"
+    with hold(path) as first, open(path, "a") as file:
+        assert not run.try_lock(file.fileno())
+        if killed:
+            first.kill()
+        first.communicate()
+        assert run.try_lock(file.fileno())
+
+
+def test_a_second_first_run_says_that_it_waits_and_then_installs_nothing(clone, monkeypatch, capsys):
+    with hold(clone / ".venv.lock") as first:
+
+        def the_first_one_finishes(seconds):
+            Commands()(["python", "-m", "venv", clone / ".venv"], cwd=clone)
+            run.stamp_file(clone).write_text(run.stamp(clone))
+            first.communicate()
+
+        monkeypatch.setattr(run.time, "sleep", the_first_one_finishes)
+        commands = Commands()
+        assert run.install(clone, commands) == 0
+    assert commands.asked == []
+    assert "waiting for it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no exit by signal")
+def test_exit_codes_pass_through(code, expected):
+    assert run.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL) == expected
+
+
+def test_an_old_python_gets_one_sentence():
+    ast.parse(RUN_PY.read_text(encoding="utf-8"), feature_version=(3, 7))  # else it would get a SyntaxError
+    pretend = f"import sys, runpy; sys.version_info = (3, 10); runpy.run_path({str(RUN_PY)!r}, run_name='__main__')"
+    old = subprocess.run([sys.executable, "-c", pretend], capture_output=True, text=True)
+    assert old.returncode == 1
+    assert old.stdout == ""
+    assert old.stderr.startswith("run.py: gcn-lpa needs Python 3.11 or newer; this is ")
+    assert old.stderr.count("\n") == 1
