@@ -1,0 +1,775 @@
+"""The one data object: a graph with raw features and labels, its splits, and the doors from and to other libraries.
+
+Formats end here. A `Graph` is never changed: `reveal`, `with_self_loops`, `with_features`, `to` return a new one.
+The adjacency is as it was given: self-loops are kept, not added, and features stay raw; what a model wants
+(self-loops, normalised features) is applied when it is fitted.
+
+Undirected is the default. Weights of repeated rows are summed within a direction, and of the two directions of a
+pair the larger stays, so a list that names every edge twice, (a, b) and (b, a), is the same graph as one that
+names it once. Without weights every edge has weight 1 however often it is named.
+
+In a directed graph the edge source → target carries messages to the target: it is the entry [target, source].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from scipy.sparse import csgraph
+from torch import Tensor
+
+from gcn_lpa._intake import (
+    Ends,
+    are_integers,
+    edge_ends,
+    edge_weights,
+    float32_weights,
+    in_range,
+    names_from_ids,
+    node_features,
+    node_labels,
+    positions_of,
+    some,
+    stated_size,
+    unique_names,
+)
+from gcn_lpa.sparse import Pattern, SparseMatrix
+
+FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
+SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")
+AUTHORS_SEED = 234  # fixed in the authors' public code
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """A graph whose nodes have features and, some of them, a label.
+
+    Build one with `from_edges`, `from_scipy`, `from_networkx`, `from_pyg` or `from_pandas`, or with `gcn_lpa.load`:
+    those check what they are given; the constructor trusts its caller.
+    """
+
+    adjacency: SparseMatrix  # [n, n] float32, positive weights; entry [i, j] brings j's message to i
+    x: Tensor | SparseMatrix  # raw features, [n, d]
+    y: Tensor  # class of each node, -1 where unknown, [n] int64
+    class_names: tuple[str, ...] = ()
+    node_names: Sequence[Hashable] = ()
+    name: str = "graph"
+    directed: bool = False
+    notes: tuple[str, ...] = ()  # what was done to the input
+    x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
+    public: Split | None = None  # the split that was published with the data
+    _derived: dict[str, Any] = field(default_factory=dict)  # of pattern and x; shared by graphs that differ in labels
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Any,
+        *,
+        weights: Any = None,
+        num_nodes: int | None = None,
+        node_names: Iterable[Hashable] | None = None,
+        x: Any = None,
+        y: Any = None,
+        class_names: Iterable[str] | None = None,
+        directed: bool = False,
+        self_loops: bool = False,
+        name: str = "graph",
+    ) -> Graph:
+        """A graph from pairs (source, target) of integers or any hashable ids.
+
+        Integers are positions 0..n-1 when `num_nodes`, `x` or `y` says how many nodes there are. Otherwise, and for
+        all other ids, the nodes are the ids that occur (sorted where they can be), or `node_names`, in that order.
+
+        Args:
+            weights: one positive number per pair; 1 without.
+            x: features, a row per node: an array, tensor or sparse matrix; or "identity", the default, or "degree".
+            y: a label per node, or a mapping from node to label. None, NaN, "" and the integer -1 mean unknown.
+            self_loops: add a self-loop of weight 1 to every node that has none.
+        """
+        source, target = edge_ends(edges)
+        stated = stated_size(num_nodes, x, y)
+        if node_names is not None:
+            names = unique_names(node_names)
+            source, target = positions_of(source, target, names, "node_names")
+        elif stated is not None and are_integers(source, target):
+            names = range(stated[0])
+            source, target = in_range(source, target, *stated)
+        else:
+            names, source, target = names_from_ids(source, target, y if isinstance(y, Mapping) else ())
+        values = edge_weights(weights, len(source), lambda i: f"edge {i}, {_arrow(names, source[i], target[i])},")
+        n = len(names)
+        matrix = scipy.sparse.coo_array((values, (source, target)), shape=(n, n))
+        notes = [] if isinstance(names, range) else [f"{n:,} nodes named by their ids"]
+        graph = _assemble(
+            matrix,
+            weighted=weights is not None,
+            x=x,
+            y=y,
+            class_names=class_names,
+            node_names=names,
+            directed=directed,
+            name=name,
+            notes=notes,
+        )
+        return graph.with_self_loops() if self_loops else graph
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        *,
+        x: Any = None,
+        y: Any = None,
+        node_names: Iterable[Hashable] | None = None,
+        class_names: Iterable[str] | None = None,
+        directed: bool = False,
+        name: str = "graph",
+    ) -> Graph:
+        """A graph from a square SciPy sparse (or dense) matrix whose entry [i, j] is the weight of the edge i → j.
+
+        Stored zeros are no edges. Undirected: of [i, j] and [j, i] the larger stays.
+        """
+        coo = scipy.sparse.coo_array(matrix)
+        if coo.ndim != 2 or coo.shape[0] != coo.shape[1]:
+            raise ValueError(f"an adjacency matrix is square; this one is {' x '.join(map(str, coo.shape))}")
+        n = coo.shape[0]
+        names = range(n) if node_names is None else unique_names(node_names)
+        if len(names) != n:
+            raise ValueError(f"node_names has {len(names)} names for {n} rows of the matrix")
+        data = np.asarray(coo.data)
+        keep = data != 0
+        row, col = coo.coords[0][keep], coo.coords[1][keep]
+        values = edge_weights(data[keep], len(row), lambda i: f"entry [{row[i]}, {col[i]}]")
+        notes = [f"{int((~keep).sum()):,} stored zeros dropped"] if not keep.all() else []
+        entries = scipy.sparse.coo_array((values, (row, col)), shape=(n, n))
+        return _assemble(
+            entries, x=x, y=y, class_names=class_names, node_names=names, directed=directed, name=name, notes=notes
+        )
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        *,
+        weight: str | None = "weight",
+        label: str | None = "label",
+        features: str | Sequence[str] | None = None,
+        class_names: Iterable[str] | None = None,
+        directed: bool = False,
+        name: str | None = None,
+    ) -> Graph:
+        """A graph from any NetworkX graph; its nodes become `node_names`.
+
+        Args:
+            weight: edge attribute, 1 where an edge lacks it; None ignores weights.
+            label: node attribute; a node without it is unlabelled.
+            features: one node attribute that holds a vector, or several that hold a number each.
+            directed: keep the direction of a DiGraph; without, it is made undirected.
+        """
+        if directed and not graph.is_directed():
+            raise ValueError("directed=True needs a DiGraph; this NetworkX graph has no directions")
+        nodes = list(graph.nodes)
+        ends = list(graph.edges(data=weight or False, default=1.0)) if weight else list(graph.edges())
+        is_weighted = weight is not None and any(weight in data for _, _, data in graph.edges(data=True))
+        return cls.from_edges(
+            [end[:2] for end in ends],
+            weights=[end[2] for end in ends] if is_weighted else None,
+            node_names=nodes,
+            x=_networkx_features(graph, features),
+            y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
+            class_names=class_names,
+            directed=directed,
+            name=name or graph.name or "graph",
+        )
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, directed: bool = False, name: str = "graph") -> Graph:
+        """A graph from a PyG `Data`: edge_index, edge_weight, x, y, and the masks as `public` split."""
+        index = getattr(data, "edge_index", None)
+        if index is None:
+            raise TypeError(f"from_pyg needs a torch_geometric.data.Data with an edge_index, not {type(data).__name__}")
+        n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, "edge_weight", None)
+        source, target = in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
+        names = range(n) if given is None else unique_names(given)
+        values = edge_weights(weights, len(source), lambda i: f"edge {i}, {_arrow(names, source[i], target[i])},")
+        graph = _assemble(
+            scipy.sparse.coo_array((values, (source, target)), shape=(n, n)),
+            weighted=weights is not None,
+            x=data.x,
+            y=data.y,
+            class_names=getattr(data, "class_names", None),
+            node_names=names,
+            directed=directed,
+            name=name,
+            notes=[],
+        )
+        masks = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
+        if not all(isinstance(mask, Tensor) and mask.dim() == 1 for mask in masks):
+            return graph
+        train, val, test = (torch.as_tensor(mask).cpu().bool() for mask in masks)
+        return dataclasses.replace(graph, public=Split(train, val, test, "public"))
+
+    @classmethod
+    def from_pandas(
+        cls, edges: Any, *, source: str = "source", target: str = "target", weight: str = "weight", **options: Any
+    ) -> Graph:
+        """A graph from a DataFrame with a row per edge; `options` as in `from_edges`.
+
+        Args:
+            weight: column of the weights; where the frame has no such column, every edge has weight 1.
+        """
+        for column in (source, target):
+            if column not in edges.columns:
+                raise ValueError(f"the edge list has no column {column!r}; it has {some(list(edges.columns))}")
+        pairs = Ends(edges[source].to_numpy(), edges[target].to_numpy())
+        return cls.from_edges(pairs, weights=edges[weight].to_numpy() if weight in edges.columns else None, **options)
+
+    def __repr__(self) -> str:
+        kind = "directed" if self.directed else "undirected"
+        loops = f", {self.num_self_loops:,} self-loops" if self.num_self_loops else ""
+        sparse = isinstance(self.x, SparseMatrix)
+        features = f"{self.num_features:,} {'sparse ' if sparse else ''}features"
+        if self.x_kind != "given":
+            features += f" ({self.x_kind})"
+        head = (
+            f"Graph {self.name!r}: {self.num_nodes:,} nodes, {self.num_edges:,} {kind} edges{loops}, {features}, "
+            f"{self.num_classes:,} classes, {int(self.labeled.sum()):,} nodes labelled"
+        )
+        return "\n  ".join([head, *self.notes])
+
+    def __sklearn_clone__(self) -> Graph:
+        return self  # never changed, so an estimator and its clones can share it
+
+    @property
+    def num_nodes(self) -> int:
+        return self.adjacency.shape[0]
+
+    @cached_property
+    def num_self_loops(self) -> int:
+        return int((self.row == self.col).sum())
+
+    @property
+    def num_edges(self) -> int:
+        """Unordered pairs of an undirected graph, arcs of a directed one; self-loops are not counted."""
+        entries = self.adjacency.num_entries - self.num_self_loops
+        return entries if self.directed else entries // 2
+
+    @property
+    def num_features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def pattern(self) -> Pattern:
+        return self.adjacency.pattern
+
+    @property
+    def row(self) -> Tensor:
+        """The node that receives, for each entry of the adjacency, [E]."""
+        return self.pattern.row
+
+    @property
+    def col(self) -> Tensor:
+        """The node that sends, for each entry of the adjacency, [E]."""
+        return self.pattern.col
+
+    @cached_property
+    def labeled(self) -> Tensor:
+        return self.y >= 0
+
+    @property
+    def device(self) -> torch.device:
+        return self.y.device
+
+    def to(self, device: torch.device | str) -> Graph:
+        moved = self.adjacency.to(device), self.x.to(device), self.y.to(device)
+        return dataclasses.replace(self, adjacency=moved[0], x=moved[1], y=moved[2], _derived={})
+
+    def reveal(self, mask: Tensor) -> Graph:
+        """The same graph with the labels of the nodes in `mask` only; all others are -1."""
+        if mask.dtype != torch.bool or mask.shape != self.y.shape:
+            raise ValueError(f"a mask is boolean, [{self.num_nodes}], not {mask.dtype} {list(mask.shape)}")
+        return dataclasses.replace(self, y=torch.where(mask.to(self.device), self.y, -1))
+
+    def with_unknown_as(self, label: int) -> Graph:
+        """The same graph with unlabelled nodes put into one class, as the authors' code does with class 0."""
+        return dataclasses.replace(self, y=torch.where(self.labeled, self.y, label))
+
+    def with_self_loops(self) -> Graph:
+        """The same graph with a self-loop of weight 1 at every node that has none."""
+        has_loop = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
+        has_loop[self.row[self.row == self.col].long()] = True
+        missing = (~has_loop).float().cpu().numpy()
+        if not missing.any():
+            return self
+        loops = scipy.sparse.diags_array(missing, dtype=np.float32, format="csr")
+        loops.eliminate_zeros()
+        adjacency = SparseMatrix.from_scipy(self.adjacency.to_scipy() + loops).to(self.device)
+        note = f"self-loops of weight 1 added to {int(missing.sum()):,} nodes"
+        return dataclasses.replace(self, adjacency=adjacency, notes=(*self.notes, note), _derived={})
+
+    def with_features(self, kind: str) -> Graph:
+        """The same graph with features raw, divided by their row sum, by their length, or as TF-IDF.
+
+        Rows of zeros stay zero, sparse stays sparse, and identity features stay what they are. A row sum is one of
+        absolute values. TF-IDF is scikit-learn's: x_id (1 + ln((1 + n) / (1 + n_d))), then rows of length 1.
+        """
+        if kind not in FEATURE_KINDS:
+            raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
+        if kind == "raw" or self.x_kind == "identity":
+            return self
+        x = self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()
+        x = _scaled(x.astype(np.float64), kind)  # float64: the square of 1e30 is beyond float32
+        scaled = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
+        return dataclasses.replace(self, x=scaled.to(self.device), _derived={})
+
+    def edge_dot(self, u: Tensor | SparseMatrix, v: Tensor | SparseMatrix, weights: Tensor | None = None) -> Tensor:
+        """Σ_d w_d u_id v_jd for each entry (i, j) of the adjacency, [E]; no [E, d] array is built.
+
+        Sparse features go with themselves alone, `u is v`; their products are found once per graph.
+        """
+        if isinstance(u, Tensor) and isinstance(v, Tensor):
+            return self.pattern.edge_dot(u if weights is None else u * weights, v)
+        if u is not v or not isinstance(u, SparseMatrix):
+            raise TypeError("sparse features have an edge_dot with themselves only: edge_dot(graph.x, graph.x)")
+        products = self._feature_products() if u is self.x else u.row_products(self.pattern)
+        return products.row_sums() if weights is None else products @ weights
+
+    def _feature_products(self) -> SparseMatrix:
+        if "products" not in self._derived:
+            assert isinstance(self.x, SparseMatrix)
+            self._derived["products"] = self.x.row_products(self.pattern)
+        products: SparseMatrix = self._derived["products"]
+        return products
+
+    def index_of(self, node_name: Hashable) -> int:
+        """The position of a node. Text finds a node whose name prints the same: "17" finds 17."""
+        index = self._name_index.get(node_name)
+        if index is None and isinstance(node_name, str):
+            index = self._printed_index.get(node_name)
+        if index is not None:
+            return index
+        close = difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3)
+        hint = f"close to it: {', '.join(close)}" if close else f"its nodes are {some(self.node_names)}"
+        raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")
+
+    @cached_property
+    def _name_index(self) -> dict[Hashable, int]:
+        return {name: i for i, name in enumerate(self.node_names)}
+
+    @cached_property
+    def _printed_index(self) -> dict[str, int]:
+        return {str(name): i for i, name in enumerate(self.node_names)}
+
+    def content_hash(self) -> str:
+        """16 hexadecimal digits over pattern, weights, features, labels and names; equal on every machine."""
+        digest = hashlib.sha256()
+        names = ["range", self.num_nodes] if isinstance(self.node_names, range) else [repr(n) for n in self.node_names]
+        digest.update(json.dumps([self.directed, self.x_kind, list(self.class_names), names]).encode())
+        for matrix in (self.adjacency, self.x):
+            if isinstance(matrix, SparseMatrix):
+                digest.update(repr(matrix.shape).encode())
+                for index in (matrix.pattern.rows.rowptr, matrix.pattern.col):
+                    _update(digest, index.long())  # the same whether 32 bits were enough or not
+            _update(digest, matrix.values if isinstance(matrix, SparseMatrix) else matrix)
+        _update(digest, self.y)
+        return digest.hexdigest()[:16]
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """The weights as a SciPy matrix whose entry [i, j] is the edge i → j."""
+        matrix = self.adjacency.to_scipy()
+        return matrix.T.tocsr() if self.directed else matrix
+
+    def to_networkx(self, *, features: bool = False) -> Any:
+        """A NetworkX Graph or DiGraph with edge attribute `weight` and, where known, node attribute `label`.
+
+        Args:
+            features: also give every node its row of x, dense, as attribute `x`.
+        """
+        import networkx
+
+        graph = networkx.DiGraph(name=self.name) if self.directed else networkx.Graph(name=self.name)
+        for name, label in zip(self.node_names, self.y.tolist(), strict=True):
+            graph.add_node(name, **({"label": self.class_names[label]} if label >= 0 else {}))
+        source, target, weight = self._edge_list()
+        ends = ([self.node_names[i] for i in side.tolist()] for side in (source, target))
+        graph.add_weighted_edges_from(zip(*ends, weight.tolist(), strict=True))
+        if features:
+            x = self.x.to_dense().cpu().numpy()
+            networkx.set_node_attributes(graph, dict(zip(self.node_names, x, strict=True)), "x")
+        return graph
+
+    def to_pyg(self) -> Any:
+        """A PyG `Data`; both directions of every undirected edge, sparse features as a sparse tensor."""
+        try:
+            from torch_geometric.data import Data
+        except ImportError as error:
+            raise ImportError("to_pyg needs PyTorch Geometric: pip install 'gcn-lpa[pyg]'") from error
+
+        x = self.x
+        if isinstance(x, SparseMatrix):
+            index = torch.stack([x.pattern.row, x.pattern.col]).long()
+            x = torch.sparse_coo_tensor(index, x.values, x.shape, is_coalesced=True, check_invariants=False)
+        data = Data(
+            x=x,
+            edge_index=torch.stack([self.col, self.row]).long(),
+            edge_weight=self.adjacency.values,
+            y=self.y,
+            node_names=self.node_names,
+            class_names=self.class_names,
+        )
+        if self.public is not None:
+            data.train_mask, data.val_mask, data.test_mask = self.public.train, self.public.val, self.public.test
+        return data
+
+    def to_pandas(self) -> Any:
+        """A DataFrame source, target, weight with node names; every undirected edge once."""
+        import pandas
+
+        source, target, weight = self._edge_list()
+        names = pandas.Series(list(self.node_names))
+        ends = {"source": names.iloc[source].to_numpy(), "target": names.iloc[target].to_numpy()}
+        return pandas.DataFrame({**ends, "weight": weight})
+
+    def _edge_list(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Source, target and weight of every edge; an undirected one once, from the smaller position."""
+        target, source = self.row.cpu().numpy(), self.col.cpu().numpy()
+        weight = self.adjacency.values.detach().cpu().numpy()
+        if self.directed:
+            return source, target, weight
+        once = target <= source
+        return target[once], source[once], weight[once]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which nodes train, which validate and which test: three boolean masks without a node in common."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    kind: str = "own"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        masks = {"train": self.train, "val": self.val, "test": self.test}
+        for part, mask in masks.items():
+            if mask.dtype != torch.bool or mask.shape != self.train.shape or mask.dim() != 1:
+                raise ValueError(f"{part} must be a boolean mask of the nodes, not {mask.dtype} {tuple(mask.shape)}")
+        shared = (self.train & self.val) | (self.train & self.test) | (self.val & self.test)
+        if shared.any():
+            raise ValueError(f"node {int(shared.nonzero()[0])} is in more than one of train, val and test")
+
+    def __repr__(self) -> str:
+        sizes = "/".join(f"{int(mask.sum()):,}" for mask in (self.train, self.val, self.test))
+        return f"Split {self.hash} ({self.kind}, seed {self.seed}): {sizes} nodes train/validate/test"
+
+    @cached_property
+    def hash(self) -> str:
+        """10 hexadecimal digits over the masks: who has the same has the same split."""
+        digest = hashlib.sha256(str(len(self.train)).encode())
+        for mask in (self.train, self.val, self.test):
+            digest.update(np.packbits(mask.cpu().numpy()).tobytes())
+        return digest.hexdigest()[:10]
+
+    def to(self, device: torch.device | str) -> Split:
+        return dataclasses.replace(
+            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
+        )
+
+
+def split(
+    graph: Graph,
+    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    seed: int = 0,
+    *,
+    kind: str = "uniform",
+    per_class: int = 20,
+    num_val: int = 500,
+) -> Split:
+    """Divide the labelled nodes into train, validation and test; the same seed gives the same split everywhere.
+
+    uniform: the paper's, int(0.2 m) validation and int(0.2 m) test nodes of the m labelled ones, the rest trains.
+    stratified: the same sizes, each class divided alike.
+    public: the split that was published with the data (Planetoid).
+    per_class: `per_class` training nodes of each class, then `num_val` validation nodes, the rest tests.
+    authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: they count
+    unlabelled nodes as class 0, so use it with `graph.with_unknown_as(0)`.
+
+    Args:
+        fractions: train, val and test. Where they sum to 1, train takes what rounding leaves.
+    """
+    if kind not in SPLIT_KINDS:
+        raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}")
+    if kind == "public":
+        if graph.public is None:
+            raise ValueError(f"{graph.name!r} was not published with a split (cora, citeseer and pubmed were)")
+        return graph.public
+    if kind == "authors":
+        return _authors_split(graph.num_nodes)
+    labels = graph.y.cpu().numpy()
+    nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
+    if len(nodes) == 0:
+        raise ValueError(f"{graph.name!r} has no labelled node to split")
+    if kind == "per_class":
+        train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
+    else:
+        num_train, num_val, num_test = _sizes(fractions, len(nodes))
+        if kind == "stratified":
+            nodes = _spread_classes(nodes, labels[nodes], (num_val, num_test))
+        val, test = nodes[:num_val], nodes[num_val : num_val + num_test]
+        train = nodes[num_val + num_test :][:num_train]
+    return _split_of(graph.num_nodes, train, val, test, kind, seed)
+
+
+def _split_of(
+    num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None
+) -> Split:
+    masks = torch.zeros((3, num_nodes), dtype=torch.bool)
+    for mask, nodes in zip(masks, (train, val, test), strict=True):
+        mask[torch.from_numpy(nodes)] = True
+    return Split(*masks.unbind(), kind, seed)  # type: ignore[call-arg,arg-type]
+
+
+def _sizes(fractions: tuple[float, float, float], num_labeled: int) -> tuple[int, int, int]:
+    if len(fractions) != 3 or min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
+        raise ValueError(f"fractions are three shares of the labelled nodes that sum to at most 1, not {fractions}")
+    num_val, num_test = int(fractions[1] * num_labeled), int(fractions[2] * num_labeled)
+    exhaustive = math.isclose(sum(fractions), 1)
+    num_train = num_labeled - num_val - num_test if exhaustive else int(fractions[0] * num_labeled)
+    if num_train == 0:
+        raise ValueError(f"no node is left to train on: {fractions} of {num_labeled} labelled nodes")
+    return num_train, num_val, num_test
+
+
+def _spread_classes(nodes: np.ndarray, labels: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
+    """`nodes` in an order whose first `sizes[0]` and next `sizes[1]` hold every class in proportion."""
+    parts = []
+    for size in sizes:
+        classes, counts = np.unique(labels, return_counts=True)
+        taken = np.zeros(len(nodes), dtype=bool)
+        for label, share in zip(classes, _apportion(size, counts), strict=True):
+            taken[np.flatnonzero(labels == label)[:share]] = True
+        parts.append(nodes[taken])
+        nodes, labels = nodes[~taken], labels[~taken]
+    return np.concatenate([*parts, nodes])
+
+
+def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
+    """`total` seats in proportion to `counts`: whole shares, then the largest remainders."""
+    exact = total * counts / max(1, counts.sum())
+    seats: np.ndarray = np.floor(exact).astype(np.int64)
+    for _ in range(total - int(seats.sum())):
+        remainder = exact - seats - 10 * (seats + 1 >= counts)  # a class gives its last node only when all others have
+        seats[np.argmax(np.where(seats < counts, remainder, -np.inf))] += 1
+    return seats
+
+
+def _per_class(
+    nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    train = np.zeros(len(nodes), dtype=bool)
+    for label, name in enumerate(graph.class_names):
+        members = np.flatnonzero(labels == label)
+        if len(members) < per_class:
+            raise ValueError(f"class {name!r} has {len(members)} labelled nodes, {per_class} are asked for to train")
+        train[members[:per_class]] = True
+    rest = nodes[~train]
+    if num_val > len(rest):
+        raise ValueError(f"{num_val} validation nodes are asked for, but {len(rest)} labelled nodes are left")
+    return nodes[train], rest[:num_val], rest[num_val:]
+
+
+def _authors_split(num_nodes: int) -> Split:
+    random = np.random.RandomState(AUTHORS_SEED)
+    size = int(0.2 * num_nodes)
+    val = random.choice(num_nodes, size, replace=False)
+    left = np.setdiff1d(np.arange(num_nodes), val)  # they take list(set(...)), which CPython keeps in this order
+    test = random.choice(left, size, replace=False)
+    train = np.setdiff1d(left, test)
+    return _split_of(num_nodes, train, val, test, "authors", AUTHORS_SEED)
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What `describe` counts. Rates and homophilies are None where no edge or no label defines them."""
+
+    name: str
+    nodes: int
+    edges: int  # without self-loops
+    directed: bool
+    self_loops: int
+    features: int
+    feature_kind: str
+    nonzeros: int
+    classes: int
+    class_sizes: dict[str, int]
+    labeled: int
+    intra_class_edge_rate: float | None  # as the paper counts: a node without label as class 0
+    intra_class_edge_rate_known: float | None  # over edges whose two ends are labelled
+    edge_homophily: float | None  # the same number under its usual name
+    node_homophily: float | None  # mean over nodes of the share of their neighbours in their class
+    adjusted_homophily: float | None  # edge homophily less what class sizes alone would give; 1 perfect, 0 none
+    components: int
+    isolated: int  # nodes without a neighbour but themselves
+    unreachable: int  # nodes to which no label can travel
+    notes: tuple[str, ...]
+
+
+def describe(graph: Graph) -> GraphInfo:
+    """Count what a user wants to know of a graph before training on it.
+
+    Homophily as in Platonov et al. (2023), over edges between two labelled nodes, self-loops aside, unweighted.
+    """
+    y = graph.y.cpu().numpy()
+    row, col = graph.row.cpu().numpy(), graph.col.cpu().numpy()
+    proper = row != col
+    row, col = row[proper], col[proper]
+    filled = np.maximum(y, 0)
+    known = (y[row] >= 0) & (y[col] >= 0)
+    edge, node, adjusted = _homophily(y, row[known], col[known])
+    sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
+    has_neighbour = np.zeros(graph.num_nodes, dtype=bool)
+    has_neighbour[row] = has_neighbour[col] = True
+    matrix = graph.adjacency.to_scipy()
+    is_sparse = isinstance(graph.x, SparseMatrix)
+    return GraphInfo(
+        name=graph.name,
+        nodes=graph.num_nodes,
+        edges=graph.num_edges,
+        directed=graph.directed,
+        self_loops=graph.num_self_loops,
+        features=graph.num_features,
+        feature_kind=f"{graph.x_kind}, {'sparse' if is_sparse else 'dense'}",
+        nonzeros=int((graph.x.values if isinstance(graph.x, SparseMatrix) else graph.x).count_nonzero()),
+        classes=graph.num_classes,
+        class_sizes=dict(zip(graph.class_names, sizes.tolist(), strict=True)),
+        labeled=int((y >= 0).sum()),
+        intra_class_edge_rate=float((filled[row] == filled[col]).mean()) if len(row) and (y >= 0).any() else None,
+        intra_class_edge_rate_known=edge,
+        edge_homophily=edge,
+        node_homophily=node,
+        adjusted_homophily=adjusted,
+        components=int(csgraph.connected_components(matrix, directed=graph.directed, return_labels=False)),
+        isolated=int((~has_neighbour).sum()),
+        unreachable=graph.num_nodes - _num_reached(matrix, y >= 0),
+        notes=graph.notes,
+    )
+
+
+def _homophily(y: np.ndarray, row: np.ndarray, col: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    """Edge, node and adjusted homophily over edges whose ends are labelled."""
+    if len(row) == 0:
+        return None, None, None
+    same = y[row] == y[col]
+    edge = float(same.mean())
+    degree = np.bincount(row)
+    per_node = np.bincount(row, weights=same)[degree > 0] / degree[degree > 0]
+    ends = np.bincount(np.concatenate([y[row], y[col]]))
+    chance = float(np.square(ends / ends.sum()).sum())
+    return edge, float(per_node.mean()), (edge - chance) / (1 - chance) if chance < 1 else None
+
+
+def _num_reached(matrix: scipy.sparse.csr_array, labeled: np.ndarray) -> int:
+    """How many nodes a label reaches: a search from one extra node that points to every labelled one."""
+    n = len(labeled)
+    start = scipy.sparse.csr_array(labeled[None, :].astype(matrix.dtype))
+    sends = scipy.sparse.vstack([scipy.sparse.hstack([matrix.T, scipy.sparse.csr_array((n, 1))]), _widen(start)])
+    return len(csgraph.breadth_first_order(sends.tocsr(), n, return_predecessors=False)) - 1
+
+
+def _widen(row: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    return scipy.sparse.hstack([row, scipy.sparse.csr_array((1, 1))])
+
+
+def _assemble(
+    entries: scipy.sparse.coo_array,
+    *,
+    x: Any,
+    y: Any,
+    class_names: Iterable[str] | None,
+    node_names: Sequence[Hashable],
+    directed: bool,
+    name: str,
+    notes: list[str],
+    weighted: bool = True,
+) -> Graph:
+    """A graph from checked entries [source, target]: merges duplicates, joins directions, checks x and y."""
+    n = len(node_names)
+    if n == 0:
+        raise ValueError("the graph has no nodes")
+    matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
+    if not weighted:
+        matrix.data[:] = 1
+    if not directed:
+        matrix = matrix.maximum(matrix.T.tocsr())
+    adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
+    features, x_kind = node_features(x, matrix)
+    labels, classes = node_labels(y, node_names, class_names)
+    graph = Graph(adjacency, features, labels, classes, node_names, name, directed, (), x_kind)
+    stands_in = STAND_IN_NOTES[x_kind] if x is None or isinstance(x, str) else ()
+    return dataclasses.replace(graph, notes=(*notes, *_merge_note(entries.nnz, graph, weighted), *stands_in))
+
+
+def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:
+    once = graph.num_edges + graph.num_self_loops
+    if num_rows == once or (num_rows == graph.adjacency.num_entries and not graph.directed):
+        return []
+    rule = "each of weight 1"
+    if weighted:
+        rule = "weights summed" if graph.directed else "weights summed, of both directions the larger"
+    return [f"{num_rows:,} edge rows merged into {once:,} edges, {rule}"]
+
+
+STAND_IN_NOTES = {
+    "identity": ("no features: the identity matrix stands in",),
+    "degree": ("no features: one-hot ⌊log2(1 + degree)⌋ stands in",),
+}
+
+
+def _arrow(names: Sequence[Hashable], source: int, target: int) -> str:
+    return f"{names[source]!r} → {names[target]!r}"
+
+
+def _scaled(x: Any, kind: str) -> Any:
+    if kind == "tfidf":
+        if x.min() < 0:
+            raise ValueError("tfidf needs features that are counts, but some are negative")
+        present = np.asarray((x != 0).sum(axis=0)).ravel()
+        x = x * (1 + np.log((1 + x.shape[0]) / (1 + present)))[None, :]
+    sizes = abs(x).sum(axis=1) if kind == "row" else np.sqrt((x * x).sum(axis=1))
+    sizes = np.asarray(sizes).ravel()
+    scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return scipy.sparse.csr_array(x.multiply(scale[:, None])) if scipy.sparse.issparse(x) else x * scale[:, None]
+
+
+def _update(digest: Any, tensor: Any) -> None:
+    array = tensor.detach().cpu().numpy()
+    digest.update(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array))
+
+
+def _networkx_features(graph: Any, features: str | Sequence[str] | None) -> Any:
+    if features is None:
+        return None
+    attributes = [features] if isinstance(features, str) else list(features)
+    for node, data in graph.nodes(data=True):
+        for attribute in attributes:
+            if attribute not in data:
+                raise ValueError(f"node {node!r} has no attribute {attribute!r}; every node needs its features")
+    columns = [[data[attribute] for _, data in graph.nodes(data=True)] for attribute in attributes]
+    return np.asarray(columns[0]) if isinstance(features, str) else np.stack([np.asarray(c) for c in columns], axis=1)
