@@ -1,0 +1,51 @@
+"""Node classification with GCN-LPA, Wang & Leskovec, "Unifying Graph Convolutional Neural Networks and Label
+Propagation" (2020).
+
+The public names are imported when they are first used, so that `import gcn_lpa` takes no time and imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+    from gcn_lpa.graph import Graph as Graph
+    from gcn_lpa.graph import Split as Split
+    from gcn_lpa.graph import split as split
+    from gcn_lpa.sparse import Key as Key
+    from gcn_lpa.sparse import Pattern as Pattern
+    from gcn_lpa.sparse import SparseMatrix as SparseMatrix
+    from gcn_lpa.sparse import use_backend as use_backend
+
+    __version__: str
+
+_MODULE = {
+    "Graph": "graph",
+    "Split": "graph",
+    "split": "graph",
+    "Key": "sparse",
+    "Pattern": "sparse",
+    "SparseMatrix": "sparse",
+    "use_backend": "sparse",
+}
+
+__all__ = list(_MODULE)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = version("gcn-lpa")
+    elif name in _MODULE:
+        value = getattr(import_module(f"gcn_lpa.{_MODULE[name]}"), name)
+    else:
+        raise AttributeError(
+            f"gcn_lpa has no {name!r}; it has {', '.join(__all__)} and its modules, which are imported by name"
+        )
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE, "__version__"})
