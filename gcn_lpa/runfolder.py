@@ -164,7 +164,11 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    write_atomic(path, encode_json(value))
+    try:
+        data = encode_json(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    write_atomic(path, data)
 
 
 def read_json(path: str | Path) -> Any:

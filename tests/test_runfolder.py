@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_json_file_is_said_with_its_name(tmp_path, content,
 
 def test_a_number_that_json_lacks_is_refused_and_the_file_stays(tmp_path):
     write_json(tmp_path / "scores.json", {"accuracy": 0.5})
-    with pytest.raises(ValueError, match="Out of range float"):
+    with pytest.raises(ValueError, match=r"scores\.json: Out of range float"):
         write_json(tmp_path / "scores.json", {"accuracy": float("nan")})
     assert read_json(tmp_path / "scores.json") == {"accuracy": 0.5}
 
