@@ -1,0 +1,364 @@
+"""The kernels of sparse.py on the CPU: Numba loops over rows, with the gather of a row written in vector instructions.
+
+Three things make them fast. A row of x is fetched as whole vectors: left to itself the compiler guards every
+element against aliasing and negative indices and gives up. The row needed sixteen entries later is prefetched, since on
+a large graph the time goes into waiting for memory. And the rows are shared out among torch.get_num_threads() threads.
+
+Each row is summed by one thread in one order, so the result has the same bits whatever the number of threads.
+The threads are our own: OpenMP's, which Numba could use, do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from gcn_lpa._csr import CSR
+
+AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
+ALONE = 1_500_000  # multiply-adds below which waking a second thread costs more than it saves
+
+_I32, _I64, _BYTES = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+
+
+class _Row:
+    """Emits loads and stores of `width` numbers at array[i, c:]; lanes that are not `inside` the row are left alone."""
+
+    def __init__(self, builder: Any, context: Any, array_type: Any, array: Any, width: int, inside: Any) -> None:
+        self.builder, self.inside = builder, inside
+        self.number = context.get_value_type(array_type.dtype)
+        self.size = array_type.dtype.bitwidth // 8
+        self.type = ir.VectorType(self.number, width)
+        self.name = f"v{width}f{array_type.dtype.bitwidth}.p0"
+        proxy = context.make_array(array_type)(context, builder, array)
+        self.start = builder.ptrtoint(proxy.data, _I64)
+        self.stride = cgutils.unpack_tuple(builder, proxy.strides)[0]
+
+    def address(self, i: Any, c: Any) -> Any:
+        b = self.builder
+        return b.add(self.start, b.add(b.mul(i, self.stride), b.mul(c, _I64(self.size))))
+
+    def load(self, i: Any, c: Any) -> Any:
+        b = self.builder
+        pointer = b.inttoptr(self.address(i, c), self.type.as_pointer())
+        if self.inside is None:
+            return b.load(pointer, align=self.size)
+        kind = ir.FunctionType(self.type, [self.type.as_pointer(), _I32, self.inside.type, self.type])
+        masked = cgutils.get_or_insert_function(b.module, kind, f"llvm.masked.load.{self.name}")
+        return b.call(masked, [pointer, _I32(self.size), self.inside, ir.Constant(self.type, [0.0] * self.type.count)])
+
+    def store(self, vector: Any, i: Any, c: Any) -> None:
+        b = self.builder
+        pointer = b.inttoptr(self.address(i, c), self.type.as_pointer())
+        if self.inside is None:
+            b.store(vector, pointer, align=self.size)
+            return
+        kind = ir.FunctionType(ir.VoidType(), [self.type, self.type.as_pointer(), _I32, self.inside.type])
+        masked = cgutils.get_or_insert_function(b.module, kind, f"llvm.masked.store.{self.name}")
+        b.call(masked, [vector, pointer, _I32(self.size), self.inside])
+
+    def prefetch(self, i: Any, c: Any) -> None:
+        b = self.builder
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        for line in range(0, self.type.count * self.size, 64):
+            pointer = b.inttoptr(b.add(self.address(i, c), _I64(line)), _BYTES)
+            b.call(function, [pointer, _I32(0), _I32(3), _I32(1)])  # read, keep in all caches, data
+
+    def splat(self, number: Any) -> Any:
+        b, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
+        first = b.insert_element(undefined, number, _I32(0))
+        return b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, self.type.count), [0] * self.type.count))
+
+    def total(self, vector: Any) -> Any:
+        b = self.builder
+        kind = ir.FunctionType(self.number, [self.number, self.type])
+        name = f"llvm.vector.reduce.fadd.v{self.type.count}f{self.size * 8}"
+        function = cgutils.get_or_insert_function(b.module, kind, name)
+        return b.call(function, [ir.Constant(self.number, 0.0), vector], fastmath=["reassoc"])
+
+
+def _emit_block(
+    context: Any, b: Any, kinds: Any, arguments: Any, c: Any, *, width: int, masked: bool, sums: bool, dots: bool
+) -> None:
+    """Code for row i and the columns c … c + width: over its entries k, with x_j the row of x that entry k points to,
+
+    sums: out_i = Σ_k values_k x_j        dots: dot_k = y_i · x_j, continued from the columns before
+    """
+    i, start, end, last, col, values, x, out, y, dot = arguments
+    kind_col, kind_values, kind_x, kind_out, kind_y, kind_dot = kinds[4:]
+    inside = None
+    if masked:  # lanes 0, 1, 2, … < d - c
+        lanes = ir.VectorType(_I64, width)
+        d = cgutils.unpack_tuple(b, context.make_array(kind_x)(context, b, x).shape)[1]
+        room = b.insert_element(ir.Constant(lanes, ir.Undefined), b.sub(d, c), _I32(0))
+        room = b.shuffle_vector(room, room, ir.Constant(ir.VectorType(_I32, width), [0] * width))
+        inside = b.icmp_signed("<", ir.Constant(lanes, list(range(width))), room)
+    rows = _Row(b, context, kind_x, x, width, inside)
+    columns, weights, slots = (
+        context.make_array(kind)(context, b, array).data
+        for kind, array in ((kind_col, col), (kind_values, values), (kind_dot, dot))
+    )
+
+    def column(k: Any) -> Any:
+        index = b.load(b.gep(columns, [k]))
+        return index if index.type == _I64 else b.zext(index, _I64)
+
+    total = cgutils.alloca_once(b, rows.type)
+    b.store(ir.Constant(rows.type, [0.0] * width), total)
+    y_i = _Row(b, context, kind_y, y, width, inside).load(i, c) if dots else None
+    is_first = b.icmp_signed("==", c, _I64(0))
+    with cgutils.for_range_slice(b, start, end, _I64(1), intp=_I64) as (k, _):
+        ahead = b.add(k, _I64(AHEAD))
+        rows.prefetch(column(b.select(b.icmp_signed("<", ahead, last), ahead, last)), c)
+        x_j = rows.load(column(k), c)
+        if sums:
+            weight = rows.splat(b.load(b.gep(weights, [k])))
+            b.store(b.fadd(b.load(total), b.fmul(weight, x_j, flags=["contract"]), flags=["contract"]), total)
+        if dots:
+            slot = b.gep(slots, [k])
+            before = b.select(is_first, ir.Constant(rows.number, 0.0), b.load(slot))
+            b.store(b.fadd(before, rows.total(b.fmul(x_j, y_i))), slot)
+    if sums:
+        _Row(b, context, kind_out, out, width, inside).store(b.load(total), i, c)
+
+
+def _walk(*, sums: bool, dots: bool) -> Any:
+    """An intrinsic that walks one row for all its columns: blocks of 32, then 16, 8, and the rest masked."""
+
+    def typer(_: Any, i: Any, start: Any, end: Any, last: Any, col: Any, values: Any, x: Any, out: Any, y: Any, dot: Any) -> Any:  # fmt: skip
+        def codegen(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            d = cgutils.unpack_tuple(b, context.make_array(x)(context, b, arguments[6]).shape)[1]
+
+            def block(c: Any, width: int, masked: bool = False) -> Any:
+                _emit_block(context, b, signature.args, arguments, c, width=width, masked=masked, sums=sums, dots=dots)
+
+            c = b.and_(d, _I64(~31))
+            with cgutils.for_range_slice(b, _I64(0), c, _I64(32), intp=_I64) as (at, _):
+                block(at, 32)
+            for width in (16, 8):  # the bits of d say which blocks follow
+                with b.if_then(b.icmp_signed("!=", b.and_(d, _I64(width)), _I64(0))):
+                    block(c, width)
+                c = b.add(c, b.and_(d, _I64(width)))
+            with b.if_then(b.icmp_signed("<", c, d)):
+                block(c, 8, masked=True)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4, col, values, x, out, y, dot), codegen
+
+    return intrinsic(typer)
+
+
+_sum_row = _walk(sums=True, dots=False)
+_dot_row = _walk(sums=False, dots=True)
+_sum_and_dot_row = _walk(sums=True, dots=True)
+
+_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_compiled
+def _spmm(lo, hi, rowptr, col, values, x, out):  # type: ignore[no-untyped-def]
+    last = np.int64(len(col) - 1)
+    for i in range(lo, hi):
+        _sum_row(i, np.int64(rowptr[i]), np.int64(rowptr[i + 1]), last, col, values, x, out, x, values)
+
+
+@_compiled
+def _spmm_backward(lo, hi, rowptr, col, values, grad, grad_x, x, grad_values):  # type: ignore[no-untyped-def]
+    last = np.int64(len(col) - 1)
+    for i in range(lo, hi):
+        start, end = np.int64(rowptr[i]), np.int64(rowptr[i + 1])
+        _sum_and_dot_row(i, start, end, last, col, values, grad, grad_x, x, grad_values)
+
+
+@_compiled
+def _edge_dot(lo, hi, rowptr, col, v, u, dot):  # type: ignore[no-untyped-def]
+    last = np.int64(len(col) - 1)
+    for i in range(lo, hi):
+        _dot_row(i, np.int64(rowptr[i]), np.int64(rowptr[i + 1]), last, col, dot, v, v, u, dot)
+
+
+@_compiled
+def _row_sum(lo, hi, rowptr, values, out):  # type: ignore[no-untyped-def]
+    for i in range(lo, hi):
+        total = values.dtype.type(0)
+        for k in range(rowptr[i], rowptr[i + 1]):
+            total += values[k]
+        out[i] = total
+
+
+@_compiled
+def _below_row_max(lo, hi, rowptr, scores, out):  # type: ignore[no-untyped-def]
+    for i in range(lo, hi):
+        top = -np.inf
+        for k in range(rowptr[i], rowptr[i + 1]):
+            top = max(top, scores[k])
+        for k in range(rowptr[i], rowptr[i + 1]):
+            out[k] = scores[k] - top
+
+
+@_compiled
+def _over_row_sum(lo, hi, rowptr, weights):  # type: ignore[no-untyped-def]
+    for i in range(lo, hi):
+        total = weights.dtype.type(0)
+        for k in range(rowptr[i], rowptr[i + 1]):
+            total += weights[k]
+        for k in range(rowptr[i], rowptr[i + 1]):
+            weights[k] /= total
+
+
+@_compiled
+def _row_softmax_backward(lo, hi, rowptr, weights, grad, out):  # type: ignore[no-untyped-def]
+    for i in range(lo, hi):
+        total = weights.dtype.type(0)
+        for k in range(rowptr[i], rowptr[i + 1]):
+            total += weights[k] * grad[k]
+        for k in range(rowptr[i], rowptr[i + 1]):
+            out[k] = weights[k] * (grad[k] - total)
+
+
+@_compiled
+def _mix(h):  # type: ignore[no-untyped-def]
+    h = np.uint32(h ^ (h >> np.uint32(16)))
+    h = np.uint32(h * np.uint32(0x85EBCA6B))
+    h = np.uint32(h ^ (h >> np.uint32(13)))
+    h = np.uint32(h * np.uint32(0xC2B2AE35))
+    return np.uint32(h ^ (h >> np.uint32(16)))
+
+
+@_compiled
+def _word(seed, step, layer):  # type: ignore[no-untyped-def]
+    """The 32 bits that start the hash of this (seed, step, layer)."""
+    word = _mix(np.uint32(seed + np.uint64(0x9E3779B9)))
+    word = _mix(word ^ np.uint32(seed >> np.uint64(32)))
+    word = _mix(word ^ np.uint32(step))
+    return _mix(word ^ np.uint32(layer))
+
+
+@_compiled
+def _row_word(word, row):  # type: ignore[no-untyped-def]
+    return np.uint32(_mix(np.uint32(word ^ np.uint32(row))) ^ np.uint32(np.uint64(row) >> np.uint64(32)))
+
+
+@_compiled
+def _dropout_rows(lo, hi, x, row, threshold, scale, seed, step, layer, out):  # type: ignore[no-untyped-def]
+    word = _word(seed, step, layer)
+    for i in range(lo, hi):
+        row_word = _row_word(word, row[i])
+        for c in range(x.shape[1]):
+            bits = _mix(np.uint32(row_word + np.uint32(c) * np.uint32(0x9E3779B9)))
+            out[i, c] = x[i, c] * scale if (bits >> np.uint32(8)) >= threshold else x.dtype.type(0)
+
+
+@_compiled
+def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, out):  # type: ignore[no-untyped-def]
+    word = _word(seed, step, layer)
+    for k in range(lo, hi):
+        bits = _mix(np.uint32(_row_word(word, row[k]) + np.uint32(col[k]) * np.uint32(0x9E3779B9)))
+        out[k] = x[k] * scale if (bits >> np.uint32(8)) >= threshold else x.dtype.type(0)
+
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget_pool() -> None:  # threads do not cross a fork
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _share(kernel: Any, cuts: list[int], *arguments: Any) -> None:
+    """Run kernel(lo, hi, …) for each run of rows between two cuts, the first one on this thread."""
+    global _pool
+    if len(cuts) > 2 and _pool is None:
+        _pool = ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="gcn-lpa")
+    waiting = [_pool.submit(kernel, lo, hi, *arguments) for lo, hi in zip(cuts[1:], cuts[2:], strict=False)] if _pool else []
+    kernel(cuts[0], cuts[1], *arguments)
+    for one in waiting:
+        one.result()
+
+
+def _over_rows(kernel: Any, csr: CSR, width: int, *arguments: Any) -> None:
+    workers = min(torch.get_num_threads(), 1 + csr.num_entries * width // ALONE)
+    _share(kernel, csr.shares(workers), *arguments)
+
+
+def _empty(*shape: int, like: Tensor) -> Tensor:
+    """A new tensor in NumPy's memory, which asks for huge pages: a fresh [n, d] would else cost a page fault every 4 kB."""
+    return torch.from_numpy(np.empty(shape, dtype=like.detach().numpy().dtype))
+
+
+def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:
+    """Σ_j a_ij x_j for each row i, [n, d]."""
+    out = _empty(csr.num_rows, x.shape[1], like=x)
+    _over_rows(_spmm, csr, x.shape[1], *csr.arrays, values.numpy(), x.detach().numpy(), out.numpy())
+    return out
+
+
+def spmm_backward(transpose: CSR, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `spmm` for the values, in the order of the transpose, [E], and for x, [m, d], from one gather."""
+    grad_values, grad_x = _empty(transpose.num_entries, like=x), _empty(*x.shape, like=x)
+    arrays = values.numpy(), grad.numpy(), grad_x.numpy(), x.detach().numpy(), grad_values.numpy()
+    _over_rows(_spmm_backward, transpose, x.shape[1], *transpose.arrays, *arrays)
+    return grad_values, grad_x
+
+
+def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
+    """u_i · v_j for each stored (i, j), [E]."""
+    dot = _empty(csr.num_entries, like=u)
+    _over_rows(_edge_dot, csr, u.shape[1], *csr.arrays, v.detach().numpy(), u.detach().numpy(), dot.numpy())
+    return dot
+
+
+def row_sum(csr: CSR, values: Tensor) -> Tensor:
+    """Σ_j of the values in each row, [n]."""
+    out = _empty(csr.num_rows, like=values)
+    _over_rows(_row_sum, csr, 1, csr.arrays[0], values.detach().numpy(), out.numpy())
+    return out
+
+
+def row_softmax(csr: CSR, scores: Tensor) -> Tensor:
+    """exp(s_ij) / Σ_j exp(s_ij), each row shifted by its largest score, [E]."""
+    weights = _empty(*scores.shape, like=scores)
+    _over_rows(_below_row_max, csr, 1, csr.arrays[0], scores.detach().numpy(), weights.numpy())
+    weights.exp_()  # torch has a vector exp, Numba has not
+    _over_rows(_over_row_sum, csr, 1, csr.arrays[0], weights.numpy())
+    return weights
+
+
+def row_softmax_backward(csr: CSR, weights: Tensor, grad: Tensor) -> Tensor:
+    """p ∘ (g - Σ_j p g), the gradient for the scores, [E]."""
+    out = _empty(*grad.shape, like=grad)
+    _over_rows(_row_softmax_backward, csr, 1, csr.arrays[0], weights.numpy(), grad.numpy(), out.numpy())
+    return out
+
+
+def permute(values: Tensor, order: Tensor) -> Tensor:
+    return values.detach().index_select(0, order)
+
+
+def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
+    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
+    out = _empty(*x.shape, like=x)
+    workers = min(torch.get_num_threads(), 1 + x.numel() * 4 // ALONE)
+    cuts = [len(x) * k // workers for k in range(workers + 1)]
+    number = x.detach().numpy().dtype.type
+    bits = np.uint32(round(rate * 2**24)), number(1 / (1 - rate)), np.uint64(seed), np.uint64(int(step)), np.uint32(layer)
+    if col is None:
+        _share(_dropout_rows, cuts, x.detach().numpy(), row.numpy(), *bits, out.numpy())
+    else:
+        _share(_dropout_entries, cuts, x.detach().numpy(), row.numpy(), col.numpy(), *bits, out.numpy())
+    return out

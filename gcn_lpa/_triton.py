@@ -1,0 +1,537 @@
+"""The kernels of sparse.py on the GPU, in Triton; and, fused, the two loops of model.py that a training step spends itself on.
+
+A program owns a block of rows and walks their entries side by side, so a row is summed by one program in one order:
+no atomics, the same bits every time. A row longer than LONG entries would leave its neighbours waiting; such rows (the
+hubs of a power-law graph) are cut into chunks that go to programs of their own and are added up in order.
+
+Everything accumulates in float32 (float64 for float64), whatever the type of the operands. Under TRITON_INTERPRET=1 the
+same code runs on the CPU, which is how it is tested where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gcn_lpa._csr import CSR
+
+LONG = 512  # entries of a row above which it is cut into chunks of that size
+WIDE = 128  # columns a program holds at once
+
+
+class LongRows(NamedTuple):
+    """The rows with more than LONG entries, and the chunks they are cut into."""
+
+    row: Tensor  # [r]
+    first: Tensor  # [r + 1], the first chunk of each
+    chunk_row: Tensor  # [k], the row of each chunk
+    chunk_start: Tensor  # [k], its first entry
+
+
+def _long_rows(csr: CSR) -> LongRows | None:
+    """Worked out once per matrix and kept with it."""
+    plan: LongRows | None
+    if "long_rows" not in csr.__dict__:
+        counts = csr.rowptr.diff()
+        row = torch.nonzero(counts > LONG).squeeze(1)
+        plan = None
+        if len(row):
+            chunks = (counts.index_select(0, row) + LONG - 1) // LONG
+            first = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)]).to(torch.int32)
+            chunk_row = torch.repeat_interleave(row, chunks)
+            within = torch.arange(len(chunk_row), device=row.device) - torch.repeat_interleave(first[:-1], chunks)
+            start = csr.rowptr.index_select(0, chunk_row) + within * LONG
+            plan = LongRows(row.to(torch.int32), first, chunk_row.to(torch.int32), start)
+        csr.__dict__["long_rows"] = plan
+    plan = csr.__dict__["long_rows"]
+    return plan
+
+
+@triton.jit
+def _mix(h):  # type: ignore[no-untyped-def]
+    h = (h ^ (h >> 16)) * 0x85EBCA6B
+    h = (h ^ (h >> 13)) * 0xC2B2AE35
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def _word(seed_low, seed_high, step_ptr, layer):  # type: ignore[no-untyped-def]
+    """The 32 bits that start the hash of this (seed, step, layer)."""
+    word = _mix(seed_low.to(tl.uint32) + 0x9E3779B9)
+    word = _mix(word ^ seed_high.to(tl.uint32))
+    word = _mix(word ^ tl.load(step_ptr).to(tl.uint32))
+    return _mix(word ^ layer.to(tl.uint32))
+
+
+@triton.jit
+def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
+    """Whether the element (row, column) survives; `row` int64, `column` int32, both of the same shape or broadcast."""
+    row_word = _mix(word ^ row.to(tl.uint32)) ^ (row >> 32).to(tl.uint32)
+    bits = _mix(row_word + column.to(tl.uint32) * 0x9E3779B9)
+    return (bits >> 8) >= threshold.to(tl.uint32)
+
+
+@triton.jit
+def _visit(
+    col, values, x, y, dot, rows, start, count,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """For each row i of a block, over its entries k that point to row j of x, columns C … C + COLS:
+
+    SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_i · x_j (ADD, or C > 0: added to what is there)
+
+    STEP entries of every row are fetched at once, so that many loads are under way; the widths are compile-time numbers,
+    so that a row is fetched in 16-byte words.
+    """
+    cols = C + tl.arange(0, COLS)
+    ids = rows.to(tl.int64)
+    if DOTS:
+        y_at = y + ids[:, None, None] * Y_STRIDE + cols[None, None, :] + tl.zeros([1, STEP, 1], dtype=tl.int32)
+        y_mask = (count > 0)[:, None, None] & (cols < D)[None, None, :] & (tl.arange(0, STEP) >= 0)[None, :, None]
+        y_i = tl.load(y_at, mask=y_mask, other=0).to(ACC)
+    total = tl.zeros([ROWS, STEP, COLS], dtype=ACC)
+    for k0 in range(0, tl.max(count, axis=0), STEP):
+        k = k0 + tl.arange(0, STEP)
+        here = k[None, :] < count[:, None]
+        at = start[:, None] + k[None, :]
+        j = tl.load(col + at, mask=here, other=0).to(tl.int64)
+        x_at = x + j[:, :, None] * X_STRIDE + cols[None, None, :]
+        if C + COLS <= D:
+            x_j = tl.load(x_at, mask=here[:, :, None], other=0).to(ACC)
+        else:
+            x_j = tl.load(x_at, mask=here[:, :, None] & (cols < D)[None, None, :], other=0).to(ACC)
+        if SUMS:
+            total += tl.load(values + at, mask=here, other=0).to(ACC)[:, :, None] * x_j
+        if DOTS:
+            product = tl.sum(y_i * x_j, axis=2)
+            if ADD or C > 0:
+                product += tl.load(dot + at, mask=here, other=0).to(ACC)
+            tl.store(dot + at, product, mask=here)
+    return tl.sum(total, axis=1)
+
+
+@triton.jit
+def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(rows, which of them are ours, first entry of each, number of entries) of a block; long rows are not ours."""
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n
+    start = tl.load(rowptr + rows, mask=inside, other=0)
+    count = tl.load(rowptr + rows + 1, mask=inside, other=0) - start
+    inside = inside & (count <= long)
+    return rows, inside, start.to(tl.int64), tl.where(inside, count, 0).to(tl.int32)
+
+
+@triton.jit
+def _walk_rows(
+    rowptr, col, values, x, out, y, dot, held, seeds, n, long,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """`_visit` for every row but the long ones. Rows with held_i are not summed: HELD 1, they get the row of `seeds`;
+    2, they get zeros (but their dots); 3, only they are walked, for their dots (the others' y_i are zero)."""
+    rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, long, ROWS)
+    if HELD > 0:
+        is_held = tl.load(held + rows, mask=inside, other=0) != 0
+        if HELD == 1:
+            count = tl.where(is_held, 0, count)
+        if HELD == 3:
+            count = tl.where(is_held, count, 0)
+    for c in tl.static_range(0, D, COLS):
+        total = _visit(col, values, x, y, dot, rows, start, count,
+                       SUMS, DOTS, ADD, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, COLS)  # fmt: skip
+        if SUMS:
+            cols = c + tl.arange(0, COLS)
+            ours = inside[:, None] & (cols < D)[None, :]
+            place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
+            if HELD == 1:
+                seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
+                total = tl.where(is_held[:, None], seed, total)
+            if HELD == 2:
+                total = tl.where(is_held[:, None], 0.0, total)
+            tl.store(out + place, total, mask=ours)
+
+
+@triton.jit
+def _walk_chunks(
+    rowptr, col, values, x, partial, y, dot, chunk_row, chunk_start,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """`_visit` for one chunk of a long row; its sum goes to `partial`, [chunks, d]."""
+    chunk = tl.program_id(0)
+    row = tl.load(chunk_row + chunk + tl.arange(0, 1))
+    start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
+    count = tl.minimum(tl.load(rowptr + row + 1) - start, CHUNK).to(tl.int32)
+    for c in tl.static_range(0, D, COLS):
+        total = _visit(col, values, x, y, dot, row, start, count,
+                       SUMS, DOTS, ADD, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
+        if SUMS:
+            cols = c + tl.arange(0, COLS)
+            tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
+
+
+@triton.jit
+def _add_chunks(
+    partial, out, row, first, held, seeds,
+    HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, OUT_STRIDE: tl.constexpr, TILE: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Add the chunks of each long row, in order."""
+    which = tl.program_id(0)
+    i = tl.load(row + which).to(tl.int64)
+    start, end = tl.load(first + which), tl.load(first + which + 1)
+    for c in tl.static_range(0, D, COLS):
+        cols = c + tl.arange(0, COLS)
+        total = tl.zeros([TILE, COLS], dtype=ACC)
+        for k in range(start, end, TILE):
+            at = k + tl.arange(0, TILE)
+            mask = (at < end)[:, None] & (cols < D)[None, :]
+            total += tl.load(partial + at.to(tl.int64)[:, None] * D + cols[None, :], mask=mask, other=0)
+        result = tl.sum(total, axis=0)
+        if HELD > 0:
+            is_held = tl.load(held + i) != 0
+            if HELD == 1:
+                result = tl.where(is_held, tl.load(seeds + i * OUT_STRIDE + cols, mask=cols < D, other=0).to(ACC), result)
+            if HELD == 2:
+                result = tl.where(is_held, 0.0, result)
+        tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
+
+
+def _accumulator(x: Tensor) -> Any:
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
+
+
+WALK = {8: (32, 8, 4), 16: (16, 8, 4), 32: (8, 8, 4), 64: (8, 8, 4), 128: (4, 8, 4)}  # columns: (rows, entries a step, warps)
+
+
+def _walk(
+    csr: CSR, x: Tensor, *, values: Tensor | None = None, out: Tensor | None = None, y: Tensor | None = None,
+    dot: Tensor | None = None, add: bool = False, held: Tensor | None = None, seeds: Tensor | None = None, mode: int = 0,
+) -> None:  # fmt: skip
+    """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given."""
+    n, d = csr.num_rows, x.shape[1]
+    if n == 0 or d == 0:
+        return
+    cols = min(WIDE, max(8, triton.next_power_of_2(d)))
+    rows, step, warps = WALK[cols]
+    values, out_, y, dot_, held, seeds = (x if t is None else t for t in (values, out, y, dot, held, seeds))  # unused: any pointer
+    common = dict(SUMS=out is not None, DOTS=dot is not None, ADD=add, ACC=_accumulator(x), D=d, X_STRIDE=x.stride(0),
+                  Y_STRIDE=y.stride(0), COLS=cols)  # fmt: skip
+    _walk_rows[(triton.cdiv(n, rows),)](
+        csr.rowptr, csr.col, values, x, out_, y, dot_, held, seeds, n, LONG,
+        HELD=mode, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common, num_warps=warps,
+    )  # fmt: skip
+    plan = _long_rows(csr)
+    if plan is None:
+        return
+    partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    _walk_chunks[(len(plan.chunk_row),)](
+        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, **common
+    )
+    if out is not None:
+        _add_chunks[(len(plan.row),)](
+            partial, out, plan.row, plan.first, held, seeds, HELD=mode, ACC=common["ACC"], D=d, OUT_STRIDE=out.stride(0),
+            TILE=16, COLS=cols,
+        )  # fmt: skip
+
+
+def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:
+    """Σ_j a_ij x_j for each row i, [n, d]."""
+    out = x.new_empty(csr.num_rows, x.shape[1])
+    _walk(csr, x, values=values, out=out)
+    return out
+
+
+def spmm_backward(transpose: CSR, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `spmm` for the values, in the order of the transpose, [E], and for x, [m, d], from one gather."""
+    grad_values, grad_x = x.new_empty(transpose.num_entries), torch.empty_like(x)
+    _walk(transpose, grad, values=values, out=grad_x, y=x, dot=grad_values)
+    return grad_values, grad_x
+
+
+def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
+    """u_i · v_j for each stored (i, j), [E]."""
+    dot = u.new_empty(csr.num_entries)
+    _walk(csr, v, y=u, dot=dot)
+    return dot
+
+
+@triton.jit
+def _reduce_rows(
+    rowptr, scores, grad, out, n, long, long_row, num_long,
+    WHAT: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Row sums (WHAT 0), softmax (1) or the gradient of softmax (2). ROWS 1 walks the long rows, one each, TILE at a time."""
+    if ROWS == 1:
+        rows = tl.load(long_row + tl.program_id(0) + tl.arange(0, 1))
+        inside = rows < n
+    else:
+        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        inside = rows < n
+    start = tl.load(rowptr + rows, mask=inside, other=0).to(tl.int64)
+    count = tl.load(rowptr + rows + 1, mask=inside, other=0).to(tl.int64) - start
+    if ROWS > 1:
+        inside = inside & (count <= long)
+        count = tl.where(inside, count, 0)
+    most = tl.max(count, axis=0).to(tl.int32)
+    lanes = tl.arange(0, TILE)
+    if WHAT == 1:
+        top = tl.full([ROWS, TILE], float("-inf"), dtype=ACC)
+        for k in range(0, most, TILE):
+            here = (k + lanes)[None, :] < count[:, None]
+            s = tl.load(scores + start[:, None] + k + lanes[None, :], mask=here, other=float("-inf")).to(ACC)
+            top = tl.maximum(top, s)
+        shift = tl.max(top, axis=1)[:, None]
+    total = tl.zeros([ROWS, TILE], dtype=ACC)
+    for k in range(0, most, TILE):
+        here = (k + lanes)[None, :] < count[:, None]
+        s = tl.load(scores + start[:, None] + k + lanes[None, :], mask=here, other=0).to(ACC)
+        if WHAT == 1:
+            s = tl.where(here, tl.exp(s - shift), 0.0)
+        if WHAT == 2:
+            s = s * tl.load(grad + start[:, None] + k + lanes[None, :], mask=here, other=0).to(ACC)
+        total += s
+    summed = tl.sum(total, axis=1)
+    if WHAT == 0:
+        tl.store(out + rows, summed, mask=inside)
+    else:
+        for k in range(0, most, TILE):
+            here = (k + lanes)[None, :] < count[:, None]
+            at = start[:, None] + k + lanes[None, :]
+            s = tl.load(scores + at, mask=here, other=0).to(ACC)
+            if WHAT == 1:
+                s = tl.exp(s - shift) / summed[:, None]
+            else:
+                s = s * (tl.load(grad + at, mask=here, other=0).to(ACC) - summed[:, None])
+            tl.store(out + at, s, mask=here)
+
+
+def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> Tensor:
+    plan, acc = _long_rows(csr), _accumulator(scores)
+    if csr.num_rows:
+        _reduce_rows[(triton.cdiv(csr.num_rows, 64),)](
+            csr.rowptr, scores, grad, out, csr.num_rows, LONG, csr.rowptr, 0, WHAT=what, ACC=acc, ROWS=64, TILE=8
+        )
+    if plan is not None:
+        _reduce_rows[(len(plan.row),)](
+            csr.rowptr, scores, grad, out, csr.num_rows, LONG, plan.row, len(plan.row), WHAT=what, ACC=acc, ROWS=1, TILE=1024
+        )
+    return out
+
+
+def row_sum(csr: CSR, values: Tensor) -> Tensor:
+    """Σ_j of the values in each row, [n]."""
+    return _reduce(csr, 0, values, values, values.new_empty(csr.num_rows))
+
+
+def row_softmax(csr: CSR, scores: Tensor) -> Tensor:
+    """exp(s_ij) / Σ_j exp(s_ij), each row shifted by its largest score, [E]."""
+    return _reduce(csr, 1, scores, scores, torch.empty_like(scores))
+
+
+def row_softmax_backward(csr: CSR, weights: Tensor, grad: Tensor) -> Tensor:
+    """p ∘ (g - Σ_j p g), the gradient for the scores, [E]."""
+    return _reduce(csr, 2, weights, grad, torch.empty_like(grad))
+
+
+def permute(values: Tensor, order: Tensor) -> Tensor:
+    return values.index_select(0, order)
+
+
+@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+def _dropout_kernel(
+    x, row, col, out, size, d, threshold, scale, seed_low, seed_high, step, layer, DENSE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    word = _word(seed_low, seed_high, step, layer)
+    if DENSE:
+        i = tl.load(row + at // d, mask=inside, other=0).to(tl.int64)
+        c = (at % d).to(tl.int32)
+    else:
+        i = tl.load(row + at, mask=inside, other=0).to(tl.int64)
+        c = tl.load(col + at, mask=inside, other=0).to(tl.int32)
+    number = tl.load(x + at, mask=inside, other=0)
+    tl.store(out + at, tl.where(_keep(word, i, c, threshold), number * scale, 0.0), mask=inside)
+
+
+class Bits(NamedTuple):
+    """What a kernel needs to draw random bits: the arguments after x of `dropout`, as it wants them."""
+
+    threshold: int
+    scale: float
+    seed_low: int
+    seed_high: int
+    step: Tensor
+    layer: int
+
+
+def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
+    return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
+
+
+def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
+    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
+    out, b = torch.empty_like(x), bits(rate, seed, step, layer)
+    if x.numel():
+        _dropout_kernel[(triton.cdiv(x.numel(), 1024),)](
+            x, row, row if col is None else col, out, x.numel(), x.shape[-1], b.threshold, b.scale, b.seed_low, b.seed_high, b.step,
+            b.layer, DENSE=col is None, BLOCK=1024,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+def _layer_forward(
+    rowptr, col, values, z, weight, x, z_next, n, threshold, scale, seed_low, seed_high, step, layer,
+    DROP: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
+):  # fmt: skip
+    """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass."""
+    rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, 2147483647, ROWS)
+    h = _visit(col, values, z, z, z, rows, start, count,
+               True, False, False, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+    h = tl.maximum(h, 0.0)
+    ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
+    if DROP:
+        keep = _keep(_word(seed_low, seed_high, step, layer), ids[:, None], cols[None, :], threshold)
+        h = tl.where(keep, h * scale, 0.0)
+    tl.store(x + ids[:, None] * D + cols[None, :], h, mask=inside[:, None] & (cols < D)[None, :])
+    in_weight = (cols < D)[:, None] & (next_cols < D_NEXT)[None, :]
+    w = tl.load(weight + cols[:, None] * D_NEXT + next_cols[None, :], mask=in_weight, other=0)
+    product = tl.dot(h, w, input_precision="ieee")
+    ours = inside[:, None] & (next_cols < NEXT_STRIDE)[None, :]  # the padding too: it must be zero
+    tl.store(z_next + ids[:, None] * NEXT_STRIDE + next_cols[None, :], product, mask=ours)
+
+
+@triton.jit
+def _layer_backward(
+    rowptr, col, values, grad, z, dot, x, weight, below, partial, n, scale,
+    DOTS: tl.constexpr, ADD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr,
+    BELOW_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
+):  # fmt: skip
+    """The backward pass of z = x W, h = A z, from the gradient of h, over the transpose of A:
+
+    dz_j = Σ_i a_ij dh_i,   da_ij = dh_i · z_j,   dW = Σ_j x_j dz_jᵀ,   dh'_j = (dz_j Wᵀ) ∘ [x_j > 0] · scale,
+    the last being the gradient of A z' one layer below. A program takes every num_programs-th block of rows, so that
+    its share of dW stays in registers.
+    """
+    cols, below_cols = tl.arange(0, COLS), tl.arange(0, BELOW_COLS)
+    in_weight = (cols < D)[:, None] & (below_cols < BELOW)[None, :]
+    w_t = tl.load(weight + below_cols[None, :] * D + cols[:, None], mask=in_weight, other=0)
+    grad_weight = tl.zeros([BELOW_COLS, COLS], dtype=tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(n, ROWS), tl.num_programs(0)):
+        rows, inside, start, count = _block_of_rows(rowptr, block, n, 2147483647, ROWS)
+        grad_z = _visit(col, values, grad, z, dot, rows, start, count,
+                        True, DOTS, ADD, tl.float32, STRIDE, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+        ids, ours = rows.to(tl.int64), inside[:, None] & (below_cols < BELOW)[None, :]
+        x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
+        grad_weight += tl.dot(tl.trans(x_j), grad_z, input_precision="ieee")
+        down = tl.dot(grad_z, w_t, input_precision="ieee")
+        tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours)
+    spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
+    tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :])
+
+
+FORWARD = (16, 8, 4)  # rows a program, entries a step, warps: measured best on an H200
+BACKWARD = (16, 8, 4)
+PROGRAMS = 132 * 8  # of the layer backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+
+
+def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
+    """[n, d rounded up to eight]: a gathered row starts on a sector and is fetched in 16-byte words. The padding is zero,
+    and stays zero under every product here."""
+    new = torch.zeros if zero else torch.empty
+    return new(n, (d + 7) // 8 * 8, dtype=like.dtype, device=like.device)
+
+
+def _pad(x: Tensor) -> Tensor:
+    """x with zero columns up to a multiple of eight."""
+    if x.shape[1] % 8 == 0:
+        return x.contiguous()
+    out = _padded(*x.shape, like=x, zero=True)
+    out[:, : x.shape[1]] = x
+    return out
+
+
+def _block(d: int) -> int:
+    return max(16, triton.next_power_of_2(d))  # tl.dot wants at least sixteen
+
+
+def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
+    """Whether the fused layers can run: float32, layers a program can hold, no hub rows."""
+    return dtype == torch.float32 and max(widths) <= 64 and _long_rows(csr) is None
+
+
+def relu_stack(
+    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor], drop: list[Bits | None]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded."""
+    n, xs, zs = csr.num_rows, [], [_pad(z)]
+    rows, step, warps = FORWARD
+    for weight, b in zip(weights, drop, strict=True):
+        d, d_next = weight.shape
+        x, z_next = z.new_empty(n, d), _padded(n, d_next, z)
+        nothing = Bits(0, 1.0, 0, 0, csr.rowptr, 0)
+        _layer_forward[(triton.cdiv(n, rows),)](
+            csr.rowptr, csr.col, values, zs[-1], weight, x, z_next, n, *(b or nothing), DROP=b is not None,
+            D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
+            ROWS=rows, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
+        )  # fmt: skip
+        xs.append(x)
+        zs.append(z_next)
+    out = torch.empty_like(zs[-1])
+    _walk(csr, zs[-1], values=values, out=out)
+    return out, xs, zs
+
+
+def relu_stack_backward(
+    transpose: CSR, values: Tensor, grad: Tensor, weights: list[Tensor], xs: list[Tensor], zs: list[Tensor], scale: float,
+    dot: Tensor | None,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
+    n, grads, add, grad = transpose.num_rows, [], False, _pad(grad)
+    rows, step, warps = BACKWARD
+    for weight, x, z in zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True):
+        d_below, d = weight.shape
+        programs = min(PROGRAMS, triton.cdiv(n, rows))
+        below, partial = _padded(n, d_below, z, zero=d_below % 8 > 0), z.new_empty(programs, d_below, d)
+        _layer_backward[(programs,)](
+            transpose.rowptr, transpose.col, values, grad, z, z if dot is None else dot, x, weight, below, partial, n, scale,
+            DOTS=dot is not None, ADD=add, D=d, STRIDE=z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
+            ROWS=rows, STEP=step, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
+        )  # fmt: skip
+        grads.append(partial.sum(0))
+        grad, add = below, True
+    first = torch.empty_like(zs[0])
+    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add)
+    return first, grads[::-1]
+
+
+def propagation(csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> list[Tensor]:
+    """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last."""
+    steps = [_pad(seeds)]
+    for k in range(iterations):
+        out = torch.empty_like(steps[0])
+        reset = clamp and k < iterations - 1
+        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=1 if reset else 0)
+        steps.append(out)
+    return steps
+
+
+def propagation_backward(transpose: CSR, values: Tensor, grad: Tensor, steps: list[Tensor], held: Tensor, clamp: bool) -> Tensor:
+    """The gradient for the values, in transpose order, [E]."""
+    dot = values.new_empty(transpose.num_entries) if len(steps) > 2 else values.new_zeros(transpose.num_entries)
+    grad = _pad(grad)
+    for k in reversed(range(1, len(steps) - 1)):
+        below = torch.empty_like(grad)
+        add = k < len(steps) - 2
+        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=2 if clamp else 0)
+        grad = below
+    _walk(transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3)  # only seeds have a row that is not 0
+    return dot

@@ -1,0 +1,88 @@
+"""The two loops of model.py, each as one differentiable operation, for the GPU.
+
+`model.py` says what is computed; here the same is computed with fewer passes over memory: a layer's product, relu,
+dropout and the next layer's W in one kernel, and the gradients of the edge weights summed where they are produced. Where
+no fused kernel applies, the functions return None and the caller runs its own loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gcn_lpa.sparse import Key, SparseMatrix, fused_backend
+
+
+def relu_stack(matrix: SparseMatrix, z: Tensor, weights: Sequence[Tensor], rate: float, key: Key | None) -> Tensor | None:
+    """A z after: x = dropout(relu(A z)), z ← x W, for each W in turn; layer k of the weights draws the bits of layer k + 1."""
+    kernels = fused_backend(z)
+    if kernels is None or not kernels.fits(matrix.pattern.rows, [z.shape[1], *(w.shape[1] for w in weights)], z.dtype):
+        return None
+    if matrix.pattern.columns is not matrix.pattern.rows and not kernels.fits(matrix.pattern.columns, [1], z.dtype):
+        return None
+    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, rate if key else 0.0, key, *weights)
+    return result
+
+
+def propagate(matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> Tensor | None:
+    """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset; `held` marks the labelled rows, [n]."""
+    kernels = fused_backend(seeds)
+    if kernels is None or seeds.requires_grad or iterations == 0:
+        return None
+    result: Tensor = _Propagation.apply(matrix, _learned(matrix), seeds, held, iterations, clamp)
+    return result
+
+
+def _learned(matrix: SparseMatrix) -> Tensor | None:
+    return matrix.transposed_values if matrix.values.requires_grad and torch.is_grad_enabled() else None
+
+
+class _ReluStack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, rate: float, key: Key | None, *weights: Tensor) -> Tensor:
+        kernels = fused_backend(z)
+        assert kernels is not None
+        drop = [None] * len(weights)
+        if key is not None and rate > 0:
+            step = key.step_tensor(z.device)
+            drop = [kernels.bits(rate, key.seed, step, layer + 1) for layer in range(len(weights))]
+        weights = tuple(w.contiguous() for w in weights)
+        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, matrix.values.detach(), z.contiguous(), list(weights), drop)
+        ctx.matrix, ctx.kernels, ctx.scale = matrix, kernels, 1 / (1 - rate)
+        ctx.save_for_backward(values_t, *weights, *xs, *zs)
+        ctx.depth, ctx.width = len(weights), z.shape[1]
+        return out[:, : weights[-1].shape[1] if weights else z.shape[1]]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        values_t, *rest = ctx.saved_tensors
+        weights, xs, zs = rest[: ctx.depth], rest[ctx.depth : 2 * ctx.depth], rest[2 * ctx.depth :]
+        values = ctx.matrix.transposed_values.detach()
+        dot = torch.empty_like(values) if ctx.needs_input_grad[1] else None
+        first, grads = ctx.kernels.relu_stack_backward(
+            ctx.matrix.pattern.columns, values, grad, weights, xs, zs, ctx.scale, dot
+        )
+        return None, dot, first[:, : ctx.width], None, None, *grads
+
+
+class _Propagation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> Tensor:
+        kernels = fused_backend(seeds)
+        assert kernels is not None
+        steps = kernels.propagation(matrix.pattern.rows, matrix.values.detach(), seeds, held, iterations, clamp)
+        ctx.matrix, ctx.kernels, ctx.clamp = matrix, kernels, clamp
+        ctx.save_for_backward(values_t, held, *steps)
+        return steps[-1][:, : seeds.shape[1]]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        values_t, held, *steps = ctx.saved_tensors
+        dot = ctx.kernels.propagation_backward(ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp)
+        return None, dot, None, None, None, None

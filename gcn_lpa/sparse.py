@@ -1,0 +1,454 @@
+"""One sparse matrix with learnable values: the D⁻¹A that label propagation and graph convolution both walk.
+
+`Pattern` says where the entries are; it is built once per graph and shared. `SparseMatrix` is a pattern and its
+values. The product `@` is differentiable in the values and in the dense operand, and its backward pass walks
+the transpose once for both gradients, so a matrix whose entries are learned costs little more than a constant one.
+
+Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
+The kernels are in `_cpu.py` (Numba), `_triton.py` (GPU) and `_reference.py` (plain torch, the oracle).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gcn_lpa import _reference
+from gcn_lpa._csr import CSR
+
+BACKENDS = ("auto", "cpu", "triton", "reference")
+_forced: str = "auto"
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run every product inside the block on one backend: "auto", "cpu", "triton" or "reference"."""
+    global _forced
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {name!r}; there are {', '.join(BACKENDS)}")
+    before, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def _kernels(x: Tensor) -> ModuleType:
+    """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
+    if _forced == "reference":
+        return _reference
+    if _forced == "triton" or (_forced == "auto" and x.is_cuda):
+        from gcn_lpa import _triton
+
+        return _triton
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        from gcn_lpa import _cpu
+
+        return _cpu
+    return _reference
+
+
+def fused_backend(x: Tensor) -> ModuleType | None:
+    """The backend of this tensor if it also has the fused loops of `fused.py`."""
+    kernels = _kernels(x)
+    return kernels if hasattr(kernels, "relu_stack") else None
+
+
+class Key(NamedTuple):
+    """Names the random bits of one training step. The same key gives the same bits on every device and rank.
+
+    `step` may be a tensor on the device, so that a captured step draws new bits at each replay.
+    """
+
+    seed: int
+    step: int | Tensor = 0
+
+    def step_tensor(self, device: torch.device) -> Tensor:
+        if isinstance(self.step, Tensor):
+            return self.step
+        return torch.full((1,), self.step, dtype=torch.int64, device=device)
+
+
+class Pattern:
+    """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two."""
+
+    def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
+        fits = max(len(col), *shape) < 2**31
+        dtype = torch.int32 if fits else torch.int64
+        self.shape = shape
+        self.rows = CSR(rowptr.to(dtype), col.to(dtype), shape[1])
+
+    @property
+    def num_entries(self) -> int:
+        return self.rows.num_entries
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.col.device
+
+    @property
+    def row(self) -> Tensor:
+        return self.rows.row
+
+    @property
+    def col(self) -> Tensor:
+        return self.rows.col
+
+    @property
+    def columns(self) -> CSR:
+        """The compressed rows of the transpose."""
+        return self._transposed[0]
+
+    @property
+    def order(self) -> Tensor:
+        """Entry k of the transpose is entry order[k] of the matrix, [E]."""
+        return self._transposed[1]
+
+    @cached_property
+    def inverse_order(self) -> Tensor:
+        inverse = torch.empty_like(self.order)
+        inverse[self.order.long()] = torch.arange(len(inverse), dtype=inverse.dtype, device=inverse.device)
+        return inverse
+
+    @cached_property
+    def _transposed(self) -> tuple[CSR, Tensor]:  # sorted once per graph: anew each time it would dominate the backward
+        col, dtype = self.rows.col, self.rows.col.dtype
+        if col.is_cuda:
+            order = torch.sort(col, stable=True).indices.to(dtype)
+            counts = torch.bincount(col, minlength=self.shape[1])
+            rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(dtype)
+            row = self.rows.row.index_select(0, order)
+        else:  # SciPy's counting sort is linear and keeps rows ascending
+            positions = np.arange(self.num_entries, dtype=np.int32 if dtype == torch.int32 else np.int64)
+            arrays = self.rows.arrays
+            csc = scipy.sparse.csr_array((positions, arrays[1], arrays[0]), shape=self.shape).tocsc()
+            rowptr, row = torch.from_numpy(csc.indptr).to(dtype), torch.from_numpy(csc.indices).to(dtype)
+            order = torch.from_numpy(csc.data)
+        if self.shape[0] == self.shape[1] and torch.equal(row, col) and torch.equal(rowptr, self.rows.rowptr):
+            return self.rows, order  # an undirected graph is its own transpose; only the values move
+        return CSR(rowptr, row, self.shape[0]), order
+
+    @cached_property
+    def T(self) -> Pattern:
+        turned = Pattern(self.columns.rowptr, self.columns.col, (self.shape[1], self.shape[0]))
+        turned.rows = self.columns
+        turned.__dict__["_transposed"] = (self.rows, self.inverse_order)
+        return turned
+
+    @cached_property
+    def is_identity(self) -> bool:
+        n = self.shape[0]
+        if self.shape[0] != self.shape[1] or self.num_entries != n:
+            return False
+        diagonal = torch.arange(n, device=self.device)
+        return bool((self.rows.rowptr[:-1] == diagonal).all() and (self.col == diagonal).all())
+
+    def to(self, device: torch.device | str) -> Pattern:
+        if torch.device(device) == self.device:
+            return self
+        return Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
+
+    def row_sum(self, values: Tensor) -> Tensor:
+        """Σ_j over the entries of each row, [E] -> [n]."""
+        return _RowSum.apply(self, values)  # type: ignore[no-any-return]
+
+    def spread_rows(self, per_row: Tensor) -> Tensor:
+        """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
+        return _SpreadRows.apply(self, per_row)  # type: ignore[no-any-return]
+
+    def spread_cols(self, per_col: Tensor) -> Tensor:
+        """Give entry (i, j) the number of column j, [m] -> [E]."""
+        return _to_rows(self, _SpreadRows.apply(self.T, per_col))
+
+    def row_softmax(self, scores: Tensor) -> Tensor:
+        """Softmax of the scores of each row, [E]."""
+        return _RowSoftmax.apply(self, scores)  # type: ignore[no-any-return]
+
+    def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
+        """u_i · v_j for each entry (i, j), [E]."""
+        return _EdgeDot.apply(self, u, v)  # type: ignore[no-any-return]
+
+
+class SparseMatrix:
+    """A pattern and one value per entry, in row order; products are differentiable in both operands."""
+
+    def __init__(self, pattern: Pattern, values: Tensor) -> None:
+        if values.shape != (pattern.num_entries,):
+            raise ValueError(f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}")
+        self.pattern = pattern
+        self.values = values
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, dtype: torch.dtype = torch.float32) -> SparseMatrix:
+        """Any SciPy sparse matrix; duplicate entries are summed, columns sorted."""
+        csr = scipy.sparse.csr_array(matrix)
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        # NumPy marks read-only arrays, torch cannot: copy those
+        rowptr, col, data = (torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (csr.indptr, csr.indices, csr.data))
+        return cls(Pattern(rowptr, col, csr.shape), data.to(dtype))
+
+    @classmethod
+    def from_coo(
+        cls, row: Tensor | np.ndarray, col: Tensor | np.ndarray, values: Tensor | np.ndarray, shape: tuple[int, int]
+    ) -> SparseMatrix:
+        """Entries in any order; duplicates are summed."""
+        values = torch.as_tensor(values)
+        row, col = np.asarray(row), np.asarray(col)
+        return cls.from_scipy(scipy.sparse.coo_array((values.numpy(), (row, col)), shape=shape), values.dtype)
+
+    @classmethod
+    def identity(cls, n: int, dtype: torch.dtype = torch.float32) -> SparseMatrix:
+        index = torch.arange(n + 1)
+        return cls(Pattern(index, index[:-1], (n, n)), torch.ones(n, dtype=dtype))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def num_entries(self) -> int:
+        return self.pattern.num_entries
+
+    def __repr__(self) -> str:
+        return f"SparseMatrix({self.shape[0]:,} x {self.shape[1]:,}, {self.num_entries:,} entries, {self.dtype}, {self.device})"
+
+    @cached_property
+    def transposed_values(self) -> Tensor:
+        """The values in the order of the transpose, [E]: permuted once, then shared by every product.
+
+        Products hand their gradient to this tensor, in this order, so it too is permuted back only once.
+        """
+        return _to_columns(self.pattern, self.values)
+
+    @property
+    def T(self) -> SparseMatrix:
+        turned = SparseMatrix(self.pattern.T, self.transposed_values)
+        turned.__dict__["transposed_values"] = self.values
+        return turned
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        if self.shape[1] != x.shape[0]:
+            raise ValueError(f"cannot multiply {self.shape[0]} x {self.shape[1]} by {tuple(x.shape)}")
+        if x.dim() == 1:
+            return (self @ x.unsqueeze(1)).squeeze(1)
+        if self.pattern.is_identity and not self.values.requires_grad:
+            return x * self.values.unsqueeze(1)
+        values_t = self.transposed_values if self.values.requires_grad and torch.is_grad_enabled() else None
+        return _Product.apply(self, values_t, x)  # type: ignore[no-any-return]
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        return SparseMatrix(self.pattern, values)
+
+    def add(self, values: Tensor) -> SparseMatrix:
+        return self.with_values(self.values + values)
+
+    def log(self) -> SparseMatrix:
+        return self.with_values(self.values.log())
+
+    def row_sums(self) -> Tensor:
+        return self.pattern.row_sum(self.values)
+
+    def row_normalized(self) -> SparseMatrix:
+        """D⁻¹A. A row without entries stays empty."""
+        return self.with_values(self.values / self.pattern.spread_rows(self.row_sums()))
+
+    def symmetric_normalized(self) -> SparseMatrix:
+        """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""
+        scale = self.row_sums().clamp_min(torch.finfo(self.dtype).tiny).rsqrt()
+        return self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
+
+    def row_softmax(self) -> SparseMatrix:
+        """exp(a_ij) / Σ_j exp(a_ij): row normalisation of exp(A), without overflow."""
+        return self.with_values(self.pattern.row_softmax(self.values))
+
+    def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
+        """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""
+        row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
+        return self.with_values(_Dropout.apply(self.values, row, self.pattern.col, rate, key, layer))
+
+    def square_norms(self, weights: Tensor | None = None) -> Tensor:
+        """Σ_d w_d x_id² of each row, [n]."""
+        squares = self.with_values(self.values.square())
+        return squares.row_sums() if weights is None else squares @ weights
+
+    def row_products(self, pairs: Pattern) -> SparseMatrix:
+        """x_i ∘ x_j for each pair (i, j) of rows of this constant matrix, [pairs, d], as sparse as the overlap of the two.
+
+        So Σ_d w_d x_id x_jd for all pairs is one product with w, and its gradient one product with the transpose.
+        """
+        rowptr, col, values = _overlaps(pairs, self)
+        return SparseMatrix(Pattern(rowptr, col, (pairs.num_entries, self.shape[1])), values)
+
+    def to_dense(self) -> Tensor:
+        flat = self.pattern.row.long() * self.shape[1] + self.pattern.col.long()
+        return self.values.new_zeros(self.shape[0] * self.shape[1]).index_put((flat,), self.values).view(self.shape)
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        arrays = (a.detach().cpu().numpy() for a in (self.values, self.pattern.col, self.pattern.rows.rowptr))
+        return scipy.sparse.csr_array(tuple(arrays), shape=self.shape)
+
+    def to(self, target: torch.device | str | torch.dtype) -> SparseMatrix:
+        """The same matrix on a device or in a floating type."""
+        if isinstance(target, torch.dtype):
+            return self.with_values(self.values.to(target))
+        return SparseMatrix(self.pattern.to(target), self.values.to(target))
+
+    def detach(self) -> SparseMatrix:
+        return self.with_values(self.values.detach())
+
+
+def dropout(x: Tensor | SparseMatrix, rate: float, key: Key | None, layer: int, rows: Tensor | None = None) -> Any:
+    """Dropout of a dense or sparse x by counter: without a key, or at rate 0, x itself.
+
+    The bits of an element depend on (seed, step, layer, row id, column) alone, so dense and sparse, CPU and GPU,
+    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch.
+    """
+    if key is None or rate == 0:
+        return x
+    if isinstance(x, SparseMatrix):
+        return x.dropout(rate, key, layer, rows)
+    row = torch.arange(len(x), device=x.device) if rows is None else rows
+    return _Dropout.apply(x, row, None, rate, key, layer)
+
+
+def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
+    """CSR arrays of `row_products`, in blocks of pairs so that no more than a few million products are held twice."""
+    matrix = x.to_scipy()
+    row, col = pairs.row.cpu().numpy(), pairs.col.cpu().numpy()
+    block = max(1, 4_000_000 * max(1, x.shape[0]) // max(1, x.num_entries))
+    parts = [matrix[row[k : k + block]].multiply(matrix[col[k : k + block]]).tocsr() for k in range(0, len(row), block)]
+    product = scipy.sparse.vstack(parts, format="csr") if parts else scipy.sparse.csr_array((0, x.shape[1]))
+    product.sort_indices()
+    arrays = (torch.from_numpy(a).to(x.device) for a in (product.indptr, product.indices, product.data))
+    rowptr, columns, values = arrays
+    return rowptr, columns, values.to(x.dtype)
+
+
+def _to_columns(pattern: Pattern, values: Tensor) -> Tensor:
+    return _Permute.apply(values, pattern.order, pattern.inverse_order)  # type: ignore[no-any-return]
+
+
+def _to_rows(pattern: Pattern, values: Tensor) -> Tensor:
+    return _Permute.apply(values, pattern.inverse_order, pattern.order)  # type: ignore[no-any-return]
+
+
+class _Permute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.orders = order, inverse
+        return _kernels(values).permute(values, order)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        order, inverse = ctx.orders
+        return _Permute.apply(grad.contiguous(), inverse, order), None, None
+
+
+class _Product(torch.autograd.Function):
+    """A X. The gradient of the values is given to `values_t`, in the order of the transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, x: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        ctx.save_for_backward(values_t, x if values_t is not None else None)
+        return _kernels(x).spmm(matrix.pattern.rows, matrix.values.detach(), x.contiguous())  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        values_t, x = ctx.saved_tensors
+        kernels, transpose, grad = _kernels(grad), ctx.matrix.pattern.columns, grad.contiguous()
+        if not ctx.needs_input_grad[1]:
+            return None, None, kernels.spmm(transpose, ctx.matrix.transposed_values.detach(), grad)
+        if not ctx.needs_input_grad[2]:
+            return None, kernels.edge_dot(transpose, x.contiguous(), grad), None
+        grad_values, grad_x = kernels.spmm_backward(transpose, values_t.detach(), x.contiguous(), grad)
+        return None, grad_values, grad_x
+
+
+class _EdgeDot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        ctx.save_for_backward(u, v)
+        return _kernels(u).edge_dot(pattern.rows, u.contiguous(), v.contiguous())  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        u, v = ctx.saved_tensors
+        kernels, pattern, grad = _kernels(grad), ctx.pattern, grad.contiguous()
+        grad_u = kernels.spmm(pattern.rows, grad, v.contiguous()) if ctx.needs_input_grad[1] else None
+        if not ctx.needs_input_grad[2]:
+            return None, grad_u, None
+        return None, grad_u, kernels.spmm(pattern.columns, kernels.permute(grad, pattern.order), u.contiguous())
+
+
+class _RowSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, values: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        return _kernels(values).row_sum(pattern.rows, values.contiguous())  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, _SpreadRows.apply(ctx.pattern, grad)
+
+
+class _SpreadRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, per_row: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        return per_row.index_select(0, pattern.row)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, _RowSum.apply(ctx.pattern, grad)
+
+
+class _RowSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, scores: Tensor) -> Tensor:
+        weights: Tensor = _kernels(scores).row_softmax(pattern.rows, scores.contiguous())
+        ctx.pattern = pattern
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (weights,) = ctx.saved_tensors
+        return None, _kernels(grad).row_softmax_backward(ctx.pattern.rows, weights, grad.contiguous())
+
+
+class _Dropout(torch.autograd.Function):
+    """The mask is never stored: the backward pass draws the same bits again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, key: Key, layer: int) -> Tensor:
+        ctx.arguments = row, col, rate, key, layer
+        step = key.step_tensor(x.device)
+        return _kernels(x).dropout(x.contiguous(), row, col, rate, key.seed, step, layer)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        return _Dropout.apply(grad.contiguous(), *ctx.arguments), None, None, None, None, None
