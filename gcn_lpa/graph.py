@@ -237,15 +237,16 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "directed" if self.directed else "undirected"
-        loops = f", {self.num_self_loops:,} self-loops" if self.num_self_loops else ""
-        sparse = isinstance(self.x, SparseMatrix)
-        features = f"{self.num_features:,} {'sparse ' if sparse else ''}features"
-        if self.x_kind != "given":
-            features += f" ({self.x_kind})"
-        head = (
-            f"Graph {self.name!r}: {self.num_nodes:,} nodes, {self.num_edges:,} {kind} edges{loops}, {features}, "
-            f"{self.num_classes:,} classes, {int(self.labeled.sum()):,} nodes labelled"
-        )
+        stored = "sparse features" if isinstance(self.x, SparseMatrix) else "features"
+        parts = [
+            f"{self.num_nodes:,} nodes",
+            f"{self.num_edges:,} {kind} edges",
+            *([f"{self.num_self_loops:,} self-loops"] if self.num_self_loops else []),
+            f"{self.num_features:,} {stored}{'' if self.x_kind == 'given' else f' ({self.x_kind})'}",
+            f"{self.num_classes:,} classes",
+            f"{int(self.labeled.sum()):,} nodes labelled",
+        ]
+        head = f"Graph {self.name!r}: {', '.join(parts)}"
         return "\n  ".join([head, *self.notes])
 
     def __sklearn_clone__(self) -> Graph:
@@ -375,8 +376,8 @@ class Graph:
     def _printed_index(self) -> dict[str, int]:
         return {str(name): i for i, name in enumerate(self.node_names)}
 
-    def content_hash(self) -> str:
-        """16 hexadecimal digits over pattern, weights, features, labels and names; equal on every machine."""
+    def content_hash(self, length: int = 16) -> str:
+        """Hexadecimal digits over pattern, weights, features, labels and names; equal on every machine."""
         digest = hashlib.sha256()
         names = ["range", self.num_nodes] if isinstance(self.node_names, range) else [repr(n) for n in self.node_names]
         digest.update(json.dumps([self.directed, self.x_kind, list(self.class_names), names]).encode())
@@ -387,7 +388,7 @@ class Graph:
                     _update(digest, index.long())  # the same whether 32 bits were enough or not
             _update(digest, matrix.values if isinstance(matrix, SparseMatrix) else matrix)
         _update(digest, self.y)
-        return digest.hexdigest()[:16]
+        return digest.hexdigest()[:length]
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """The weights as a SciPy matrix whose entry [i, j] is the edge i → j."""

@@ -1,0 +1,349 @@
+"""A user's own files: a table of nodes, one of edges, maybe one of labels, as CSV or Parquet.
+
+Ids and labels of a CSV file are text, exactly as written: "001" is not 1, and "NA" is a class. An empty label is
+unknown. Columns are found by their usual names, which options override. Errors say file, row, column and value;
+rows are counted as a spreadsheet shows them, with the header as row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import difflib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcn_lpa._intake import FLOAT32_MAX, Ends, is_missing, some
+from gcn_lpa.graph import Graph
+
+USUAL_NAMES = {
+    "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
+    "label": ("label", "class", "y", "category", "labels", "club"),
+    "source": ("source", "src", "from", "u", "head", "start", "citing", "node1", "node_1", "id1", "source_id", "a"),
+    "target": ("target", "dst", "to", "v", "tail", "end", "cited", "node2", "node_2", "id2", "target_id", "b"),
+    "weight": ("weight", "w", "weights", "strength", "value"),
+}
+NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
+DELIMITERS = (",", ";", "\t", "|")
+STAND_INS = ("identity", "degree")
+
+
+def read_csv(
+    nodes: str | Path | None,
+    edges: str | Path | None,
+    *,
+    labels: str | Path | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    features: Sequence[str] | str | None = None,
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    weight: str | None = None,
+    unknown: Sequence[str] | str = "",
+    directed: bool = False,
+    header: bool = True,
+    encoding: str = "utf-8-sig",
+    delimiter: str | None = None,
+    name: str | None = None,
+) -> Graph:
+    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet.
+
+    Args:
+        nodes: id, label and features of each node; None where there is only a list of edges.
+        edges: source, target and, where there is such a column, weight; None where there are none.
+        labels: id and label, where they have a file of their own.
+        features: feature columns; without, all columns of `nodes` that play no other role. "identity" or "degree"
+            reads none and puts the identity matrix or degrees in their place; so does a file without any.
+        text: one column of text, turned into TF-IDF features by scikit-learn.
+        unknown: label or labels that mean unknown, beside the empty one.
+        header: False where the first row is data; the columns are then id, label and features, or source, target and
+            weight, in this order.
+        encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
+        delimiter: of CSV files; without, the one of , ; tab and | that is most frequent in the first row.
+    """
+
+    def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
+        return None if path is None else read_table(Path(path), roles, header, encoding, delimiter)
+
+    node_table, edge_table, label_table = read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES)
+    first = node_table or edge_table
+    if first is None:
+        raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
+    ends, weights, ignored = _edge_columns(edge_table, source, target, weight)
+    own_labels = {} if label_table is None else _label_columns(label_table, id, label, unknown)
+    if node_table is None:
+        names = list(
+            dict.fromkeys([*(node for pair in zip(*ends.values(), strict=True) for node in pair), *own_labels])
+        )
+        x, y = _stand_in(features), None
+        notes: list[str] = []
+    else:
+        id = node_table.require("id", id)
+        label = node_table.find("label", label, taken=(id,))
+        if label_table is not None and label is not None:
+            raise ValueError(
+                f"labels come twice: {node_table.path.name} has a column {label!r}, and {label_table.path.name}"
+            )
+        names = node_table.ids(id, unique=True)
+        y = None if label is None else node_table.labels(label, unknown)
+        x, notes = _feature_columns(node_table, [name for name in (id, label) if name], features, text)
+    known = set(names)
+    if edge_table is not None:
+        for column, ids in ends.items():
+            edge_table.require_known(column, ids, known, first)
+    if label_table is not None:
+        label_table.require_known(label_table.require("id", None), list(own_labels), known, first)
+        y = [own_labels.get(node) for node in names]
+    graph = Graph.from_edges(
+        Ends(*ends.values()), weights=weights, node_names=names, x=x, y=y, directed=directed, name=name or first.name
+    )
+    return dataclasses.replace(graph, notes=(*graph.notes, *notes, *ignored, *_doubtful_classes(graph)))
+
+
+def read_folder(folder: Path, **options: Any) -> Graph:
+    """The graph in a folder with edges.csv and, where there are any, nodes.csv and labels.csv (or .tsv, .parquet)."""
+    found = {role: _table_in(folder, role) for role in ("nodes", "edges", "labels")}
+    if found["nodes"] is None and found["edges"] is None:
+        held = some(sorted(path.name for path in folder.iterdir()), 8) or "nothing"
+        raise ValueError(
+            f"{folder} needs nodes.csv and edges.csv, or edges.csv alone (or .tsv, .parquet); it holds {held}"
+        )
+    return read_csv(
+        found["nodes"], found["edges"], **{"labels": found["labels"], "name": folder.resolve().name, **options}
+    )
+
+
+def _table_in(folder: Path, role: str) -> Path | None:
+    found = [path for suffix in (".csv", ".tsv", ".parquet") if (path := folder / f"{role}{suffix}").is_file()]
+    if len(found) > 1:
+        raise ValueError(f"{folder} holds {' and '.join(path.name for path in found)}; which one?")
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, and the row of the file each of their cells comes from."""
+
+    path: Path
+    columns: Mapping[str, Sequence[Any]]
+    rows: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().parent.name
+
+    def where(self, row: int, column: str) -> str:
+        return f"{self.path.name}, row {self.rows[row]}, column {column!r}"
+
+    def find(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str | None:
+        """The column that plays a role: the one asked for, else the first free one with a usual name."""
+        if wanted is not None and wanted not in self.columns:
+            raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}")
+        by_name = {name.lower(): name for name in reversed(list(self.columns)) if name not in taken}
+        return wanted or next((by_name[usual] for usual in USUAL_NAMES[role] if usual in by_name), None)
+
+    def require(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str:
+        found = self.find(role, wanted, taken)
+        if found is None:
+            raise ValueError(
+                f"{self.path.name} has no column for the {role} (such as {', '.join(USUAL_NAMES[role][:4])}); its first "
+                f"row is {some(list(self.columns), 6)}. Say {role}=… which it is, or header=False if that row is data"
+            )
+        return found
+
+    def ids(self, column: str, *, unique: bool = False) -> list[Any]:
+        """Ids as they stand in the file; none may be missing."""
+        ids = [int(v) if isinstance(v, float) and v.is_integer() else v for v in self.columns[column]]
+        first: dict[Any, int] = {}
+        for i, value in enumerate(ids):
+            if is_missing(value) or value == "":
+                raise ValueError(f"{self.where(i, column)} is empty; every row needs an id")
+            if unique and first.setdefault(value, i) != i:
+                raise ValueError(f"{self.where(i, column)} repeats the id {value!r} of row {self.rows[first[value]]}")
+        return ids
+
+    def labels(self, column: str, unknown: Sequence[str] | str) -> list[Any]:
+        """Labels as they stand in the file, None where unknown."""
+        missing = {"", *([unknown] if isinstance(unknown, str) else unknown)}
+        return [None if is_missing(value) or str(value) in missing else value for value in self.columns[column]]
+
+    def numbers(self, column: str, fits: Callable[[np.ndarray], np.ndarray], right: str) -> np.ndarray:
+        """A column of numbers, each of which `fits`; `right` says what would be right."""
+        values = self.columns[column]
+        numbers = np.fromiter(map(_number, values), dtype=np.float64, count=len(values))
+        wrong = np.flatnonzero(~fits(numbers))
+        if len(wrong):
+            i = int(wrong[0])
+            raise ValueError(f"{self.where(i, column)} is {values[i]!r}; {right}")
+        return numbers
+
+    def require_known(self, column: str, ids: Sequence[Any], known: set[Any], origin: Table) -> None:
+        for i, value in enumerate(ids):
+            if value not in known:
+                close = difflib.get_close_matches(str(value), [str(node) for node in known][:20_000], n=3)
+                hint = f"; close to it: {', '.join(close)}" if close else ""
+                raise ValueError(f"{self.where(i, column)} is {value!r}, which {origin.path.name} does not list{hint}")
+
+
+def _number(value: Any) -> float:
+    """A cell as a number, NaN where it is none. Python would read "1_000", which no other program does."""
+    try:
+        return float("nan") if isinstance(value, str) and "_" in value else float(value)
+    except (ValueError, TypeError):
+        return float("nan")
+
+
+def _is_feature(numbers: np.ndarray) -> np.ndarray:
+    return np.abs(numbers) <= FLOAT32_MAX
+
+
+def _is_weight(numbers: np.ndarray) -> np.ndarray:
+    return np.logical_and(numbers > 0, numbers <= FLOAT32_MAX)
+
+
+def _edge_columns(
+    table: Table | None, source: str | None, target: str | None, weight: str | None
+) -> tuple[dict[str, list[Any]], np.ndarray | None, list[str]]:
+    """Source and target ids by column name, the weights if there are any, and a note on columns that are not read."""
+    if table is None:
+        return {"source": [], "target": []}, None, []
+    source = table.require("source", source)
+    target = table.require("target", target, taken=(source,))
+    weight = table.find("weight", weight, taken=(source, target))
+    right = "a weight is a positive number (leave the row out for 0)"
+    weights = None if weight is None else table.numbers(weight, _is_weight, right)
+    unread = [column for column in table.columns if column not in (source, target, weight)]
+    note = [f"columns of {table.path.name} not read: {some(unread)}"] if unread else []
+    return {source: table.ids(source), target: table.ids(target)}, weights, note
+
+
+def _label_columns(table: Table, id: str | None, label: str | None, unknown: Sequence[str] | str) -> dict[Any, Any]:
+    """Labels by id; the names asked for count where this table has them."""
+    id = table.require("id", id if id in table.columns else None)
+    label = table.require("label", label if label in table.columns else None, taken=(id,))
+    return dict(zip(table.ids(id, unique=True), table.labels(label, unknown), strict=True))
+
+
+def _feature_columns(
+    table: Table, taken: list[str], features: Sequence[str] | str | None, text: str | None
+) -> tuple[Any, list[str]]:
+    """The features of a table of nodes, and notes on how they were read."""
+    if text is not None:
+        if features is not None:
+            raise ValueError("features come from one text column or from columns of numbers: give text= or features=")
+        column = table.find("id", text) or text
+        return _tfidf(table, column)
+    if features in STAND_INS:
+        return features, []
+    wanted = [features] if isinstance(features, str) else features
+    for column in wanted or ():
+        table.find("id", column)
+    columns = [column for column in table.columns if column not in taken] if wanted is None else list(wanted)
+    right = "a feature is a finite number; name the label column with label=, the feature columns with features="
+    values = [table.numbers(column, _is_feature, right) for column in columns]
+    return (np.stack(values, axis=1) if values else None), []
+
+
+def _tfidf(table: Table, column: str) -> tuple[Any, list[str]]:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer()
+    try:
+        x = words.fit_transform("" if is_missing(cell) else str(cell) for cell in table.columns[column])
+    except ValueError as error:
+        raise ValueError(f"{table.path.name}, column {column!r} has no words to make features of") from error
+    return x, [f"text column {column!r} as TF-IDF of {x.shape[1]:,} words"]
+
+
+def _stand_in(features: Sequence[str] | str | None) -> Any:
+    if features is not None and features not in STAND_INS:
+        raise ValueError(
+            f"there is no file of nodes to read features {features!r} from; 'identity' or 'degree' can stand in"
+        )
+    return features
+
+
+def _doubtful_classes(graph: Graph) -> list[str]:
+    if "-1" not in graph.class_names or graph.num_classes < 3:
+        return []
+    return ["the label '-1' is read as a class; if it means unknown, say unknown='-1'"]
+
+
+def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, delimiter: str | None) -> Table:
+    """A CSV or Parquet file; without a header its columns are named by `roles`, then by number."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    text = _decode(path, encoding)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or _delimiter(path, text), strict=True)
+    cells, rows = [], []
+    try:
+        for number, row in enumerate(reader, 1):
+            if row:  # not a blank line
+                cells.append(row)
+                rows.append(number)
+    except csv.Error as error:
+        raise ValueError(f"{path.name}, row {rows[-1] + 1 if rows else 1}: {error}") from error
+    if not cells:
+        raise ValueError(f"{path.name} is empty")
+    names = [name.strip() for name in cells[0]] if header else [*roles, *map(str, range(len(roles), len(cells[0])))]
+    names = names[: len(cells[0])]
+    start = 1 if header else 0
+    return _table(path, names, cells[start:], rows[start:])
+
+
+def _table(path: Path, names: list[str], cells: list[list[str]], rows: list[int]) -> Table:
+    """Columns from rows of equal length; columns without a name, such as pandas' index, are left out."""
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path.name} has two columns {twice!r}; each needs a name of its own")
+    for row, number in zip(cells, rows, strict=True):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path.name}, row {number} has {len(row)} cells; the first row has {len(names)}: {some(row)}"
+            )
+    columns = list(zip(*cells, strict=True)) if cells else [()] * len(names)
+    named = {name: column for name, column in zip(names, columns, strict=True) if name and name != "Unnamed: 0"}
+    return Table(path, named, rows)
+
+
+def _decode(path: Path, encoding: str) -> str:
+    raw = path.read_bytes()
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+        raise ValueError(
+            f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not {encoding.removesuffix('-sig')}; "
+            f"say which encoding it is, for instance encoding='{other}'"
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path.name}, line {line} holds a NUL character; a CSV file is plain text")
+    return text
+
+
+def _delimiter(path: Path, text: str) -> str:
+    first = text.lstrip().split("\n", 1)[0]
+    return "\t" if path.suffix == ".tsv" else max(DELIMITERS, key=first.count)
+
+
+def _read_parquet(path: Path) -> Table:
+    import pandas
+
+    try:
+        frame = pandas.read_parquet(path)
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
+    except Exception as error:  # pyarrow has its own errors for a damaged file
+        raise ValueError(f"{path} is not a Parquet file that can be read ({error})") from error
+    columns = {str(name): frame[name].tolist() for name in frame.columns}
+    return Table(path, columns, range(1, len(frame) + 1))
