@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.sparse import Key, SparseMatrix, fused_backend
+from gcn_lpa.sparse import Key, SparseMatrix, dropout, fused_backend
 
 
-def relu_stack(matrix: SparseMatrix, z: Tensor, weights: Sequence[Tensor], rate: float, key: Key | None) -> Tensor | None:
-    """A z after: x = dropout(relu(A z)), z ← x W, for each W in turn; layer k of the weights draws the bits of layer k + 1."""
-    kernels = fused_backend(z)
-    if kernels is None or not kernels.fits(matrix.pattern.rows, [z.shape[1], *(w.shape[1] for w in weights)], z.dtype):
+def relu_stack(
+    matrix: SparseMatrix, x: Tensor | SparseMatrix, weights: Sequence[Tensor], rates: tuple[float, float], key: Key | None
+) -> Tensor | None:
+    """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers."""
+    kernels = fused_backend(weights[0])
+    widths = [w.shape[1] for w in weights]
+    if kernels is None or not all(kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)):
         return None
-    if matrix.pattern.columns is not matrix.pattern.rows and not kernels.fits(matrix.pattern.columns, [1], z.dtype):
-        return None
-    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, rate if key else 0.0, key, *weights)
+    z = dropout(x, rates[0], key, layer=0) @ weights[0]
+    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, rates[1] if key else 0.0, key, *weights[1:])
     return result
 
 

@@ -11,6 +11,7 @@ The kernels are in `_cpu.py` (Numba), `_triton.py` (GPU) and `_reference.py` (pl
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 from types import ModuleType
@@ -152,6 +153,14 @@ class Pattern:
         diagonal = torch.arange(n, device=self.device)
         return bool((self.rows.rowptr[:-1] == diagonal).all() and (self.col == diagonal).all())
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for equal patterns, on any device."""
+        digest = hashlib.sha256(repr(self.shape).encode())
+        for array in (self.rows.rowptr, self.rows.col):
+            digest.update(array.cpu().numpy())
+        return digest.hexdigest()
+
     def to(self, device: torch.device | str) -> Pattern:
         if torch.device(device) == self.device:
             return self
@@ -160,6 +169,10 @@ class Pattern:
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
         return _RowSum.apply(self, values)  # type: ignore[no-any-return]
+
+    def col_sum(self, values: Tensor) -> Tensor:
+        """Σ_i over the entries of each column, [E] -> [m]."""
+        return self.T.row_sum(_to_columns(self, values))
 
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
@@ -255,6 +268,22 @@ class SparseMatrix:
         values_t = self.transposed_values if self.values.requires_grad and torch.is_grad_enabled() else None
         return _Product.apply(self, values_t, x)  # type: ignore[no-any-return]
 
+    @property
+    def T_values(self) -> Tensor:
+        """The value of (j, i) at entry (i, j), [E]; for patterns that hold both, such as an undirected graph's."""
+        if not torch.equal(self.pattern.columns.col, self.pattern.col):
+            raise ValueError("the pattern is not symmetric: an entry (i, j) has no (j, i) beside it")
+        return self.transposed_values
+
+    def diagonal(self) -> Tensor:
+        """a_ii, zero where it is not stored, [n]."""
+        on_diagonal = (self.pattern.row == self.pattern.col).to(self.dtype)
+        return self.pattern.row_sum(self.values * on_diagonal)
+
+    def times(self, other: SparseMatrix) -> SparseMatrix:
+        """The product of two constant sparse matrices."""
+        return SparseMatrix.from_scipy(self.to_scipy() @ other.to_scipy(), self.dtype).to(self.device)
+
     def with_values(self, values: Tensor) -> SparseMatrix:
         return SparseMatrix(self.pattern, values)
 
@@ -328,6 +357,14 @@ def dropout(x: Tensor | SparseMatrix, rate: float, key: Key | None, layer: int, 
         return x.dropout(rate, key, layer, rows)
     row = torch.arange(len(x), device=x.device) if rows is None else rows
     return _Dropout.apply(x, row, None, rate, key, layer)
+
+
+def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
+    """A random choice of about `share` of the rows, by their ids, as a boolean mask; all of them at share 1."""
+    if share >= 1:
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    ones = torch.ones(len(rows), 1, device=rows.device)
+    return dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0 if share > 0 else torch.zeros_like(ones[:, 0], dtype=torch.bool)
 
 
 def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,243 @@
+"""Edge forms: how strong an edge is, as a function of its two ends (Sections 2.4, 3.2 and 3.3 of the paper).
+
+The contract: `form(graph)` is log M_ij for every entry of the graph's adjacency, any real number, [E]. Logs make M
+positive by construction, make row normalisation a stable softmax, and make attention scores and kernel exponents
+the same kind of thing. No form builds an [E, d] array. Every form but `Free` can score a graph it has never seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from gcn_lpa.graph import Graph
+from gcn_lpa.sparse import Pattern, SparseMatrix
+
+FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
+
+
+def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
+    """Uniform in ±√(6 / (fan_in + fan_out)), Glorot and Bengio (2010)."""
+    bound = math.sqrt(6 / (shape[0] + shape[-1]))
+    return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)
+
+
+class Fixed(nn.Module):
+    """log M_ij = 0: the edge weights of the input, as in a plain GCN."""
+
+    def forward(self, graph: Graph) -> Tensor:
+        return torch.zeros_like(graph.adjacency.values)
+
+
+class Free(nn.Module):
+    """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4).
+
+    `ties` gives each entry the number of its parameter, [E]: the two directions of an edge (`symmetric=True`)
+    or all edges of one type share theirs.
+    """
+
+    def __init__(self, graph: Graph, *, init: str = "zeros", ties: Tensor | None = None, generator: torch.Generator) -> None:
+        super().__init__()
+        num_weights = graph.pattern.num_entries if ties is None else int(ties.max()) + 1 if len(ties) else 0
+        start = torch.zeros(num_weights)
+        if init == "glorot":  # the authors' code: fan-in and fan-out of a vector are its length
+            start.uniform_(-1, 1, generator=generator).mul_(math.sqrt(3 / max(1, num_weights)))
+        self.weight = nn.Parameter(start)
+        self.shared = None if ties is None else _selection(ties, num_weights)
+        self.fingerprint = graph.pattern.fingerprint
+
+    def forward(self, graph: Graph) -> Tensor:
+        if graph.pattern.fingerprint != self.fingerprint:
+            inductive = ", ".join(repr(name) for name in EDGE_FORMS if name not in ("fixed", "free"))
+            raise ValueError(
+                "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
+                f"train with one of {inductive} for inductive use"
+            )
+        if self.shared is None:
+            return self.weight
+        if self.shared.device != self.weight.device:
+            self.shared = self.shared.to(self.weight.device)
+        return self.shared @ self.weight
+
+
+def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
+    """The matrix that copies weight ties[k] to entry k: a product whose gradient needs no atomics."""
+    rowptr = torch.arange(len(ties) + 1)
+    return SparseMatrix(Pattern(rowptr, ties, (len(ties), num_weights)), torch.ones(len(ties)))
+
+
+def both_directions(pattern: Pattern) -> Tensor:
+    """Ties that give (i, j) and (j, i) one number, [E]."""
+    here = torch.arange(pattern.num_entries)
+    if not torch.equal(pattern.columns.col, pattern.col):
+        raise ValueError("symmetric edge weights need an undirected graph")
+    pair = torch.minimum(here, pattern.inverse_order.long().cpu())
+    return torch.unique(pair, return_inverse=True)[1]
+
+
+class Bilinear(nn.Module):
+    """M_ij = log(1 + exp(x_iᵀ H x_j)), Section 2.4; H is full up to FULL_KERNEL features, else H = U Vᵀ of rank `rank`."""
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.full = num_features <= FULL_KERNEL
+        self.left = glorot(num_features, num_features if self.full else rank, generator=generator)
+        self.right = None if self.full else glorot(num_features, rank, generator=generator)
+
+    def forward(self, graph: Graph) -> Tensor:
+        if self.right is None:
+            x = graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x  # at most FULL_KERNEL wide
+            score = graph.pattern.edge_dot(graph.x @ self.left, x)
+        else:
+            score = graph.pattern.edge_dot(graph.x @ self.left, graph.x @ self.right)
+        return log_softplus(score)
+
+
+def log_softplus(score: Tensor) -> Tensor:
+    """log(log(1 + eˢ)), which is s itself far below zero; no NaN in the gradient there."""
+    return torch.where(score < -15, score, F.softplus(score.clamp_min(-15)).log())
+
+
+class GAT(nn.Module):
+    """log M_ij = LeakyReLU(aᵀ [W x_i ‖ W x_j]), Velickovic et al. (2018)."""
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.project = glorot(num_features, rank, generator=generator)
+        self.attend = glorot(rank, 2, generator=generator)  # the halves of a, for i and for j
+
+    def forward(self, graph: Graph) -> Tensor:
+        ends = graph.x @ self.project @ self.attend  # [n, 2]
+        score = graph.pattern.spread_rows(ends[:, 0].contiguous()) + graph.pattern.spread_cols(ends[:, 1].contiguous())
+        return F.leaky_relu(score, 0.2)
+
+
+class AGNN(nn.Module):
+    """log M_ij = a · cos(W x_i, W x_j), Thekumparampil et al. (2018)."""
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.project = glorot(num_features, rank, generator=generator)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, graph: Graph) -> Tensor:
+        direction = F.normalize(graph.x @ self.project, dim=1)
+        return self.scale * graph.pattern.edge_dot(direction, direction)
+
+
+class GaAN(nn.Module):
+    """log M_ij = (W₁ x_i)ᵀ W₂ x_j, Zhang et al. (2018)."""
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.left = glorot(num_features, rank, generator=generator)
+        self.right = glorot(num_features, rank, generator=generator)
+
+    def forward(self, graph: Graph) -> Tensor:
+        return graph.pattern.edge_dot(graph.x @ self.left, graph.x @ self.right)
+
+
+class GeniePath(nn.Module):
+    """log M_ij = aᵀ tanh(W₁ x_i + W₂ x_j), Liu et al. (2019)."""
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.left = glorot(num_features, rank, generator=generator)
+        self.right = glorot(num_features, rank, generator=generator)
+        self.attend = nn.Parameter(glorot(rank, 1, generator=generator).squeeze(1).detach())
+
+    def forward(self, graph: Graph) -> Tensor:
+        return cast(Tensor, _TanhAttention.apply(graph.pattern, graph.x @ self.left, graph.x @ self.right, self.attend))
+
+
+class _TanhAttention(torch.autograd.Function):
+    """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        ctx.save_for_backward(u, v, a)
+        score = u.new_zeros(pattern.num_entries)
+        for h in range(len(a)):
+            score += a[h] * _tanh_column(pattern, u, v, h)
+        return score
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
+        (u, v, a), pattern = ctx.saved_tensors, ctx.pattern
+        grad_u, grad_v, grad_a = torch.empty_like(u), torch.empty_like(v), torch.empty_like(a)
+        for h in range(len(a)):
+            t = _tanh_column(pattern, u, v, h)
+            grad_a[h] = (grad * t).sum()
+            inner = grad * a[h] * (1 - t.square())
+            grad_u[:, h] = pattern.row_sum(inner)
+            grad_v[:, h] = pattern.col_sum(inner)
+        return None, grad_u, grad_v, grad_a
+
+
+def _tanh_column(pattern: Pattern, u: Tensor, v: Tensor, h: int) -> Tensor:
+    return (u[:, h].index_select(0, pattern.row) + v[:, h].index_select(0, pattern.col)).tanh_()
+
+
+class Gaussian(nn.Module):
+    """log M_ij = -Σ_d (x_id - x_jd)² / σ_d²: nearby features, strong edge (Section 3.2).
+
+    Every σ_d² starts at the mean squared distance across an edge, so that a typical edge starts at log M = -1.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        scale = torch.ones(graph.num_features)
+        distance = _square_distances(graph, scale).clamp_min(0).mean() if graph.pattern.num_entries else torch.ones(())
+        start = 0.5 * math.log(float(distance)) if float(distance) > 0 else 0.0
+        self.log_sigma = nn.Parameter(torch.full((graph.num_features,), start))
+
+    def forward(self, graph: Graph) -> Tensor:
+        return -_square_distances(graph, (-2 * self.log_sigma).exp())
+
+
+def _square_distances(graph: Graph, scale: Tensor) -> Tensor:
+    """Σ_d s_d (x_id - x_jd)² for every edge, [E], from dot products and norms."""
+    dot = graph.edge_dot(graph.x, graph.x, weights=scale)
+    length = graph.x.square_norms(scale) if isinstance(graph.x, SparseMatrix) else graph.x.square() @ scale
+    return graph.pattern.spread_rows(length) + graph.pattern.spread_cols(length) - 2 * dot
+
+
+Builder = Callable[..., nn.Module]
+
+
+def _of_features(form: Any) -> Builder:
+    return lambda graph, *, rank, generator, **_: form(graph.num_features, rank=rank, generator=generator)
+
+
+def _free(graph: Graph, *, init: str, symmetric: bool, generator: torch.Generator, **_: Any) -> nn.Module:
+    ties = both_directions(graph.pattern) if symmetric else None
+    return Free(graph, init=init, ties=ties, generator=generator)
+
+
+EDGE_FORMS: dict[str, Builder] = {
+    "fixed": lambda graph, **_: Fixed(),
+    "free": _free,
+    "bilinear": _of_features(Bilinear),
+    "gat": _of_features(GAT),
+    "agnn": _of_features(AGNN),
+    "gaan": _of_features(GaAN),
+    "geniepath": _of_features(GeniePath),
+    "gaussian": lambda graph, **_: Gaussian(graph),
+}
+
+
+def edge_form(
+    name: str, graph: Graph, *, generator: torch.Generator, rank: int = 32, init: str = "zeros", symmetric: bool = False
+) -> nn.Module:
+    """A new edge form for a graph (on the CPU), by its name in EDGE_FORMS."""
+    if name not in EDGE_FORMS:
+        raise ValueError(f"unknown edge form {name!r}; there are {', '.join(EDGE_FORMS)}")
+    return EDGE_FORMS[name](graph, rank=rank, init=init, symmetric=symmetric, generator=generator)

@@ -1,0 +1,260 @@
+"""GCN-LPA in one file: label propagation, graph convolution, and the loss that joins them.
+
+Equation numbers are those of Wang & Leskovec, "Unifying Graph Convolutional Neural Networks and
+Label Propagation" (2020). Symbols: A adjacency with self-loops, M learned positive mask, A* = M ∘ A,
+D* = diag(row sums of A*), X features, Y labels, n nodes, c classes, m labelled nodes.
+
+Both halves walk the same matrix, `transition` = D*⁻¹A*. That is the whole idea: labels that travel
+well along an edge tell features to travel there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcn_lpa import fused
+from gcn_lpa.edges import edge_form, glorot
+from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.sparse import Key, SparseMatrix, dropout, random_share
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda x: x}
+TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
+EDGE_LAYER, SEED_LAYER, RATIO_LAYER = 1000, 1001, 1002  # random bits that are not a layer's dropout
+
+
+def propagate_labels(
+    transition: SparseMatrix, seeds: Tensor, iterations: int | None, *, clamp: bool = True, tolerance: float = 1e-6
+) -> Tensor:
+    """Spread the labels of a few nodes over the graph, Eqs. (1) and (2).
+
+    Returns Y^(k) *before* the last reset of Eq. (2). On unlabelled nodes nothing changes; on labelled
+    nodes it is what their neighbours say about them, which is what Eq. (15) has to score: after the
+    reset every labelled node repeats its own label, and the loss is zero whatever the edge weights.
+
+    Args:
+        transition: D⁻¹A, [n, n].
+        seeds: Y^(0), a row of label mass for labelled nodes (one-hot, soft, or scaled by confidence), zero rows elsewhere, [n, c].
+        iterations: k, the number of hops a label may travel; None repeats until no entry moves by more than `tolerance`, Eq. (4).
+        clamp: reset labelled nodes between iterations, Eq. (2). The authors' code does not.
+    """
+    labeled = seeds.detach().sum(dim=1, keepdim=True) > 0
+    if iterations is not None and (y := fused.propagate(transition, seeds, labeled.squeeze(1), iterations, clamp)) is not None:
+        return y
+    y, k, moved = seeds, 0, float("inf")
+    while k < iterations if iterations is not None else moved > tolerance:
+        if clamp and k > 0:
+            y = torch.where(labeled, seeds, y)  # Eq. (2)
+        before, y = y, transition @ y  # Eq. (1)
+        k += 1
+        if iterations is None:
+            moved = float((y - before).detach().abs().max()) if k > 1 and y.numel() else float(y.numel())
+    return y
+
+
+class Loss(NamedTuple):
+    """The two terms of Eq. (18)."""
+
+    gcn: Tensor
+    lpa: Tensor
+    lpa_weight: float
+
+    @property
+    def total(self) -> Tensor:
+        return self.gcn + self.lpa_weight * self.lpa if self.lpa_weight else self.gcn  # Eq. (18)
+
+
+class GCNLPA(nn.Module):
+    """A GCN whose edge weights must also carry labels, Section 2.4.
+
+    `graph` is everywhere a graph prepared by the recipe (`recipe.prepare`): self-loops added, features normalised.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        shapes = list(zip(widths, widths[1:], strict=False))
+        self.weights = nn.ParameterList(initial_weight(*shape, init=recipe.init, generator=generator) for shape in shapes)
+        self.edges = edge_form(recipe.edges, graph, rank=recipe.edge_rank, init=recipe.edge_init,
+                               symmetric=recipe.symmetric_edges, generator=generator)  # fmt: skip
+        skips = shapes if recipe.residual else []
+        self.skips = nn.ParameterList(initial_weight(*shape, init=recipe.init, generator=generator) for shape in skips)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(w)) for w in widths[1:] if recipe.bias)
+        self.norms = nn.ModuleList(nn.LayerNorm(w) for w in widths[1:-1] if recipe.layer_norm)
+
+    def edge_scores(self, graph: Graph) -> SparseMatrix:
+        """log A* = log A + log M, one number per edge."""
+        return graph.adjacency.log().add(self.edges(graph))
+
+    def transition(self, graph: Graph, key: Key | None = None) -> SparseMatrix:
+        """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
+        transition = self.edge_scores(graph).row_softmax()
+        return drop_edges(transition, self.recipe.edge_dropout, key)
+
+    def smoothing(self, graph: Graph, transition: SparseMatrix) -> SparseMatrix:
+        """The matrix the GCN half walks: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        if self.recipe.normalization == "row":
+            return transition
+        scores = self.edge_scores(graph)
+        return scores.with_values((scores.values - scores.values.detach().max()).exp()).symmetric_normalized()
+
+    def layers(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:
+        """X^(1) … X^(K) with X^(k+1) = σ(D*⁻¹A* X^(k) W^(k)), Eqs. (3) and (16); the last one holds logits, [n, c].
+
+        `key` names the random bits of this step (seed, step); without one there is no dropout.
+        """
+        recipe, outputs = self.recipe, []
+        for k, weight in enumerate(self.weights):
+            x = dropout(x, self.dropout_rate(k), key, layer=k)
+            h = smoothing @ (x @ weight)  # Eq. (16)
+            if self.skips:
+                h = h + x @ self.skips[k]
+            if self.biases:
+                h = h + self.biases[k]
+            is_last = k == len(self.weights) - 1
+            if self.norms and not is_last:
+                h = self.norms[k](h)
+            x = ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
+            outputs.append(x)
+        return outputs
+
+    def convolve(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        """The last of `layers`: on a GPU, for the plain layers of the paper, computed by fused kernels."""
+        if self.is_plain:
+            rates = self.dropout_rate(0), self.recipe.dropout
+            if (logits := fused.relu_stack(smoothing, x, list(self.weights), rates, key)) is not None:
+                return logits
+        return self.layers(smoothing, x, key)[-1]
+
+    def dropout_rate(self, k: int) -> float:
+        recipe = self.recipe
+        return recipe.dropout if k > 0 or recipe.feature_dropout is None else recipe.feature_dropout
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a layer is Eq. (16) and nothing else."""
+        recipe = self.recipe
+        extras = recipe.residual or recipe.bias or recipe.layer_norm
+        return recipe.activation == "relu" and recipe.output_activation == "identity" and not extras
+
+    def forward(self, graph: Graph) -> Tensor:
+        return self.convolve(self.smoothing(graph, self.transition(graph)), graph.x)
+
+    def embed(self, graph: Graph) -> list[tuple[Tensor | SparseMatrix, Tensor]]:
+        """(h^(k), x^(k+1)) of every layer: aggregation and transformation, Eqs. (19) to (21)."""
+        smoothing = self.smoothing(graph, self.transition(graph))
+        x: Tensor | SparseMatrix = graph.x
+        pairs: list[tuple[Tensor | SparseMatrix, Tensor]] = []
+        for output in self.layers(smoothing, graph.x):
+            pairs.append((smoothing.detach().times(x) if isinstance(x, SparseMatrix) else smoothing @ x, output))
+            x = output
+        return pairs
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read."""
+        transition, target = self.transition(graph, key), graph.y.index_select(0, nodes)
+        importance = class_weights(target, graph.num_classes) if self.recipe.class_weights == "balanced" else None
+        logits = self.convolve(self.smoothing(graph, transition), graph.x, key)
+        gcn = F.cross_entropy(logits.index_select(0, nodes), target, importance)  # Eq. (17)
+        lpa = logits.new_zeros(())
+        if self.recipe.lpa_weight and self.recipe.lpa_iterations and self.recipe.lpa_ratio:
+            lpa = lpa_loss(transition, nodes, target, graph.num_classes, self.recipe, key, importance)  # Eq. (15)
+        return Loss(gcn, lpa, self.recipe.lpa_weight)
+
+    def edge_parameters(self) -> list[nn.Parameter]:
+        return list(self.edges.parameters())
+
+    def weight_parameters(self) -> list[nn.Parameter]:
+        edges = {id(p) for p in self.edge_parameters()}
+        return [p for p in self.parameters() if id(p) not in edges]
+
+
+def lpa_loss(
+    transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe,
+    key: Key | None = None, importance: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """L_lpa of Eq. (15): how badly the edges carry the labels of `nodes` to each other. `recipe.loss` says what is scored:
+
+    official       the authors' code: no reset between iterations, and Y^(k) used as logits of a softmax
+    literal        the text: Eqs. (1), (2), each row normalised to a distribution; a node still votes for itself
+    held_out       each step a random half of the nodes are seeds and the other half targets: none sees its own label
+    leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
+    influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
+    """
+    votes, targets = lpa_votes(transition, nodes, target, num_classes, recipe, key)
+    votes, target = votes.index_select(0, nodes), target
+    if recipe.loss == "official":
+        cost = F.cross_entropy(votes, target, reduction="none")
+    else:
+        own = votes.gather(1, target.unsqueeze(1)).squeeze(1)
+        cost = -(own + TINY).log()
+        if recipe.loss != "influence":
+            cost = cost + (votes.sum(dim=1) + num_classes * TINY).log()
+    weight = targets.to(cost.dtype) if importance is None else targets * importance.index_select(0, target)
+    return (cost * weight).sum() / weight.sum().clamp_min(TINY)
+
+
+def lpa_votes(
+    transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None
+) -> tuple[Tensor, Tensor]:
+    """(Y^(k), which of `nodes` are scored): what the labels of `nodes` say about every node, [n, c], under `recipe.loss`."""
+    seed = key.seed if key is not None else 0
+    is_seed = random_share(nodes, recipe.lpa_ratio, Key(seed), RATIO_LAYER)  # thinned once, the same at every step: Table 3
+    targets = torch.ones_like(is_seed)
+    if recipe.loss == "held_out":
+        half = random_share(nodes, 0.5, key or Key(seed), SEED_LAYER)  # drawn anew at every step
+        is_seed, targets = is_seed & half, ~half
+    one_hot = F.one_hot(target, num_classes).to(transition.dtype) * is_seed.unsqueeze(1)
+    seeds = one_hot.new_zeros(transition.shape[0], num_classes).index_copy(0, nodes, one_hot)
+    votes = propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=recipe.loss != "official")
+    if recipe.loss == "leave_one_out":
+        votes = without_own_vote(transition, seeds, votes, recipe.lpa_iterations)
+    return votes, targets
+
+
+def without_own_vote(transition: SparseMatrix, seeds: Tensor, votes: Tensor, iterations: int) -> Tensor:
+    """`votes` as each labelled node would get them if it alone had no label, for one or two iterations, [n, c].
+
+    Call r_j the chance that a walk from node a first comes back to a, through unlabelled nodes, at step j. Its own label has
+    given it (r_1 + r_2) y_a; and where a is unlabelled, a walk that came back goes on: r_1 times what one hop brings.
+    """
+    labeled = (seeds.detach().sum(dim=1) > 0).to(seeds.dtype)
+    stay = transition.diagonal()  # r_1
+    if iterations == 1:
+        return votes - (stay * labeled).unsqueeze(1) * seeds
+    there_and_back = transition.pattern.row_sum(
+        transition.values * transition.T_values * transition.pattern.spread_cols(1 - labeled)
+    )  # r_2
+    one_hop = transition @ seeds - (stay * labeled).unsqueeze(1) * seeds
+    own = ((stay + there_and_back) * labeled).unsqueeze(1) * seeds
+    return votes - own + (stay * labeled).unsqueeze(1) * one_hop
+
+
+def class_weights(target: Tensor, num_classes: int) -> Tensor:
+    """m / (c m_i) for class i with m_i of the m labels: every class weighs the same in the loss, [c]."""
+    counts = torch.bincount(target, minlength=num_classes)
+    return len(target) / (num_classes * counts.clamp_min(1).to(torch.get_default_dtype()))
+
+
+def drop_edges(transition: SparseMatrix, rate: float, key: Key | None) -> SparseMatrix:
+    """A random share of the edges left out and every row brought back to 1; self-loops stay."""
+    if key is None or rate == 0:
+        return transition
+    ones = transition.with_values(torch.ones_like(transition.values))
+    kept = (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (transition.pattern.row == transition.pattern.col)
+    remaining = transition.with_values(transition.values * kept)
+    total = transition.pattern.spread_rows(remaining.row_sums())
+    return remaining.with_values(remaining.values / total.clamp_min(TINY))
+
+
+def initial_weight(rows: int, columns: int, *, init: str, generator: torch.Generator) -> nn.Parameter:
+    """Glorot, or uniform in [-1, 1] as in the paper's Figure 7."""
+    if init == "uniform":
+        return nn.Parameter(torch.rand(rows, columns, generator=generator) * 2 - 1)
+    return glorot(rows, columns, generator=generator)
