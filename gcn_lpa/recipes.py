@@ -53,6 +53,7 @@ class Recipe:
     lr: float = _field(0.01, "learning rate of Adam")
     l2: float = _field(5e-4, "½·l2·‖W‖² in the loss")
     l2_edges: float = _field(0.0, "½·l2·‖·‖² on the parameters of the edges")
+    propagation_steps: int = _field(20, "lpa, appnp, correct-and-smooth: number of hops that predictions or labels travel")
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field("first_best", "which epoch is kept: best validation accuracy (first or last), or lowest loss", SELECTION)
@@ -63,7 +64,7 @@ class Recipe:
             value, choices = getattr(self, spec.name), spec.metadata["choices"]
             if choices and value not in choices:
                 raise ValueError(f"recipe: {spec.name} = {value!r}; it is one of {', '.join(choices)}")
-        for name in ("gcn_layers", "hidden", "edge_rank", "epochs"):
+        for name in ("gcn_layers", "hidden", "edge_rank", "epochs", "propagation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at least 1")
         for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience"):
