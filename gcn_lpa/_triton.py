@@ -20,7 +20,6 @@ from torch import Tensor
 from gcn_lpa._csr import CSR
 
 LONG = 512  # entries of a row above which it is cut into chunks of that size
-WIDE = 128  # columns a program holds at once
 
 
 class LongRows(NamedTuple):
@@ -77,23 +76,23 @@ def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _visit(
-    col, values, x, y, dot, rows, start, count,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+    col, values, x, y, dot, rows, start, count, y_scale, word, threshold, scale,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """For each row i of a block, over its entries k that point to row j of x, columns C … C + COLS:
 
-    SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_i · x_j (ADD, or C > 0: added to what is there)
+    SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD, or C > 0: added to what is there)
+    DROP: x_j counts as dropped, or scaled up, by the random bits of (j, j): dropout of identity features.
 
     STEP entries of every row are fetched at once, so that many loads are under way; the widths are compile-time numbers,
     so that a row is fetched in 16-byte words.
     """
     cols = C + tl.arange(0, COLS)
-    ids = rows.to(tl.int64)
     if DOTS:
-        y_at = y + ids[:, None, None] * Y_STRIDE + cols[None, None, :] + tl.zeros([1, STEP, 1], dtype=tl.int32)
-        y_mask = (count > 0)[:, None, None] & (cols < D)[None, None, :] & (tl.arange(0, STEP) >= 0)[None, :, None]
-        y_i = tl.load(y_at, mask=y_mask, other=0).to(ACC)
+        y_at = y + rows.to(tl.int64)[:, None, None] * Y_STRIDE + cols[None, None, :]
+        y_i = tl.load(y_at, mask=(count > 0)[:, None, None] & (cols < D)[None, None, :], other=0).to(ACC)
+        y_i = y_i * y_scale[:, None, None]
     total = tl.zeros([ROWS, STEP, COLS], dtype=ACC)
     for k0 in range(0, tl.max(count, axis=0), STEP):
         k = k0 + tl.arange(0, STEP)
@@ -106,7 +105,10 @@ def _visit(
         else:
             x_j = tl.load(x_at, mask=here[:, :, None] & (cols < D)[None, None, :], other=0).to(ACC)
         if SUMS:
-            total += tl.load(values + at, mask=here, other=0).to(ACC)[:, :, None] * x_j
+            a = tl.load(values + at, mask=here, other=0).to(ACC)
+            if DROP:
+                a = tl.where(_keep(word, j, j.to(tl.int32), threshold), a * scale, 0.0)
+            total += a[:, :, None] * x_j
         if DOTS:
             product = tl.sum(y_i * x_j, axis=2)
             if ADD or C > 0:
@@ -127,34 +129,61 @@ def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):  # type: ignore[
 
 
 @triton.jit
-def _walk_rows(
-    rowptr, col, values, x, out, y, dot, held, seeds, n, long,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+def _finish(
+    total, rows, inside, is_held, row_scale, out, seeds,
+    HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, OUT_STRIDE: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """`_visit` for every row but the long ones. Rows with held_i are not summed: HELD 1, they get the row of `seeds`;
-    2, they get zeros (but their dots); 3, only they are walked, for their dots (the others' y_i are zero)."""
+    """Write the sums of a block of rows, columns C … C + COLS."""
+    cols = C + tl.arange(0, COLS)
+    ours = inside[:, None] & (cols < D)[None, :]
+    place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
+    total = total * row_scale[:, None]
+    if HELD == 1:
+        seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
+        total = tl.where(is_held[:, None], seed, total)
+    if HELD == 2:
+        total = tl.where(is_held[:, None], 0.0, total)
+    tl.store(out + place, total, mask=ours)
+
+
+@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+def _walk_rows(
+    rowptr, col, values, x, out, y, dot, held, seeds, n, long, threshold, scale, seed_low, seed_high, step, layer,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ACC: tl.constexpr,
+    D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """`_visit` for every row but the long ones, 32 columns at a time and then the REST.
+
+    Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
+    are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits of (i, i).
+    """
     rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, long, ROWS)
+    is_held = rows < 0
     if HELD > 0:
         is_held = tl.load(held + rows, mask=inside, other=0) != 0
         if HELD == 1:
             count = tl.where(is_held, 0, count)
         if HELD == 3:
             count = tl.where(is_held, count, 0)
-    for c in tl.static_range(0, D, COLS):
-        total = _visit(col, values, x, y, dot, rows, start, count,
-                       SUMS, DOTS, ADD, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, COLS)  # fmt: skip
+    row_scale = tl.full([ROWS], 1.0, dtype=ACC)
+    if DROP:
+        kept = _keep(_word(seed_low, seed_high, step, layer), rows.to(tl.int64), rows, threshold)
+        row_scale = tl.where(kept, row_scale * scale, 0.0)
+    for c in tl.static_range(0, D - D % 32, 32):
+        if DOTS and c > 0:
+            tl.debug_barrier()  # dots are added up block by block
+        total = _visit(col, values, x, y, dot, rows, start, count, row_scale, 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, 32)  # fmt: skip
         if SUMS:
-            cols = c + tl.arange(0, COLS)
-            ours = inside[:, None] & (cols < D)[None, :]
-            place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
-            if HELD == 1:
-                seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
-                total = tl.where(is_held[:, None], seed, total)
-            if HELD == 2:
-                total = tl.where(is_held[:, None], 0.0, total)
-            tl.store(out + place, total, mask=ours)
+            _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, c, 32)
+    if D % 32 > 0:
+        if DOTS and D > 32:
+            tl.debug_barrier()
+        total = _visit(col, values, x, y, dot, rows, start, count, row_scale, 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, D - D % 32, ROWS, STEP, REST)  # fmt: skip
+        if SUMS:
+            _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, D - D % 32, REST)
 
 
 @triton.jit
@@ -169,8 +198,10 @@ def _walk_chunks(
     start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
     count = tl.minimum(tl.load(rowptr + row + 1) - start, CHUNK).to(tl.int32)
     for c in tl.static_range(0, D, COLS):
-        total = _visit(col, values, x, y, dot, row, start, count,
-                       SUMS, DOTS, ADD, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
+        if DOTS and c > 0:
+            tl.debug_barrier()
+        total = _visit(col, values, x, y, dot, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
         if SUMS:
             cols = c + tl.arange(0, COLS)
             tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
@@ -206,32 +237,49 @@ def _accumulator(x: Tensor) -> Any:
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
-WALK = {8: (32, 8, 4), 16: (16, 8, 4), 32: (8, 8, 4), 64: (8, 8, 4), 128: (4, 8, 4)}  # columns: (rows, entries a step, warps)
+class Bits(NamedTuple):
+    """What a kernel needs to draw the random bits of a layer."""
+
+    threshold: int
+    scale: float
+    seed_low: int
+    seed_high: int
+    step: Tensor
+    layer: int
+
+
+def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
+    return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
+
+
+WALK = {8: (32, 4, 1), 16: (16, 4, 1), 32: (8, 4, 1)}  # columns: (rows a program, entries a step, warps), measured on an H200
 
 
 def _walk(
     csr: CSR, x: Tensor, *, values: Tensor | None = None, out: Tensor | None = None, y: Tensor | None = None,
     dot: Tensor | None = None, add: bool = False, held: Tensor | None = None, seeds: Tensor | None = None, mode: int = 0,
+    drop: Bits | None = None,
 ) -> None:  # fmt: skip
     """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given."""
     n, d = csr.num_rows, x.shape[1]
     if n == 0 or d == 0:
         return
-    cols = min(WIDE, max(8, triton.next_power_of_2(d)))
-    rows, step, warps = WALK[cols]
+    rest = max(8, triton.next_power_of_2(d % 32))
+    rows, step, warps = WALK[32 if d >= 32 else rest]
     values, out_, y, dot_, held, seeds = (x if t is None else t for t in (values, out, y, dot, held, seeds))  # unused: any pointer
     common = dict(SUMS=out is not None, DOTS=dot is not None, ADD=add, ACC=_accumulator(x), D=d, X_STRIDE=x.stride(0),
-                  Y_STRIDE=y.stride(0), COLS=cols)  # fmt: skip
+                  Y_STRIDE=y.stride(0))  # fmt: skip
     _walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr, csr.col, values, x, out_, y, dot_, held, seeds, n, LONG,
-        HELD=mode, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common, num_warps=warps,
+        csr.rowptr, csr.col, values, x, out_, y, dot_, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
+        HELD=mode, DROP=drop is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, REST=rest, **common, num_warps=warps,
     )  # fmt: skip
     plan = _long_rows(csr)
     if plan is None:
         return
+    cols = min(32, max(8, triton.next_power_of_2(d)))
     partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     _walk_chunks[(len(plan.chunk_row),)](
-        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, **common
+        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, COLS=cols, **common
     )
     if out is not None:
         _add_chunks[(len(plan.row),)](
@@ -360,21 +408,6 @@ def _dropout_kernel(
     tl.store(out + at, tl.where(_keep(word, i, c, threshold), number * scale, 0.0), mask=inside)
 
 
-class Bits(NamedTuple):
-    """What a kernel needs to draw random bits: the arguments after x of `dropout`, as it wants them."""
-
-    threshold: int
-    scale: float
-    seed_low: int
-    seed_high: int
-    step: Tensor
-    layer: int
-
-
-def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
-    return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
-
-
 def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
     out, b = torch.empty_like(x), bits(rate, seed, step, layer)
@@ -386,16 +419,24 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
     return out
 
 
-@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer", "in_threshold", "in_seed_low", "in_seed_high", "in_layer"])
 def _layer_forward(
     rowptr, col, values, z, weight, x, z_next, n, threshold, scale, seed_low, seed_high, step, layer,
-    DROP: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr,
+    in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
+    DROP: tl.constexpr, IN_DROP: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, D_NEXT: tl.constexpr,
+    NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
-    """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass."""
+    """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
+
+    IN_DROP: z is the W of identity features, whose rows are dropped here.
+    """
     rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, 2147483647, ROWS)
-    h = _visit(col, values, z, z, z, rows, start, count,
-               True, False, False, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+    word = tl.zeros([], dtype=tl.uint32)
+    if IN_DROP:
+        word = _word(in_seed_low, in_seed_high, in_step, in_layer)
+    h = _visit(col, values, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
+               True, False, False, IN_DROP, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
     h = tl.maximum(h, 0.0)
     ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
     if DROP:
@@ -404,7 +445,7 @@ def _layer_forward(
     tl.store(x + ids[:, None] * D + cols[None, :], h, mask=inside[:, None] & (cols < D)[None, :])
     in_weight = (cols < D)[:, None] & (next_cols < D_NEXT)[None, :]
     w = tl.load(weight + cols[:, None] * D_NEXT + next_cols[None, :], mask=in_weight, other=0)
-    product = tl.dot(h, w, input_precision="ieee")
+    product = tl.dot(h, w, input_precision=PRECISION)
     ours = inside[:, None] & (next_cols < NEXT_STRIDE)[None, :]  # the padding too: it must be zero
     tl.store(z_next + ids[:, None] * NEXT_STRIDE + next_cols[None, :], product, mask=ours)
 
@@ -412,8 +453,8 @@ def _layer_forward(
 @triton.jit
 def _layer_backward(
     rowptr, col, values, grad, z, dot, x, weight, below, partial, n, scale,
-    DOTS: tl.constexpr, ADD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr,
-    BELOW_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
+    DOTS: tl.constexpr, ADD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr, BELOW_STRIDE: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
 ):  # fmt: skip
     """The backward pass of z = x W, h = A z, from the gradient of h, over the transpose of A:
 
@@ -425,22 +466,24 @@ def _layer_backward(
     in_weight = (cols < D)[:, None] & (below_cols < BELOW)[None, :]
     w_t = tl.load(weight + below_cols[None, :] * D + cols[:, None], mask=in_weight, other=0)
     grad_weight = tl.zeros([BELOW_COLS, COLS], dtype=tl.float32)
+    one = tl.full([ROWS], 1.0, dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(n, ROWS), tl.num_programs(0)):
         rows, inside, start, count = _block_of_rows(rowptr, block, n, 2147483647, ROWS)
-        grad_z = _visit(col, values, grad, z, dot, rows, start, count,
-                        True, DOTS, ADD, tl.float32, STRIDE, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+        grad_z = _visit(col, values, grad, z, dot, rows, start, count, one, 0, 0, 0.0,
+                        True, DOTS, ADD, False, tl.float32, STRIDE, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
         ids, ours = rows.to(tl.int64), inside[:, None] & (below_cols < BELOW)[None, :]
         x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
-        grad_weight += tl.dot(tl.trans(x_j), grad_z, input_precision="ieee")
-        down = tl.dot(grad_z, w_t, input_precision="ieee")
+        grad_weight += tl.dot(tl.trans(x_j), grad_z, input_precision=PRECISION)
+        down = tl.dot(grad_z, w_t, input_precision=PRECISION)
         tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours)
     spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
     tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :])
 
 
-FORWARD = (16, 8, 4)  # rows a program, entries a step, warps: measured best on an H200
-BACKWARD = (16, 8, 4)
-PROGRAMS = 132 * 8  # of the layer backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+PRECISION = "tf32x3"
+FORWARD = (16, 4, 2)  # rows a program, entries a step, warps: measured on an H200
+BACKWARD = (16, 4, 2)
+PROGRAMS = 132 * 16  # of the layer backward: enough to fill the chip, few enough that their shares of dW are cheap to add
 
 
 def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
@@ -451,9 +494,11 @@ def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
 
 
 def _pad(x: Tensor) -> Tensor:
-    """x with zero columns up to a multiple of eight."""
+    """x with zero columns up to a multiple of eight; no copy where x is the front of an array already padded so."""
     if x.shape[1] % 8 == 0:
         return x.contiguous()
+    if x._base is not None and getattr(x._base, "is_zero_padded", False) and x._base.shape[0] == x.shape[0]:
+        return x._base
     out = _padded(*x.shape, like=x, zero=True)
     out[:, : x.shape[1]] = x
     return out
@@ -469,18 +514,22 @@ def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
 
 
 def relu_stack(
-    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor], drop: list[Bits | None]
+    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor], drop: list[Bits | None], drop_rows: Bits | None
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded."""
+    """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded.
+
+    `drop_rows`: the rows of the first z are dropped by these bits, without being written.
+    """
     n, xs, zs = csr.num_rows, [], [_pad(z)]
     rows, step, warps = FORWARD
     for weight, b in zip(weights, drop, strict=True):
         d, d_next = weight.shape
         x, z_next = z.new_empty(n, d), _padded(n, d_next, z)
         nothing = Bits(0, 1.0, 0, 0, csr.rowptr, 0)
+        first = drop_rows if not xs else None
         _layer_forward[(triton.cdiv(n, rows),)](
-            csr.rowptr, csr.col, values, zs[-1], weight, x, z_next, n, *(b or nothing), DROP=b is not None,
-            D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
+            csr.rowptr, csr.col, values, zs[-1], weight, x, z_next, n, *(b or nothing), *(first or nothing),
+            DROP=b is not None, IN_DROP=first is not None, PRECISION=PRECISION, D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
             ROWS=rows, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
         )  # fmt: skip
         xs.append(x)
@@ -492,7 +541,7 @@ def relu_stack(
 
 def relu_stack_backward(
     transpose: CSR, values: Tensor, grad: Tensor, weights: list[Tensor], xs: list[Tensor], zs: list[Tensor], scale: float,
-    dot: Tensor | None,
+    dot: Tensor | None, drop_rows: Bits | None,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
     n, grads, add, grad = transpose.num_rows, [], False, _pad(grad)
@@ -504,12 +553,12 @@ def relu_stack_backward(
         _layer_backward[(programs,)](
             transpose.rowptr, transpose.col, values, grad, z, z if dot is None else dot, x, weight, below, partial, n, scale,
             DOTS=dot is not None, ADD=add, D=d, STRIDE=z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
-            ROWS=rows, STEP=step, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
+            PRECISION=PRECISION, ROWS=rows, STEP=step, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
         )  # fmt: skip
         grads.append(partial.sum(0))
         grad, add = below, True
     first = torch.empty_like(zs[0])
-    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add)
+    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows)
     return first, grads[::-1]
 
 
@@ -535,3 +584,71 @@ def propagation_backward(transpose: CSR, values: Tensor, grad: Tensor, steps: li
         grad = below
     _walk(transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3)  # only seeds have a row that is not 0
     return dot
+
+
+@triton.jit
+def _costs(
+    values, nodes, target, out, upstream, m, tiny,
+    KIND: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The cost of each node's row of `values` against its target class, or (BACKWARD) the gradient of their mean.
+
+    KIND 0: cross-entropy of logits; 1: -log of the target's share of the votes; 2: -log of the target's votes.
+    """
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside, cols = at < m, tl.arange(0, COLS)
+    node = tl.load(nodes + at, mask=inside, other=0).to(tl.int64)
+    own = tl.load(target + at, mask=inside, other=0).to(tl.int32)
+    in_row = inside[:, None] & (cols < D)[None, :]
+    row = tl.load(values + node[:, None] * STRIDE + cols[None, :], mask=in_row, other=0).to(tl.float32)
+    is_own = cols[None, :] == own[:, None]
+    if KIND == 0:
+        row = tl.where(in_row, row, float("-inf"))
+        shifted = row - tl.max(row, axis=1)[:, None]
+        weight = tl.exp(shifted)
+        total = tl.sum(weight, axis=1)
+        if BACKWARD:
+            result = weight / total[:, None] - tl.where(is_own, 1.0, 0.0)
+        else:
+            cost = tl.log(total) - tl.sum(tl.where(is_own, shifted, 0.0), axis=1)
+    else:
+        votes = tl.sum(tl.where(is_own, row, 0.0), axis=1) + tiny
+        total = tl.sum(row, axis=1) + D * tiny
+        if BACKWARD:
+            result = tl.where(is_own, -1.0 / votes[:, None], 0.0)
+            if KIND == 1:
+                result += 1.0 / total[:, None]
+        else:
+            cost = -tl.log(votes)
+            if KIND == 1:
+                cost += tl.log(total)
+    if BACKWARD:
+        result = result * (tl.load(upstream) / m)
+        tl.store(out + node[:, None] * OUT_STRIDE + cols[None, :], result, mask=in_row)
+    else:
+        tl.store(out + at, cost, mask=inside)
+
+
+def _launch_costs(values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, upstream: Tensor, kind: int, tiny: float, backward: bool) -> None:
+    d, cols = values.shape[1], max(8, triton.next_power_of_2(values.shape[1]))
+    rows = max(1, 1024 // cols)
+    _costs[(triton.cdiv(len(nodes), rows),)](
+        values, nodes, target, out, upstream, len(nodes), tiny, KIND=kind, BACKWARD=backward, D=d, STRIDE=values.stride(0),
+        OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
+    )  # fmt: skip
+
+
+def costs(values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
+    """The cost of every one of `nodes`, [m]."""
+    out = torch.empty(len(nodes), dtype=torch.float32, device=values.device)
+    _launch_costs(values, nodes, target, out, out, kind, tiny, backward=False)
+    return out
+
+
+def costs_backward(values: Tensor, nodes: Tensor, target: Tensor, upstream: Tensor, kind: int, tiny: float) -> Tensor:
+    """The gradient of the mean cost for `values`, [n, c], the front of a zero-padded array."""
+    full = _padded(*values.shape, like=values, zero=True)
+    full.is_zero_padded = True  # type: ignore[attr-defined]
+    _launch_costs(values, nodes, target, full, upstream.contiguous(), kind, tiny, backward=True)
+    return full[:, : values.shape[1]]

@@ -25,8 +25,11 @@ def relu_stack(
     widths = [w.shape[1] for w in weights]
     if kernels is None or not all(kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)):
         return None
-    z = dropout(x, rates[0], key, layer=0) @ weights[0]
-    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, rates[1] if key else 0.0, key, *weights[1:])
+    if len(weights) > 1 and isinstance(x, SparseMatrix) and x.is_identity:
+        z, drop_rows = weights[0], rates[0]
+    else:
+        z, drop_rows = dropout(x, rates[0], key, layer=0) @ weights[0], 0.0
+    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, drop_rows, rates[1], key, *weights[1:])
     return result
 
 
@@ -39,22 +42,36 @@ def propagate(matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int
     return result
 
 
+COSTS = {"logits": 0, "share": 1, "votes": 2}
+
+
+def mean_cost(values: Tensor, nodes: Tensor, target: Tensor, kind: str, tiny: float) -> Tensor | None:
+    """The mean over `nodes` of: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes"."""
+    kernels = fused_backend(values)
+    if kernels is None or len(nodes) == 0 or values.dtype != torch.float32 or values.shape[1] > 1024:
+        return None
+    result: Tensor = _MeanCost.apply(values, nodes, target, COSTS[kind], tiny)
+    return result
+
+
 def _learned(matrix: SparseMatrix) -> Tensor | None:
     return matrix.transposed_values if matrix.values.requires_grad and torch.is_grad_enabled() else None
 
 
 class _ReluStack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, rate: float, key: Key | None, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, row_rate: float, rate: float, key: Key | None, *weights: Tensor
+    ) -> Tensor:  # fmt: skip
         kernels = fused_backend(z)
         assert kernels is not None
-        drop = [None] * len(weights)
-        if key is not None and rate > 0:
-            step = key.step_tensor(z.device)
-            drop = [kernels.bits(rate, key.seed, step, layer + 1) for layer in range(len(weights))]
+        step = key.step_tensor(z.device) if key is not None else None
+        drop = [kernels.bits(rate, key.seed, step, k + 1) if key and rate else None for k in range(len(weights))]
+        drop_rows = kernels.bits(row_rate, key.seed, step, 0) if key and row_rate else None
         weights = tuple(w.contiguous() for w in weights)
-        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, matrix.values.detach(), z.contiguous(), list(weights), drop)
-        ctx.matrix, ctx.kernels, ctx.scale = matrix, kernels, 1 / (1 - rate)
+        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, matrix.values.detach(), z, list(weights), drop, drop_rows)
+        ctx.matrix, ctx.kernels, ctx.drop_rows = matrix, kernels, drop_rows
+        ctx.scale = 1 / (1 - rate) if key is not None else 1.0
         ctx.save_for_backward(values_t, *weights, *xs, *zs)
         ctx.depth, ctx.width = len(weights), z.shape[1]
         return out[:, : weights[-1].shape[1] if weights else z.shape[1]]  # type: ignore[no-any-return]
@@ -62,14 +79,14 @@ class _ReluStack(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        values_t, *rest = ctx.saved_tensors
+        _, *rest = ctx.saved_tensors
         weights, xs, zs = rest[: ctx.depth], rest[ctx.depth : 2 * ctx.depth], rest[2 * ctx.depth :]
         values = ctx.matrix.transposed_values.detach()
         dot = torch.empty_like(values) if ctx.needs_input_grad[1] else None
         first, grads = ctx.kernels.relu_stack_backward(
-            ctx.matrix.pattern.columns, values, grad, weights, xs, zs, ctx.scale, dot
+            ctx.matrix.pattern.columns, values, grad, weights, xs, zs, ctx.scale, dot, ctx.drop_rows
         )
-        return None, dot, first[:, : ctx.width], None, None, *grads
+        return None, dot, first[:, : ctx.width], None, None, None, *grads
 
 
 class _Propagation(torch.autograd.Function):
@@ -88,3 +105,19 @@ class _Propagation(torch.autograd.Function):
         values_t, held, *steps = ctx.saved_tensors
         dot = ctx.kernels.propagation_backward(ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp)
         return None, dot, None, None, None, None
+
+
+class _MeanCost(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
+        kernels = fused_backend(values)
+        assert kernels is not None
+        ctx.kernels, ctx.options = kernels, (kind, tiny)
+        ctx.save_for_backward(values, nodes, target)
+        return kernels.costs(values, nodes, target, kind, tiny).mean()  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        values, nodes, target = ctx.saved_tensors
+        return ctx.kernels.costs_backward(values, nodes, target, grad, *ctx.options), None, None, None, None

@@ -161,7 +161,7 @@ class GCNLPA(nn.Module):
         transition, target = self.transition(graph, key), graph.y.index_select(0, nodes)
         importance = class_weights(target, graph.num_classes) if self.recipe.class_weights == "balanced" else None
         logits = self.convolve(self.smoothing(graph, transition), graph.x, key)
-        gcn = F.cross_entropy(logits.index_select(0, nodes), target, importance)  # Eq. (17)
+        gcn = mean_cost(logits, nodes, target, "logits", importance=importance)  # Eq. (17)
         lpa = logits.new_zeros(())
         if self.recipe.lpa_weight and self.recipe.lpa_iterations and self.recipe.lpa_ratio:
             lpa = lpa_loss(transition, nodes, target, graph.num_classes, self.recipe, key, importance)  # Eq. (15)
@@ -187,53 +187,66 @@ def lpa_loss(
     leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
     influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
     """
-    votes, targets = lpa_votes(transition, nodes, target, num_classes, recipe, key)
-    votes, target = votes.index_select(0, nodes), target
-    if recipe.loss == "official":
-        cost = F.cross_entropy(votes, target, reduction="none")
+    votes, scored = lpa_votes(transition, nodes, target, num_classes, recipe, key)
+    kind = {"official": "logits", "influence": "votes"}.get(recipe.loss, "share")
+    return mean_cost(votes, nodes, target, kind, scored=scored, importance=importance)
+
+
+def mean_cost(
+    values: Tensor, nodes: Tensor, target: Tensor, kind: str, *, scored: Tensor | None = None, importance: Tensor | None = None
+) -> Tensor:
+    """The mean over `nodes` of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
+
+    Args:
+        scored: the nodes that count, a mask over `nodes`; None for all.
+        importance: the weight of each class, [c].
+    """
+    if scored is None and importance is None and (cost := fused.mean_cost(values, nodes, target, kind, TINY)) is not None:
+        return cost
+    rows = values.index_select(0, nodes)
+    if kind == "logits":
+        costs = F.cross_entropy(rows, target, reduction="none")
     else:
-        own = votes.gather(1, target.unsqueeze(1)).squeeze(1)
-        cost = -(own + TINY).log()
-        if recipe.loss != "influence":
-            cost = cost + (votes.sum(dim=1) + num_classes * TINY).log()
-    weight = targets.to(cost.dtype) if importance is None else targets * importance.index_select(0, target)
-    return (cost * weight).sum() / weight.sum().clamp_min(TINY)
+        costs = -(rows.gather(1, target.unsqueeze(1)).squeeze(1) + TINY).log()
+        if kind == "share":
+            costs = costs + (rows.sum(dim=1) + rows.shape[1] * TINY).log()
+    weight = torch.ones_like(costs) if importance is None else importance.index_select(0, target)
+    weight = weight if scored is None else weight * scored
+    return (costs * weight).sum() / weight.sum().clamp_min(TINY)
 
 
 def lpa_votes(
     transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None
-) -> tuple[Tensor, Tensor]:
-    """(Y^(k), which of `nodes` are scored): what the labels of `nodes` say about every node, [n, c], under `recipe.loss`."""
+) -> tuple[Tensor, Tensor | None]:
+    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which of `nodes` are scored (None: all)."""
     seed = key.seed if key is not None else 0
     is_seed = random_share(nodes, recipe.lpa_ratio, Key(seed), RATIO_LAYER)  # thinned once, the same at every step: Table 3
-    targets = torch.ones_like(is_seed)
+    scored = None
     if recipe.loss == "held_out":
         half = random_share(nodes, 0.5, key or Key(seed), SEED_LAYER)  # drawn anew at every step
-        is_seed, targets = is_seed & half, ~half
+        is_seed, scored = is_seed & half, ~half
     one_hot = F.one_hot(target, num_classes).to(transition.dtype) * is_seed.unsqueeze(1)
     seeds = one_hot.new_zeros(transition.shape[0], num_classes).index_copy(0, nodes, one_hot)
-    votes = propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=recipe.loss != "official")
     if recipe.loss == "leave_one_out":
-        votes = without_own_vote(transition, seeds, votes, recipe.lpa_iterations)
-    return votes, targets
+        return leave_one_out_votes(transition, seeds, recipe.lpa_iterations), scored
+    return propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=recipe.loss != "official"), scored
 
 
-def without_own_vote(transition: SparseMatrix, seeds: Tensor, votes: Tensor, iterations: int) -> Tensor:
-    """`votes` as each labelled node would get them if it alone had no label, for one or two iterations, [n, c].
+def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
+    """Y^(k) of every labelled node as if it alone had no label, Theorem 3, for one or two iterations, [n, c].
 
-    Call r_j the chance that a walk from node a first comes back to a, through unlabelled nodes, at step j. Its own label has
-    given it (r_1 + r_2) y_a; and where a is unlabelled, a walk that came back goes on: r_1 times what one hop brings.
+    One hop: leave out the self-loop. Two hops: leave out the walk that comes straight back through an unlabelled neighbour,
+    and let the walk that stays at the node, now unlabelled, go on. Longer walks come back in more ways than are cheap to count.
     """
-    labeled = (seeds.detach().sum(dim=1) > 0).to(seeds.dtype)
-    stay = transition.diagonal()  # r_1
+    off_diagonal = transition.with_values(transition.values * (transition.pattern.row != transition.pattern.col))
+    one_hop = off_diagonal @ seeds
     if iterations == 1:
-        return votes - (stay * labeled).unsqueeze(1) * seeds
-    there_and_back = transition.pattern.row_sum(
-        transition.values * transition.T_values * transition.pattern.spread_cols(1 - labeled)
-    )  # r_2
-    one_hop = transition @ seeds - (stay * labeled).unsqueeze(1) * seeds
-    own = ((stay + there_and_back) * labeled).unsqueeze(1) * seeds
-    return votes - own + (stay * labeled).unsqueeze(1) * one_hop
+        return one_hop
+    labeled = (seeds.detach().sum(dim=1, keepdim=True) > 0).to(seeds.dtype)
+    to_unlabeled = off_diagonal.values * transition.pattern.spread_cols(1 - labeled.squeeze(1))
+    comes_back = transition.pattern.row_sum(to_unlabeled * transition.T_values).unsqueeze(1)  # Σ_j ã_aj ã_ja over unlabelled j
+    two_hops = off_diagonal @ torch.where(labeled > 0, seeds, one_hop)
+    return (two_hops - comes_back * seeds + transition.diagonal().unsqueeze(1) * one_hop).clamp_min(0)
 
 
 def class_weights(target: Tensor, num_classes: int) -> Tensor:

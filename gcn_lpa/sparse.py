@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import weakref
 from collections.abc import Iterator
 from functools import cached_property
 from types import ModuleType
@@ -168,27 +169,49 @@ class Pattern:
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
+        _check_length(values, self.num_entries)
         return _RowSum.apply(self, values)  # type: ignore[no-any-return]
 
     def col_sum(self, values: Tensor) -> Tensor:
         """Σ_i over the entries of each column, [E] -> [m]."""
+        _check_length(values, self.num_entries)
         return self.T.row_sum(_to_columns(self, values))
 
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
+        _check_length(per_row, self.shape[0])
         return _SpreadRows.apply(self, per_row)  # type: ignore[no-any-return]
 
     def spread_cols(self, per_col: Tensor) -> Tensor:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
+        _check_length(per_col, self.shape[1])
         return _to_rows(self, _SpreadRows.apply(self.T, per_col))
 
     def row_softmax(self, scores: Tensor) -> Tensor:
         """Softmax of the scores of each row, [E]."""
+        _check_length(scores, self.num_entries)
         return _RowSoftmax.apply(self, scores)  # type: ignore[no-any-return]
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
+        if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
+            raise ValueError(f"edge_dot of a pattern {self.shape[0]} x {self.shape[1]} cannot take {tuple(u.shape)}, {tuple(v.shape)}")
         return _EdgeDot.apply(self, u, v)  # type: ignore[no-any-return]
+
+
+def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
+    if values.shape != (length,):
+        raise ValueError(f"{length} numbers are needed, not {tuple(values.shape)}")
+
+
+def _forget_turned(matrix: SparseMatrix | None) -> None:
+    if matrix is not None:
+        matrix._turned = None
+
+
+def _version(values: Tensor) -> int:
+    """Changes whenever the tensor is written to."""
+    return -1 if values.is_inference() else values._version
 
 
 class SparseMatrix:
@@ -199,6 +222,7 @@ class SparseMatrix:
             raise ValueError(f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}")
         self.pattern = pattern
         self.values = values
+        self._turned: tuple[Tensor, int, int] | None = None
 
     @classmethod
     def from_scipy(cls, matrix: Any, dtype: torch.dtype = torch.float32) -> SparseMatrix:
@@ -244,29 +268,48 @@ class SparseMatrix:
     def __repr__(self) -> str:
         return f"SparseMatrix({self.shape[0]:,} x {self.shape[1]:,}, {self.num_entries:,} entries, {self.dtype}, {self.device})"
 
-    @cached_property
+    @property
     def transposed_values(self) -> Tensor:
         """The values in the order of the transpose, [E]: permuted once, then shared by every product.
 
         Products hand their gradient to this tensor, in this order, so it too is permuted back only once.
         """
-        return _to_columns(self.pattern, self.values)
+        if self._turned is not None:
+            turned, *versions = self._turned
+            cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # made under no_grad
+            if not cut and versions == [_version(self.values), _version(turned)]:
+                return turned
+        turned = self._keep_turned(_to_columns(self.pattern, self.values))
+        if turned.requires_grad:  # no product needs it once its gradient is there: [E] less at the peak
+            myself = weakref.ref(self)
+            turned.register_hook(lambda _: _forget_turned(myself()))
+        return turned
+
+    def _keep_turned(self, turned: Tensor) -> Tensor:
+        self._turned = turned, _version(self.values), _version(turned)
+        return turned
 
     @property
     def T(self) -> SparseMatrix:
         turned = SparseMatrix(self.pattern.T, self.transposed_values)
-        turned.__dict__["transposed_values"] = self.values
+        turned._keep_turned(self.values)
         return turned
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        if self.shape[1] != x.shape[0]:
+        if x.dim() not in (1, 2) or self.shape[1] != x.shape[0]:
             raise ValueError(f"cannot multiply {self.shape[0]} x {self.shape[1]} by {tuple(x.shape)}")
+        if x.dtype != self.dtype and not x.is_cuda:  # the GPU kernels mix types
+            raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
         if x.dim() == 1:
             return (self @ x.unsqueeze(1)).squeeze(1)
         if self.pattern.is_identity and not self.values.requires_grad:
-            return x * self.values.unsqueeze(1)
+            return x if self.is_identity else x * self.values.unsqueeze(1)
         values_t = self.transposed_values if self.values.requires_grad and torch.is_grad_enabled() else None
         return _Product.apply(self, values_t, x)  # type: ignore[no-any-return]
+
+    @cached_property
+    def is_identity(self) -> bool:
+        return not self.values.requires_grad and self.pattern.is_identity and bool((self.values == 1).all())
 
     @property
     def T_values(self) -> Tensor:
@@ -302,7 +345,8 @@ class SparseMatrix:
 
     def symmetric_normalized(self) -> SparseMatrix:
         """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""
-        scale = self.row_sums().clamp_min(torch.finfo(self.dtype).tiny).rsqrt()
+        degree = self.row_sums()
+        scale = degree.clamp_min(torch.finfo(self.dtype).tiny).rsqrt() * (degree > 0)  # 0 where nothing arrives
         return self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
 
     def row_softmax(self) -> SparseMatrix:
