@@ -14,10 +14,18 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.graph import Split as Split
     from gcn_lpa.graph import split as split
+    from gcn_lpa.model import GCNLPA as GCNLPA
+    from gcn_lpa.recipes import Recipe as Recipe
     from gcn_lpa.sparse import Key as Key
     from gcn_lpa.sparse import Pattern as Pattern
     from gcn_lpa.sparse import SparseMatrix as SparseMatrix
     from gcn_lpa.sparse import use_backend as use_backend
+    from gcn_lpa.train import Run as Run
+    from gcn_lpa.train import Scores as Scores
+    from gcn_lpa.train import evaluate as evaluate
+    from gcn_lpa.train import fit as fit
+    from gcn_lpa.train import learn as learn
+    from gcn_lpa.train import predict_proba as predict_proba
 
     __version__: str
 
@@ -29,6 +37,14 @@ _MODULE = {
     "Pattern": "sparse",
     "SparseMatrix": "sparse",
     "use_backend": "sparse",
+    "GCNLPA": "model",
+    "Recipe": "recipes",
+    "Run": "train",
+    "Scores": "train",
+    "evaluate": "train",
+    "fit": "train",
+    "learn": "train",
+    "predict_proba": "train",
 }
 
 __all__ = list(_MODULE)
