@@ -149,11 +149,12 @@ def positions_of(
     index = {name: i for i, name in enumerate(names)}
     found = []
     for side, ids in (("starts at", source), ("points to", target)):
-        positions = np.fromiter((index.get(value, -1) for value in ids.tolist()), dtype=np.int64, count=len(ids))
+        values = ids.tolist()
+        positions = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(ids))
         missing = np.flatnonzero(positions < 0)
         if len(missing):
             i = int(missing[0])
-            raise ValueError(f"edge {i} {side} node {ids[i]!r}, which {origin} does not hold ({some(names)})")
+            raise ValueError(f"edge {i} {side} node {values[i]!r}, which {origin} does not hold ({some(names)})")
         found.append(positions)
     return found[0], found[1]
 

@@ -151,9 +151,10 @@ class Table:
     def require(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str:
         found = self.find(role, wanted, taken)
         if found is None:
+            usual = ", ".join(USUAL_NAMES[role][:4])
             raise ValueError(
-                f"{self.path.name} has no column for the {role} (such as {', '.join(USUAL_NAMES[role][:4])}); its first "
-                f"row is {some(list(self.columns), 6)}. Say {role}=… which it is, or header=False if that row is data"
+                f"{self.path.name} has no column for the {role} (such as {usual}); its first row is "
+                f"{some(list(self.columns), 6)}. Say {role}=… which it is, or header=False if that row is data"
             )
         return found
 

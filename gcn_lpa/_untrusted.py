@@ -31,7 +31,8 @@ OPCODES = frozenset(
         *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "NEWOBJ", "REDUCE", "BUILD"),
         *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE"),
         *("BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING", "SHORT_BINUNICODE", "BINUNICODE"),
-        *("SHORT_BINBYTES", "BINBYTES", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
         *("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS"),
     }
 )
@@ -60,11 +61,11 @@ class _Inert:
 
 
 class _Bytes(_Inert):
-    """_codecs.encode(text, "latin1"), the way Python 3 writes bytes into an old protocol."""
+    """_codecs.encode(text, "latin1") or bytes(), the way Python 3 writes bytes into an old protocol."""
 
     __slots__ = ()
 
-    def __init__(self, text: Any, encoding: Any) -> None:
+    def __init__(self, text: Any = "", *arguments: Any) -> None:
         self.state = text
 
     @staticmethod
@@ -103,6 +104,21 @@ class _Array(_Inert):
         return _array(_Bytes.resolve(data), dtype.resolve(), shape, bool(is_fortran))
 
 
+class _Buffer(_Inert):
+    """numpy's _frombuffer(bytes, dtype, shape, order), which replaces _reconstruct from protocol 5 on."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, dtype: Any, shape: Any, order: Any, *arguments: Any) -> None:
+        self.state = (data, dtype, shape, order)
+
+    def resolve(self) -> np.ndarray:
+        data, dtype, shape, order = self.state
+        if not isinstance(dtype, _DType) or not isinstance(shape, tuple):
+            raise ValueError("an array without type or shape")
+        return _array(bytes(data), dtype.resolve(), shape, order == "F")
+
+
 class _Matrix(_Inert):
     """scipy.sparse.csr_matrix, whose state is its attributes."""
 
@@ -116,7 +132,7 @@ class _Matrix(_Inert):
 
     def _part(self, name: str) -> np.ndarray:
         part = self.state.get(name)
-        if not isinstance(part, _Array):
+        if not isinstance(part, (_Array, _Buffer)):
             raise ValueError(f"a matrix without {name}")
         return part.resolve()
 
@@ -138,12 +154,14 @@ _STAND_INS: dict[tuple[str, str], type] = {
     ("numpy", "ndarray"): _Inert,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.numeric", "_frombuffer"): _Buffer,
     ("scipy.sparse.csr", "csr_matrix"): _Matrix,
     ("scipy.sparse._csr", "csr_matrix"): _Matrix,
     ("collections", "defaultdict"): _Adjacency,
     ("__builtin__", "list"): _Inert,
     ("builtins", "list"): _Inert,
     ("_codecs", "encode"): _Bytes,
+    ("__builtin__", "bytes"): _Bytes,
 }
 
 
@@ -160,7 +178,7 @@ def read_pickle(path: Path) -> Any:
     try:
         _check_opcodes(raw)
         value = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
-        if isinstance(value, (_Array, _Matrix)):
+        if isinstance(value, (_Array, _Buffer, _Matrix)):
             return value.resolve()
         if not isinstance(value, dict):
             raise ValueError(f"a {type(value).__name__.strip('_')} instead of an array, a matrix or a dict")
@@ -235,6 +253,8 @@ def _array(raw: Any, dtype: np.dtype[Any], shape: tuple[Any, ...], is_fortran: b
 
 def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: Any) -> scipy.sparse.csr_array:
     """A CSR matrix whose arrays fit together: SciPy's own routines trust them and would read beyond the end."""
+    if len(shape) != 2:
+        raise ValueError(f"a matrix of shape {tuple(shape)}")
     rows, columns = (int(size) for size in shape)
     if not (data.ndim == indices.ndim == indptr.ndim == 1 and indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"):
         raise ValueError("a matrix whose data, indices and indptr are not lists of numbers")

@@ -167,10 +167,11 @@ def _counts(row: Table1Row | Counts) -> tuple[str, ...]:
 def _info_lines(info: GraphInfo) -> list[str]:
     direction = "directed" if info.directed else "undirected"
     sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
+    classes = f"{info.classes:,} classes" + (f" ({sizes})" if sizes else "")
     return [
         f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
         f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
-        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.classes:,} classes{f' ({sizes})' if sizes else ''}",
+        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
         f"  intra-class  {_percent(info.intra_class_edge_rate)} of edges as the paper counts (no label = first class), "
         f"{_percent(info.intra_class_edge_rate_known)} of those between labelled nodes",
         f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "

@@ -227,7 +227,7 @@ def _check(dataset: Dataset, file: str, path: Path) -> None:
         raise ValueError(f"its arrays hash to {content[:16]}…, the published ones to {dataset.content[:16]}…")
 
 
-def _planetoid(name: str, summary: str, paper: Counts, class_names: tuple[str, ...] | None = None) -> Dataset:
+def _planetoid(name: str, summary: str, paper: Counts, class_names: tuple[str, ...] = ()) -> Dataset:
     files = tuple(f"ind.{name}.{part}" for part in PLANETOID_PARTS)
     read = partial(_read_planetoid, name=name, class_names=class_names)
     return Dataset(summary, read, "planetoid", files, PLANETOID_URL, paper=paper)
@@ -237,7 +237,7 @@ def _npz(name: str, file: str, summary: str, url: str = "", content: str = "", p
     return Dataset(summary, lambda folder: _read_npz_file(folder / file, name), "npz", (file,), url, content, paper)
 
 
-def _read_planetoid(folder: Path, name: str, class_names: tuple[str, ...] | None) -> Graph:
+def _read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:
     """A Planetoid data set with its public split: 20 nodes per class train, the next 500 validate, test.index tests.
 
     Nodes that are in neither `allx` nor the test index (15 of Citeseer) have no features and no label.
@@ -258,7 +258,7 @@ def _read_planetoid(folder: Path, name: str, class_names: tuple[str, ...] | None
         num_nodes=n,
         x=x,
         y=y,
-        class_names=class_names or tuple(map(str, range(num_classes))),
+        class_names=class_names if len(class_names) == num_classes else map(str, range(num_classes)),
         name=name,
     )
     train, val, tested = (torch.zeros(n, dtype=torch.bool) for _ in range(3))
@@ -343,6 +343,7 @@ def _random(n: int = 1000, degree: float = 5.0, classes: int = 1, seed: int = 0)
 
     With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0.
     """
+    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1)
     rng = np.random.Generator(np.random.PCG64(seed))
     later = np.arange(1, n + 1)  # node i may be joined to i + 1 .. n - 1
     row, col = _sample_pairs(later, n - later, round(n * degree / 2), rng)
@@ -376,6 +377,7 @@ def _sbm(
         homophily: share of edges that join two nodes of one class; exact.
         noise: standard deviation of every feature around the mean of its class.
     """
+    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1, homophily=0 <= homophily <= 1, features=features >= 1)
     rng = np.random.Generator(np.random.PCG64(seed))
     block = np.sort(np.arange(n) % classes)
     block_end = np.searchsorted(block, block, side="right")
@@ -393,6 +395,13 @@ def _sbm(
     graph = Graph.from_edges(pairs, num_nodes=n, x=x, y=y, class_names=map(str, range(classes)), name="sbm")
     note = f"block model: mean degree {degree:g}, homophily {homophily:g}, feature noise {noise:g}, seed {seed}"
     return dataclasses.replace(graph, notes=(*graph.notes, note))
+
+
+def _require(**options: bool) -> None:
+    right = {"degree": "at least 0", "homophily": "a share of the edges, 0 to 1"}
+    for option, is_right in options.items():
+        if not is_right:
+            raise ValueError(f"{option} must be {right.get(option, 'at least 1')}")
 
 
 def _sample_pairs(

@@ -180,11 +180,11 @@ class Graph:
         if directed and not graph.is_directed():
             raise ValueError("directed=True needs a DiGraph; this NetworkX graph has no directions")
         nodes = list(graph.nodes)
-        ends = list(graph.edges(data=weight or False, default=1.0)) if weight else list(graph.edges())
-        is_weighted = weight is not None and any(weight in data for _, _, data in graph.edges(data=True))
+        given = [value for *_, value in graph.edges(data=weight)] if weight is not None else []
+        is_weighted = any(value is not None for value in given)
         return cls.from_edges(
-            [end[:2] for end in ends],
-            weights=[end[2] for end in ends] if is_weighted else None,
+            [pair[:2] for pair in graph.edges()],
+            weights=[1.0 if value is None else value for value in given] if is_weighted else None,
             node_names=nodes,
             x=_networkx_features(graph, features),
             y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
@@ -194,12 +194,16 @@ class Graph:
         )
 
     @classmethod
-    def from_pyg(cls, data: Any, *, directed: bool = False, name: str = "graph") -> Graph:
-        """A graph from a PyG `Data`: edge_index, edge_weight, x, y, and the masks as `public` split."""
+    def from_pyg(cls, data: Any, *, weight: str = "edge_weight", directed: bool = False, name: str = "graph") -> Graph:
+        """A graph from a PyG `Data`: its edge_index, weights, x, y, and its masks as the `public` split.
+
+        Args:
+            weight: attribute with one number per edge; where the data has no such attribute, every edge has weight 1.
+        """
         index = getattr(data, "edge_index", None)
         if index is None:
             raise TypeError(f"from_pyg needs a torch_geometric.data.Data with an edge_index, not {type(data).__name__}")
-        n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, "edge_weight", None)
+        n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, weight, None)
         source, target = in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
         names = range(n) if given is None else unique_names(given)
         values = edge_weights(weights, len(source), lambda i: f"edge {i}, {_arrow(names, source[i], target[i])},")
@@ -364,8 +368,12 @@ class Graph:
             index = self._printed_index.get(node_name)
         if index is not None:
             return index
-        close = difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3)
-        hint = f"close to it: {', '.join(close)}" if close else f"its nodes are {some(self.node_names)}"
+        names = self.node_names
+        hint = f"its nodes are {some(names)}"
+        if isinstance(names, range):
+            hint = f"its nodes are 0..{len(names) - 1}"
+        elif close := difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3):
+            hint = f"close to it: {', '.join(close)}"
         raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")
 
     @cached_property
@@ -760,8 +768,9 @@ def _scaled(x: Any, kind: str) -> Any:
 
 def _update(digest: Any, tensor: Any) -> None:
     array = tensor.detach().cpu().numpy()
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(f"{array.dtype.str}{array.shape}".encode())
-    digest.update(np.ascontiguousarray(array))
+    digest.update(array)
 
 
 def _networkx_features(graph: Any, features: str | Sequence[str] | None) -> Any:

@@ -1,0 +1,86 @@
+"""Small graphs to test on, the data sets where they are, and a server to download from."""
+
+import http.server
+import os
+import ssl
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trustme
+from hypothesis import settings
+
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph
+
+settings.register_profile("gcn_lpa", deadline=None, derandomize=True, max_examples=50)  # a run repeats the last one
+settings.load_profile("gcn_lpa")
+
+
+@pytest.fixture
+def karate():
+    """34 members of a karate club, 78 friendships, two clubs."""
+    return load("karate")
+
+
+@pytest.fixture
+def tiny():
+    """Five nodes, one of them unlabelled: a triangle 1-2-3 with a tail at either end, 0-1 and 3-4."""
+    x = [[1.0, 0.0, 2.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    edges = [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]
+    return Graph.from_edges(edges, weights=[1.0, 2.0, 1.0, 0.5, 4.0], x=x, y=[0, 0, 1, 1, -1], name="tiny")
+
+
+@pytest.fixture
+def two_cliques():
+    """Nodes 0..3 all joined, nodes 4..7 all joined, one edge 3-4 between; each clique is a class."""
+    pairs = [(i, j) for start in (0, 4) for i in range(start, start + 4) for j in range(i + 1, start + 4)]
+    return Graph.from_edges([*pairs, (3, 4)], y=[0, 0, 0, 0, 1, 1, 1, 1], name="two_cliques")
+
+
+@pytest.fixture(scope="session")
+def datasets():
+    """The folder with the data sets of the paper."""
+    folder = os.environ.get("GCN_LPA_DATA")
+    if not folder or not (Path(folder) / "planetoid" / "ind.cora.x").is_file():
+        pytest.skip("the data sets are not here: $GCN_LPA_DATA names no folder that holds them")
+    return Path(folder)
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/redirect":
+            self.send_response(302)
+            self.send_header("Location", self.server.elsewhere)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def server(authority, tmp_path, monkeypatch):
+    """Serves the folder `served` as https://localhost:PORT; its authority is trusted unless a test takes that back."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    monkeypatch.setenv("no_proxy", "localhost")
+    with http.server.ThreadingHTTPServer(("localhost", 0), partial(Handler, directory=folder)) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.url, server.folder = f"https://localhost:{server.server_port}", folder
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,569 @@
+"""Every odd thing that data can hold, in memory and in files: a defined result, or an error that says where it is."""
+
+import networkx
+import numpy as np
+import pandas
+import pytest
+import scipy.sparse
+import torch
+
+from gcn_lpa.data import load, read_csv
+from gcn_lpa.graph import Graph, describe, split
+from gcn_lpa.sparse import SparseMatrix
+
+NAN, INF = float("nan"), float("inf")
+EDGE = [(0, 1)]
+
+
+def read_only(array):
+    array = np.array(array, dtype=np.float32)
+    array.flags.writeable = False
+    return array
+
+
+REFUSED = {
+    "NaN weight": ({"weights": [NAN]}, "edge 0, 0 → 1, has weight nan; a weight is positive and finite"),
+    "infinite weight": ({"weights": [INF]}, "edge 0, 0 → 1, has weight inf"),
+    "negative weight": ({"weights": [-2]}, "edge 0, 0 → 1, has weight -2"),
+    "zero weight": (
+        {"weights": [0.0]},
+        "edge 0, 0 → 1, has weight 0.0; a weight is positive and finite (leave the edge",
+    ),
+    "weight beyond 32 bits": ({"weights": [1e39]}, "edge 0, 0 → 1, has weight 1e+39"),
+    "weight below 32 bits": ({"weights": [1e-60]}, "weight 1e-60 is beyond 32-bit floats"),
+    "missing weight": ({"weights": [None]}, "edge 0, 0 → 1, has weight None"),
+    "weight as text": ({"weights": ["2"]}, "edge 0, 0 → 1, has weight '2'"),
+    "too few weights": ({"weights": []}, "weights has shape [0] for 1 edges"),
+    "NaN feature": ({"x": [[0, 1], [NAN, 1]]}, "x has nan in row 1, column 0; features are finite"),
+    "infinite feature": ({"x": [[0, 1], [0, -INF]]}, "x has -inf in row 1, column 1"),
+    "NaN in sparse features": ({"x": scipy.sparse.csr_array([[0, 1], [0, NAN]])}, "x has nan in row 1, column 1"),
+    "NaN in sparse tensor": ({"x": torch.tensor([[0, 1], [NAN, 0]]).to_sparse()}, "x has nan in row 1, column 0"),
+    "feature beyond 32 bits": ({"x": [[0, 1], [1e39, 1]]}, "x has 1e+39 in row 1, column 0"),
+    "huge whole number": ({"x": [[0, 1], [10**400, 1]]}, "in row 1, column 0; features are finite 32-bit floats"),
+    "feature as text": ({"x": [["1", "2"], ["3", "4"]]}, "x has '1' in row 0, column 0"),
+    "missing feature": ({"x": [[0, None], [0, 1]]}, "x has None in row 0, column 1"),
+    "complex feature": ({"x": [[1j], [0]]}, "x has 1j in row 0, column 0"),
+    "ragged features": ({"x": [[0, 1], [0]]}, "the rows of x have different lengths: [1, 2]"),
+    "flat features": ({"x": [1.0, 2.0]}, "features are [2, d], a row per node; x is [2]"),
+    "no columns": ({"x": np.ones((2, 0))}, "features are [2, d], a row per node; x is [2, 0]"),
+    "unknown stand-in": ({"x": "onehot"}, "x is 'onehot'; without features of your own it is 'identity' or 'degree'"),
+    "sizes that differ": ({"x": np.ones((3, 1)), "y": [0, 1]}, "the rows of x are 3, the labels in y are 2"),
+    "too few names": ({"node_names": ["a"]}, "edge 0 starts at node 0, which node_names does not hold ('a')"),
+    "a name twice": ({"node_names": [0, 1, 0]}, "nodes 0 and 2 have the same name 0"),
+    "a name missing": ({"node_names": [0, 1, None]}, "node 2 has no name: None"),
+    "id out of range": ({"num_nodes": 1}, "edge 0 points to node 1, but num_nodes is 1"),
+    "fractional label": ({"y": [0.5, 1.0]}, "label 0.5 of node 0 is not a class"),
+    "infinite label": ({"y": [0.0, INF]}, "label inf of node 1 is not a class"),
+    "negative label": ({"y": [0, -2]}, "label -2 of node 1 is negative; unknown is -1"),
+    "one-hot labels": ({"y": np.eye(2)}, "labels are one per node, [2]; y is [2, 2]"),
+    "label of no class": (
+        {"y": ["a", "b"], "class_names": ["a"]},
+        "label 'b' of node 1 is not among the class_names 'a'",
+    ),
+    "label beyond": ({"y": [0, 5], "class_names": ["a", "b"]}, "label 5 of node 1 is beyond the 2 class_names"),
+    "a class twice": ({"class_names": ["a", "a"]}, "class_names repeats 'a'"),
+    "1 beside '1'": ({"y": [1, "1"]}, "labels 1 and '1' have one name"),
+    "list as label": ({"y": [[0, 1], [1]]}, "label [0, 1] of node 0 is not a class"),
+    "label of no node": ({"y": {7: "a"}, "num_nodes": 2}, "y labels node 7, which the graph does not hold (0, 1)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    options, message = REFUSED[case]
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is compared below
+        Graph.from_edges(EDGE, **options)
+    assert message in str(refusal.value)
+
+
+REFUSED_EDGES = {
+    "no id": ([(0, None)], "edge 0 has no target: None"),
+    "NaN id": (np.array([[0.0, NAN]]), "edge 0 has no target: nan"),
+    "fractional id": ([(0.5, 1)], "edge 0 has source 0.5"),
+    "three in a pair": ([(0, 1, 2.0)], "edge 0 is (0, 1, 2.0), not a pair"),
+    "text of two letters": (["ab"], "edge 0 is 'ab', not a pair"),
+    "PyG's edge_index": (torch.tensor([[0, 1, 2], [1, 2, 0]]), "PyG's [2, E] goes in as edge_index.T"),
+    "nothing at all": ([], "the graph has no nodes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_EDGES)
+def test_refused_edges(case):
+    edges, message = REFUSED_EDGES[case]
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is compared below
+        Graph.from_edges(edges)
+    assert message in str(refusal.value)
+
+
+def test_an_id_that_cannot_be_compared_is_refused():
+    with pytest.raises(TypeError, match="edge 0 has target \\[1\\] of type list, which cannot be a node id"):
+        Graph.from_edges([(0, [1])])
+
+
+@pytest.mark.parametrize("big", [2**31, 2**63, 2**64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_big_ids_are_names_and_as_positions_out_of_range(big, sign):
+    graph = Graph.from_edges([(sign * big, sign * big + 1)])
+    assert graph.num_nodes == 2
+    assert graph.index_of(sign * big) == 0
+    with pytest.raises(ValueError, match=f"starts at node {sign * big}, but num_nodes is 3"):
+        Graph.from_edges([(sign * big, 0)], num_nodes=3)
+
+
+def test_big_ids_of_a_numpy_column():
+    assert Graph.from_edges(np.array([[2**64 - 1, 2**63]], dtype=np.uint64)).node_names == (2**63, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        ([5, 90, 1000], (5, 90, 1000)),
+        (["b", "a", "ü"], ("a", "b", "ü")),
+        (["1", "01", "1.0"], ("01", "1", "1.0")),
+        ([3, "3", (1, 2)], (3, "3", (1, 2))),
+        ([0.0, 1.0, 2.0], range(3)),
+        ([np.int32(0), np.int64(1), 2], range(3)),
+        ([np.str_("a"), "b", "c"], ("a", "b", "c")),
+    ],
+)
+def test_ids_of_any_kind_come_back(ids, names):
+    graph = Graph.from_edges([(ids[0], ids[1]), (ids[1], ids[2])])
+    assert graph.node_names == names
+    assert graph.num_edges == 2
+
+
+LABELS = {
+    "integers": ([3, 7, 3], [0, 1, 0], ("3", "7")),
+    "floats": ([1.0, NAN, 0.0], [1, -1, 0], ("0", "1")),
+    "text": (["b", "", "a"], [1, -1, 0], ("a", "b")),
+    "numbers as text": (["10", "9", "-2"], [2, 1, 0], ("-2", "9", "10")),
+    "booleans": ([True, False, True], [1, 0, 1], ("False", "True")),
+    "booleans and None": ([True, None, False], [1, -1, 0], ("False", "True")),
+    "None": ([None, "a", None], [-1, 0, -1], ("a",)),
+    "NaN beside text": ([NAN, "a", "b"], [-1, 0, 1], ("a", "b")),
+    "-1": ([-1, 0, 1], [-1, 0, 1], ("0", "1")),
+    "-1.0": ([-1.0, 0.0, 1.0], [-1, 0, 1], ("0", "1")),
+    "'NA' is a class": (["NA", "nan", "a"], [0, 2, 1], ("NA", "a", "nan")),
+    "pandas NA": (pandas.Series([1, None, 0], dtype="Int64"), [1, -1, 0], ("0", "1")),
+    "a categorical": (pandas.Series(["x", None, "y"], dtype="category"), [0, -1, 1], ("x", "y")),
+    "a column": (np.array([[0], [1], [1]]), [0, 1, 1], ("0", "1")),
+    "a tensor": (torch.tensor([1, 0, -1]), [1, 0, -1], ("0", "1")),
+    "NumPy text": (np.array(["u", "v", "u"]), [0, 1, 0], ("u", "v")),
+    "small integers": (np.array([0, 2, 1], dtype=np.uint8), [0, 2, 1], ("0", "1", "2")),
+    "huge": ([2**70, 0, 1], [2, 0, 1], ("0", "1", str(2**70))),
+    "nothing": ([None, None, None], [-1, -1, -1], ()),
+    "a mapping": ({2: "q"}, [-1, -1, 0], ("q",)),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_labels(case):
+    y, expected, names = LABELS[case]
+    graph = Graph.from_edges([(0, 1), (1, 2)], num_nodes=3, y=y)
+    assert graph.y.tolist() == expected
+    assert graph.class_names == names
+
+
+FEATURES = {
+    "float16": np.array([[0.5, 1], [2, 3]], dtype=np.float16),
+    "bfloat16": torch.tensor([[0.5, 1], [2, 3]], dtype=torch.bfloat16),
+    "float64": np.array([[0.5, 1], [2, 3]]),
+    "int": np.array([[0, 1], [2, 3]]),
+    "bool": np.array([[True, False], [False, True]]),
+    "read-only": read_only([[0.5, 1], [2, 3]]),
+    "Fortran order": np.asfortranarray([[0.5, 1], [2, 3]]),
+    "a view": np.arange(16.0).reshape(4, 4)[::2, ::2],
+    "big-endian": np.array([[0.5, 1], [2, 3]], dtype=">f8"),
+    "a frame": pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.25]}),
+    "objects": np.array([[1, 2.5], [True, 4]], dtype=object),
+    "constant": np.full((2, 3), 7.0),
+    "1e30": np.array([[1e30, -1e30], [0, 1e-30]]),
+    "list": [[1, 2], [3, 4]],
+    "with gradient": torch.ones(2, 2, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("case", FEATURES)
+def test_features_of_any_type_become_float32(case):
+    x = FEATURES[case]
+    graph = Graph.from_edges(EDGE, x=x)
+    expected = x.detach().double().numpy() if isinstance(x, torch.Tensor) else np.asarray(x).astype(np.float64)
+    assert graph.x.dtype == torch.float32
+    np.testing.assert_array_equal(graph.x.numpy(), expected.astype(np.float32))
+    for kind in ("row", "l2"):
+        assert graph.with_features(kind).x.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        scipy.sparse.csr_matrix,
+        scipy.sparse.csc_array,
+        scipy.sparse.coo_array,
+        scipy.sparse.lil_matrix,
+        lambda x: torch.from_numpy(x).to_sparse(),
+        lambda x: SparseMatrix.from_scipy(scipy.sparse.csr_array(x)),
+    ],
+)
+def test_sparse_features_stay_sparse(sparse):
+    x = np.array([[0.0, 2, 0], [1, 0, 0]])
+    graph = Graph.from_edges(EDGE, x=sparse(x))
+    assert isinstance(graph.x, SparseMatrix)
+    assert graph.x.num_entries == 2
+    assert graph.x.to_dense().tolist() == x.tolist()
+
+
+def test_a_graph_does_not_change_with_the_array_it_was_made_of():
+    x = np.ones((2, 2), dtype=np.float32)
+    graph = Graph.from_edges(EDGE, x=x)
+    x[0, 0] = NAN
+    assert graph.x.tolist() == [[1, 1], [1, 1]]
+
+
+def test_read_only_matrices_are_accepted():
+    matrix = scipy.sparse.csr_array(np.array([[0.0, 1], [1, 0]]))
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        array.flags.writeable = False
+    assert Graph.from_scipy(matrix, x=matrix).num_edges == 1
+
+
+def test_stored_zeros_and_repeated_entries_of_a_matrix():
+    matrix = scipy.sparse.coo_array(([1.0, 2.0, 0.0], ([0, 0, 1], [1, 1, 2])), shape=(3, 3))
+    graph = Graph.from_scipy(matrix)
+    assert graph.adjacency.to_dense().tolist() == [[0, 3, 0], [3, 0, 0], [0, 0, 0]]
+    assert "1 stored zeros dropped" in graph.notes
+    with pytest.raises(ValueError, match=r"entry \[1, 0\] has weight -1.0"):
+        Graph.from_scipy(np.array([[0, 1.0], [-1.0, 0]]))
+    with pytest.raises(ValueError, match="an adjacency matrix is square; this one is 2 x 3"):
+        Graph.from_scipy(np.ones((2, 3)))
+
+
+def test_isolated_nodes_and_nodes_no_label_reaches_are_counted():
+    graph = Graph.from_edges([(0, 1), (2, 3), (4, 4)], num_nodes=6, y=[0, -1, -1, -1, -1, 1])
+    info = describe(graph)
+    assert (info.components, info.isolated, info.unreachable) == (4, 2, 3)  # 2 and 3, and 4 with its self-loop
+
+
+def test_a_class_without_a_labelled_node_is_kept():
+    graph = Graph.from_edges(EDGE, y=[0, 2], class_names=["a", "b", "c"])
+    assert describe(graph).class_sizes == {"a": 1, "b": 0, "c": 1}
+    assert split(graph, (1, 0, 0), kind="stratified").train.tolist() == [True, True]
+
+
+def test_one_class_only():
+    info = describe(Graph.from_edges(EDGE, y=["a", "a"]))
+    assert (info.edge_homophily, info.adjusted_homophily, info.intra_class_edge_rate) == (1.0, None, 1.0)
+
+
+def test_one_node():
+    graph = Graph.from_edges([], num_nodes=1, y=["a"])
+    info = describe(graph)
+    assert (info.nodes, info.edges, info.components, info.isolated, info.unreachable) == (1, 0, 1, 1, 0)
+    assert info.edge_homophily is None
+    assert graph.with_self_loops().adjacency.to_dense().tolist() == [[1]]
+    assert split(graph).train.tolist() == [True]
+
+
+def test_no_edges():
+    graph = Graph.from_edges(np.empty((0, 2)), num_nodes=3)
+    assert graph.adjacency.row_normalized().to_dense().tolist() == [[0] * 3] * 3
+    assert describe(graph).intra_class_edge_rate is None
+    assert (graph.adjacency @ torch.ones(3, 2)).tolist() == [[0, 0]] * 3
+
+
+def test_no_labels():
+    info = describe(Graph.from_edges(EDGE))
+    assert (info.labeled, info.classes, info.unreachable, info.intra_class_edge_rate) == (0, 0, 2, None)
+
+
+def test_directed_input_is_joined_unless_asked_for():
+    arrows = networkx.DiGraph([(0, 1), (1, 2)])
+    assert Graph.from_networkx(arrows).num_edges == 2
+    directed = Graph.from_networkx(arrows, directed=True)
+    assert directed.num_edges == 2
+    assert directed.adjacency.to_dense().tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    info = describe(Graph.from_edges([(0, 1), (1, 2)], y=[-1, 0, -1], directed=True))
+    assert info.unreachable == 1  # 0 sends to 1, nobody sends to 0
+    with pytest.raises(ValueError, match="directed=True needs a DiGraph"):
+        Graph.from_networkx(networkx.Graph(), directed=True)
+
+
+NODES = "id,label,age\na,red,1\nb,blue,2\nc,,3\n"
+EDGES = "source,target\na,b\nb,c\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function that writes files into a folder and returns the folder."""
+
+    def write(**files):
+        for name, content in files.items():
+            raw = content if isinstance(content, bytes) else content.encode()
+            (tmp_path / name.replace("_", ".")).write_bytes(raw)
+        return tmp_path
+
+    return write
+
+
+def test_a_plain_folder(folder):
+    graph = load(folder(nodes_csv=NODES, edges_csv=EDGES))
+    assert graph.node_names == ("a", "b", "c")
+    assert (graph.y.tolist(), graph.class_names) == ([1, 0, -1], ("blue", "red"))
+    assert graph.x.tolist() == [[1], [2], [3]]
+    assert graph.adjacency.to_dense().tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+
+
+SAME_AS_PLAIN = {
+    "byte order mark": {"nodes_csv": b"\xef\xbb\xbf" + NODES.encode()},
+    "CRLF": {"nodes_csv": NODES.replace("\n", "\r\n"), "edges_csv": EDGES.replace("\n", "\r\n")},
+    "CR": {"nodes_csv": NODES.replace("\n", "\r")},
+    "no newline at the end": {"nodes_csv": NODES.strip(), "edges_csv": EDGES.strip()},
+    "blank lines": {"nodes_csv": NODES.replace("\n", "\n\n"), "edges_csv": f"\n{EDGES}\n\n"},
+    "semicolons": {"nodes_csv": NODES.replace(",", ";")},
+    "tabs": {"nodes_csv": NODES.replace(",", "\t")},
+    "bars": {"nodes_csv": NODES.replace(",", "|")},
+    "quotes": {"nodes_csv": 'id,label,age\n"a","red","1"\n"b","blue",2\nc,"",3\n'},
+    "capitals and spaces in the header": {"nodes_csv": NODES.replace("id,label", "ID, Label ")},
+    "columns in another order": {"nodes_csv": "age,label,id\n1,red,a\n2,blue,b\n3,,c\n"},
+    "other usual names": {
+        "nodes_csv": NODES.replace("id,label", "node,class"),
+        "edges_csv": EDGES.replace("source,target", "from,to"),
+    },
+    "pandas' index": {"nodes_csv": ",id,label,age\n0,a,red,1\n1,b,blue,2\n2,c,,3\n"},
+    "an edge in both directions": {"edges_csv": EDGES + "b,a\nb,a\n"},
+    "columns that are not read": {"edges_csv": "source,target,year\na,b,1999\nb,c,2000\n"},
+}
+
+
+@pytest.mark.parametrize("case", SAME_AS_PLAIN)
+def test_files_that_say_the_same(folder, case):
+    plain = load(folder(nodes_csv=NODES, edges_csv=EDGES)).content_hash()
+    assert load(folder(**SAME_AS_PLAIN[case])).content_hash() == plain
+
+
+BAD_FILES = {
+    "latin-1": (
+        {"nodes_csv": NODES.replace("red", "rosé").encode("latin-1")},
+        "nodes.csv, line 2: byte 0xe9 is not utf-8; say which encoding it is, for instance encoding='latin-1'",
+    ),
+    "UTF-16": ({"nodes_csv": NODES.encode("utf-16")}, "for instance encoding='utf-16'"),
+    "NUL": ({"nodes_csv": NODES.replace("blue", "bl\0ue")}, "nodes.csv, line 3 holds a NUL character"),
+    "too few cells": (
+        {"nodes_csv": NODES.replace("b,blue,2", "b,blue")},
+        "nodes.csv, row 3 has 2 cells; the first row has 3",
+    ),
+    "too many cells": (
+        {"edges_csv": EDGES + "a,b,c,d\n"},
+        "edges.csv, row 4 has 4 cells; the first row has 2: 'a', 'b', 'c', 'd'",
+    ),
+    "missing header, nodes": (
+        {"nodes_csv": "a,red,1\nb,blue,2\n"},
+        "nodes.csv has no column for the id (such as id, node,",
+    ),
+    "missing header, edges": ({"edges_csv": "x1,x2\nx2,x3\n"}, "edges.csv has no column for the source"),
+    "two columns of a name": ({"nodes_csv": NODES.replace("age", "label")}, "nodes.csv has two columns 'label'"),
+    "open quote": ({"nodes_csv": NODES + '"d,red,4\n'}, "nodes.csv, row 5: unexpected end of data"),
+    "empty file": ({"nodes_csv": "\n\n"}, "nodes.csv is empty"),
+    "no nodes": ({"nodes_csv": "id,label,age\n", "edges_csv": "source,target\n"}, "the graph has no nodes"),
+    "empty id": ({"nodes_csv": NODES + ",red,4\n"}, "nodes.csv, row 5, column 'id' is empty; every row needs an id"),
+    "an id twice": ({"nodes_csv": NODES + "a,red,4\n"}, "nodes.csv, row 5, column 'id' repeats the id 'a' of row 2"),
+    "unknown id": (
+        {"edges_csv": EDGES + "a,zebra\n"},
+        "edges.csv, row 4, column 'target' is 'zebra', which nodes.csv does not list",
+    ),
+    "padded id": (
+        {"edges_csv": EDGES + "b ,c\n"},
+        "edges.csv, row 4, column 'source' is 'b ', which nodes.csv does not list; close to it: b",
+    ),
+    "empty end": ({"edges_csv": EDGES + "a,\n"}, "edges.csv, row 4, column 'target' is empty"),
+    "text among features": (
+        {"nodes_csv": NODES.replace(",2", ",old")},
+        "nodes.csv, row 3, column 'age' is 'old'; a feature is a finite number",
+    ),
+    "empty feature": ({"nodes_csv": NODES.replace(",2", ",")}, "nodes.csv, row 3, column 'age' is ''"),
+    "NaN feature": ({"nodes_csv": NODES.replace(",2", ",nan")}, "nodes.csv, row 3, column 'age' is 'nan'"),
+    "infinite feature": ({"nodes_csv": NODES.replace(",2", ",-inf")}, "nodes.csv, row 3, column 'age' is '-inf'"),
+    "feature beyond 32 bits": ({"nodes_csv": NODES.replace(",2", ",1e39")}, "nodes.csv, row 3, column 'age' is '1e39'"),
+    "digits with underscores": (
+        {"nodes_csv": NODES.replace(",2", ",1_000")},
+        "nodes.csv, row 3, column 'age' is '1_000'",
+    ),
+    "decimal comma": (
+        {"nodes_csv": NODES.replace(",", ";").replace(";2", ";2,5")},
+        "nodes.csv, row 3, column 'age' is '2,5'",
+    ),
+    "zero weight": (
+        {"edges_csv": "source,target,weight\na,b,1\nb,c,0\n"},
+        "edges.csv, row 3, column 'weight' is '0'; a weight is a positive number",
+    ),
+    "negative weight": ({"edges_csv": "source,target,weight\na,b,-1\n"}, "edges.csv, row 2, column 'weight' is '-1'"),
+    "NaN weight": ({"edges_csv": "source,target,weight\na,b,nan\n"}, "edges.csv, row 2, column 'weight' is 'nan'"),
+    "infinite weight": ({"edges_csv": "source,target,weight\na,b,inf\n"}, "edges.csv, row 2, column 'weight' is 'inf'"),
+    "empty weight": ({"edges_csv": "source,target,weight\na,b,\n"}, "edges.csv, row 2, column 'weight' is ''"),
+    "labels twice": (
+        {"labels_csv": "id,label\na,red\n"},
+        "labels come twice: nodes.csv has a column 'label', and labels.csv",
+    ),
+    "two files of nodes": ({"nodes_tsv": NODES}, "nodes.csv and nodes.tsv; which one?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_refused_with_its_place(folder, case):
+    files, message = BAD_FILES[case]
+    path = folder(**({"nodes_csv": NODES, "edges_csv": EDGES} | files))
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is compared below
+        load(path)
+    assert message in str(refusal.value)
+
+
+def test_ids_and_labels_are_text_as_written(folder):
+    nodes = "id,label\n001,NA\n1,null\n1.0,nan\n,None\n".replace("\n,None", "\n@x,None") + "-5,\n"
+    graph = load(folder(nodes_csv=nodes, edges_csv="source,target\n001,1\n1.0,@x\n-5,1\n"))
+    assert graph.node_names == ("001", "1", "1.0", "@x", "-5")
+    assert graph.class_names == ("NA", "None", "nan", "null")
+    assert graph.y.tolist() == [0, 3, 2, 1, -1]
+
+
+def test_quoted_newlines_stay_in_their_cell(folder):
+    nodes = 'id,label,age\n"a\nb",red,1\n"c,d","say ""hi""",2\ne,red,old\n'
+    with pytest.raises(ValueError, match="row 4, column 'age' is 'old'"):  # a spreadsheet's row, not a line of text
+        load(folder(nodes_csv=nodes, edges_csv="source,target\n"))
+    graph = load(folder(nodes_csv=nodes.replace("old", "3")))
+    assert graph.node_names == ("a\nb", "c,d", "e")
+    assert graph.class_names == ("red", 'say "hi"')
+
+
+def test_latin_1_is_read_when_it_is_named(folder):
+    path = folder(nodes_csv=NODES.replace("red", "rosé").encode("latin-1"), edges_csv=EDGES)
+    assert load(path, encoding="latin-1").class_names == ("blue", "rosé")
+
+
+def test_other_labels_can_mean_unknown(folder):
+    nodes = "id,label\na,1\nb,-1\nc,0\nd,?\n"
+    path = folder(nodes_csv=nodes, edges_csv="source,target\na,b\n")
+    assert load(path, unknown=["-1", "?"]).y.tolist() == [1, -1, 0, -1]
+    as_class = load(path, unknown="?")
+    assert as_class.class_names == ("-1", "0", "1")
+    assert "the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
+
+
+def test_labels_in_a_file_of_their_own(folder):
+    path = folder(nodes_csv="id,age\na,1\nb,2\nc,3\n", edges_csv=EDGES, labels_csv="node,class\nc,red\na,\n")
+    assert load(path).y.tolist() == [-1, -1, 0]
+    folder(labels_csv="node,class\nz,red\n")
+    with pytest.raises(ValueError, match=r"labels\.csv, row 2, column 'node' is 'z', which nodes\.csv does not list"):
+        load(path)
+
+
+def test_edges_only(folder):
+    path = folder(edges_csv="source,target,weight\nb,a,2\na,c,3\n")
+    graph = load(path)
+    assert graph.node_names == ("b", "a", "c")
+    assert graph.adjacency.to_dense().tolist() == [[0, 2, 0], [2, 0, 3], [0, 3, 0]]
+    assert graph.x_kind == "identity"
+    assert "no features: the identity matrix stands in" in graph.notes
+    assert load(path, features="degree").x_kind == "degree"
+    assert load(path / "edges.csv").content_hash() == graph.content_hash()
+    with pytest.raises(ValueError, match="there is no file of nodes to read features 'age' from"):
+        load(path, features="age")
+
+
+def test_edges_only_with_labels(folder):
+    graph = load(folder(edges_csv=EDGES, labels_csv="id,label\nb,red\nd,blue\n"))
+    assert graph.node_names == ("a", "b", "c", "d")
+    assert graph.y.tolist() == [-1, 1, -1, 0]
+
+
+def test_nodes_without_edges(tmp_path):
+    (tmp_path / "n.csv").write_text(NODES)
+    graph = read_csv(tmp_path / "n.csv", None)
+    assert (graph.num_nodes, graph.num_edges) == (3, 0)
+    with pytest.raises(ValueError, match="there is nothing to read"):
+        read_csv(None, None)
+
+
+def test_columns_by_other_names(folder):
+    nodes = "pid,topic,n1,n2,remark\na,x,1,2,hello\nb,y,3,4,bye\n"
+    path = folder(nodes_csv=nodes, edges_csv="citing_paper,cited_paper,times\na,b,7\n")
+    names = {"id": "pid", "label": "topic", "source": "citing_paper", "target": "cited_paper", "weight": "times"}
+    graph = load(path, features=["n2"], **names)
+    assert graph.x.tolist() == [[2], [4]]
+    assert graph.adjacency.to_dense().tolist() == [[0, 7], [7, 0]]
+    with pytest.raises(ValueError, match="row 2, column 'remark' is 'hello'; a feature is a finite number"):
+        load(path, **names)
+    with pytest.raises(ValueError, match=r"nodes\.csv has no column 'n9'; it has 'pid', 'topic', 'n1', 'n2', 'remark'"):
+        load(path, features=["n9"], **names)
+    with pytest.raises(ValueError, match=r"nodes\.csv has no column 'kind'"):
+        load(path, **{**names, "label": "kind"})
+
+
+def test_files_without_a_header(folder):
+    path = folder(nodes_csv="a,red,1\nb,blue,2\n", edges_csv="a,b,5\n")
+    graph = load(path, header=False)
+    assert (graph.node_names, graph.class_names, graph.x.tolist()) == (("a", "b"), ("blue", "red"), [[1], [2]])
+    assert graph.adjacency.values.tolist() == [5, 5]
+    folder(nodes_csv="a,red,1\nb,blue,old\n")
+    with pytest.raises(ValueError, match="row 2, column '2' is 'old'"):
+        load(path, header=False)
+
+
+@pytest.mark.long
+def test_a_text_column_becomes_tfidf(folder):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = ["graphs and labels", "labels, labels", ""]
+    nodes = "id,label,abstract\n" + "".join(f'{i},,"{text}"\n' for i, text in zip("abc", texts, strict=True))
+    path = folder(nodes_csv=nodes, edges_csv=EDGES)
+    graph = load(path, text="abstract")
+    expected = TfidfVectorizer().fit_transform(texts).toarray()
+    np.testing.assert_allclose(graph.x.to_dense().numpy(), expected, rtol=1e-6)
+    assert isinstance(graph.x, SparseMatrix)
+    with pytest.raises(ValueError, match="give text= or features="):
+        load(path, text="abstract", features=["id"])
+    folder(nodes_csv="id,abstract\na,?\nb,!\nc,\n")
+    with pytest.raises(ValueError, match="column 'abstract' has no words to make features of"):
+        load(path, text="abstract")
+
+
+@pytest.mark.parametrize("features", ["identity", "degree"])
+def test_feature_columns_can_be_left_aside(folder, features):
+    assert load(folder(nodes_csv=NODES, edges_csv=EDGES), features=features).x_kind == features
+
+
+def test_parquet_says_the_same_as_csv(tmp_path, folder):
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"id": ["a", "b", "c"], "label": ["red", "blue", None], "age": [1, 2, 3]}).to_parquet(
+        tmp_path / "nodes.parquet"
+    )
+    pandas.DataFrame({"source": ["a", "b"], "target": ["b", "c"]}).to_parquet(tmp_path / "edges.parquet")
+    parquet = load(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert parquet.content_hash() == load(folder(nodes_csv=NODES, edges_csv=EDGES)).content_hash()
+
+
+def test_parquet_keeps_numbers_as_ids(tmp_path):
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"id": [10, 20], "label": [1, None], "age": [0.5, 2.5]}).to_parquet(tmp_path / "nodes.parquet")
+    pandas.DataFrame({"source": [20], "target": [10], "weight": [3.0]}).to_parquet(tmp_path / "edges.parquet")
+    graph = load(tmp_path)
+    assert graph.node_names == (10, 20)
+    assert (graph.y.tolist(), graph.class_names) == ([0, -1], ("1",))
+    assert graph.adjacency.values.tolist() == [3, 3]
+    pandas.DataFrame({"id": [10, 20], "age": [0.5, None]}).to_parquet(tmp_path / "nodes.parquet")
+    with pytest.raises(ValueError, match=r"nodes\.parquet, row 2, column 'age' is nan"):
+        load(tmp_path)
+    (tmp_path / "nodes.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(ValueError, match="is not a Parquet file that can be read"):
+        load(tmp_path)
+
+
+def test_a_folder_without_tables(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(
+        ValueError, match=r"needs nodes\.csv and edges\.csv, or edges\.csv alone .*; it holds 'notes\.txt'"
+    ):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no file .*nothing\.csv"):
+        read_csv(tmp_path / "nothing.csv", tmp_path / "edges.csv")
