@@ -195,7 +195,8 @@ class Pattern:
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
         if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
-            raise ValueError(f"edge_dot of a pattern {self.shape[0]} x {self.shape[1]} cannot take {tuple(u.shape)}, {tuple(v.shape)}")
+            shape = f"{self.shape[0]} x {self.shape[1]}"
+            raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
         return _EdgeDot.apply(self, u, v)  # type: ignore[no-any-return]
 
 
@@ -219,7 +220,9 @@ class SparseMatrix:
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.num_entries,):
-            raise ValueError(f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}")
+            raise ValueError(
+                f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}"
+            )
         self.pattern = pattern
         self.values = values
         self._turned: tuple[Tensor, int, int] | None = None
@@ -232,7 +235,9 @@ class SparseMatrix:
             csr = csr.copy()
             csr.sum_duplicates()
         # NumPy marks read-only arrays, torch cannot: copy those
-        rowptr, col, data = (torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (csr.indptr, csr.indices, csr.data))
+        rowptr, col, data = (
+            torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (csr.indptr, csr.indices, csr.data)
+        )
         return cls(Pattern(rowptr, col, csr.shape), data.to(dtype))
 
     @classmethod
@@ -276,8 +281,8 @@ class SparseMatrix:
         """
         if self._turned is not None:
             turned, *versions = self._turned
-            cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # made under no_grad
-            if not cut and versions == [_version(self.values), _version(turned)]:
+            is_cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # by no_grad
+            if not is_cut and versions == [_version(self.values), _version(turned)]:
                 return turned
         turned = self._keep_turned(_to_columns(self.pattern, self.values))
         if turned.requires_grad:  # no product needs it once its gradient is there: [E] less at the peak
@@ -408,7 +413,11 @@ def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
     if share >= 1:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     ones = torch.ones(len(rows), 1, device=rows.device)
-    return dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0 if share > 0 else torch.zeros_like(ones[:, 0], dtype=torch.bool)
+    return (
+        dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0
+        if share > 0
+        else torch.zeros_like(ones[:, 0], dtype=torch.bool)
+    )
 
 
 def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
