@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from scipy.sparse import csgraph
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa import runfolder
 from gcn_lpa.graph import Graph, Split
-from gcn_lpa.model import Loss
+from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import Key
 
@@ -175,7 +178,7 @@ def fit(
         training.load(checkpoint)
     return training.run(
         last=min(stop_at or num_epochs(recipe), num_epochs(recipe)),
-        capture=capture == "always" or (capture == "auto" and on_gpu and getattr(model, "capturable", True)),
+        capture=capture == "always" or (capture == "auto" and on_gpu and is_capturable(model)),
         on_epoch=on_epoch,
         folder=checkpoint,
         every=checkpoint_every,
@@ -272,6 +275,44 @@ def predict_proba(model: Model, graph: Graph, *, recipe: Recipe | None = None) -
     return F.softmax(logits.double(), dim=1).cpu()
 
 
+def predictions(model: Model, graph: Graph, given: Tensor, *, recipe: Recipe | None = None) -> Any:
+    """A DataFrame with a row per node: id, label, probability, runner_up, status; `graph` as in `predict_proba`.
+
+    label is what the model says, also where a label was given; runner_up is the next likely class, "" where there is
+    one class only. status is as in `node_status`; what a model says of a node that no label reaches comes from the
+    features alone, and label propagation, which has none, gives such a node the shares of the given labels.
+
+    Args:
+        given: the nodes whose labels the model was given, [n].
+    """
+    import pandas
+
+    probabilities = predict_proba(model, graph, recipe=recipe)
+    ranked = probabilities.argsort(dim=1, descending=True, stable=True)
+    names = [*graph.class_names, ""]
+    second = ranked[:, 1] if graph.num_classes > 1 else torch.full((graph.num_nodes,), -1)
+    columns = {
+        "id": list(graph.node_names),
+        "label": [names[k] for k in ranked[:, 0].tolist()],
+        "probability": probabilities.max(dim=1).values.numpy(),
+        "runner_up": [names[k] for k in second.tolist()],
+        "status": node_status(graph, given),
+    }
+    return pandas.DataFrame({name: pandas.Series(column, dtype=_column_type(name)) for name, column in columns.items()})
+
+
+def _column_type(name: str) -> Any:
+    return float if name == "probability" else object
+
+
+def node_status(graph: Graph, given: Tensor) -> list[str]:
+    """For each node "labeled", or whether a given label can travel to it along edges: "reached" or "unreachable"."""
+    labeled = given.cpu().numpy()
+    sends = graph.adjacency.to_scipy().T  # from a node to those that receive its messages
+    hops = csgraph.dijkstra(sends, indices=np.flatnonzero(labeled), unweighted=True, min_only=True)
+    return np.select([labeled, np.isfinite(hops)], ["labeled", "reached"], "unreachable").tolist()  # type: ignore[no-any-return]
+
+
 def evaluate(model: Model, graph: Graph, mask: Tensor, *, recipe: Recipe | None = None) -> Scores:
     """Compare predictions with the labels of the nodes in `mask`; the only function that reads test labels.
 
@@ -317,6 +358,11 @@ def _checked(graph: Graph, train: Tensor, val: Tensor) -> tuple[Tensor, Tensor]:
     return parts[0], parts[1]
 
 
+def is_capturable(model: Model) -> bool:
+    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Other models say so themselves."""
+    return bool(getattr(model, "capturable", isinstance(model, GCNLPA)))
+
+
 def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
     return bool(model.edge_parameters() and recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio)
 
@@ -355,14 +401,13 @@ class _Step:
         for parameters, _, trains in groups:
             for parameter in parameters:
                 parameter.requires_grad_(trains)
-        on_gpu = graph.device.type == "cuda"
         self.optimizer = torch.optim.Adam(
             [
                 {"params": some, "weight_decay": l2} for some, l2, trains in groups if trains and some
             ],  # ½ l2 ‖·‖² in the loss
             lr=recipe.lr,
-            capturable=on_gpu,
-            fused=on_gpu,
+            capturable=graph.device.type == "cuda",
+            fused=True,
         )
         for (
             parameter
@@ -461,10 +506,11 @@ class _Training:
                     self.best = self.best.after(
                         epoch, self.model
                     )  # one assignment: Ctrl-C finds the old best or the new one
-                    if folder is not None and every and epoch.epoch % every == 0:
-                        self.save(folder, step, number)
                     if on_epoch is not None:
                         on_epoch(epoch)
+                    done = epoch.epoch == until or self.is_patience_over(phase)
+                    if folder is not None and every and (epoch.epoch % every == 0 or done):
+                        self.save(folder, step, number)
         except KeyboardInterrupt:
             if not self.best.epoch:
                 raise
@@ -543,3 +589,36 @@ class _Training:
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+class TensorBoardLogger:
+    """An `on_epoch` that writes the history to `folder` for TensorBoard."""
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError('TensorBoard is not installed: pip install "gcn-lpa[log]"') from error
+        self.writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+    def __call__(self, epoch: Epoch) -> None:
+        for name, value in _measured(epoch).items():
+            self.writer.add_scalar(name, value, epoch.epoch)  # type: ignore[no-untyped-call]
+        self.writer.flush()  # type: ignore[no-untyped-call]
+
+
+class MLflowLogger:
+    """An `on_epoch` that gives the history to the active MLflow run."""
+
+    def __init__(self) -> None:
+        try:
+            self.mlflow = importlib.import_module("mlflow")
+        except ImportError as error:
+            raise ImportError("MLflow is not installed: pip install mlflow") from error
+
+    def __call__(self, epoch: Epoch) -> None:
+        self.mlflow.log_metrics(_measured(epoch), step=epoch.epoch)
+
+
+def _measured(epoch: Epoch) -> dict[str, float]:
+    return {k: v for k, v in dataclasses.asdict(epoch).items() if k != "epoch" and v is not None}
