@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -359,7 +360,7 @@ def _checked(graph: Graph, train: Tensor, val: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_capturable(model: Model) -> bool:
-    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Other models say so themselves."""
+    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Models but ours say so."""
     return bool(getattr(model, "capturable", isinstance(model, GCNLPA)))
 
 
@@ -503,9 +504,7 @@ class _Training:
                 while len(self.history) < until and not self.is_patience_over(phase):
                     epoch = self.measure(advance)
                     self.history.append(epoch)
-                    self.best = self.best.after(
-                        epoch, self.model
-                    )  # one assignment: Ctrl-C finds the old best or the new one
+                    self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
                     if on_epoch is not None:
                         on_epoch(epoch)
                     done = epoch.epoch == until or self.is_patience_over(phase)
@@ -527,10 +526,10 @@ class _Training:
             self.model, self.graph, self.nodes, self.judges, self.recipe, self.seed, phase, epoch=len(self.history) + 1
         )
         if self.saved is not None:
-            whole = self.saved.meta["phase"] == number
-            step.restore(self.saved.tensors) if whole else self.model.load_state_dict(
-                _part(self.saved.tensors, "model.")
-            )
+            if self.saved.meta["phase"] == number:
+                step.restore(self.saved.tensors)
+            else:  # it was saved at the end of the phase before: Adam starts afresh
+                self.model.load_state_dict(_part(self.saved.tensors, "model."))
             self.saved = None
         return step
 
@@ -551,6 +550,7 @@ class _Training:
         patience = self.recipe.patience
         return bool(patience and phase.selects and self.best.state and len(self.history) - self.best.epoch >= patience)
 
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """What a checkpoint must agree with for the run to go on."""
         masks = torch.zeros((2, self.graph.num_nodes), dtype=torch.bool)
@@ -565,7 +565,7 @@ class _Training:
     def save(self, folder: str | Path, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}
         meta = {
-            "of": self.fingerprint(),
+            "of": self.fingerprint,
             "phase": phase,
             "best_epoch": self.best.epoch,
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
@@ -577,7 +577,7 @@ class _Training:
         self.saved = runfolder.latest_checkpoint(folder)
         if self.saved is None:
             return
-        meta, here = self.saved.meta, self.fingerprint()
+        meta, here = self.saved.meta, self.fingerprint
         if other := [name for name, value in here.items() if meta["of"][name] != value]:
             raise ValueError(
                 f"{folder}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
@@ -599,12 +599,12 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError('TensorBoard is not installed: pip install "gcn-lpa[log]"') from error
-        self.writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(folder))
 
     def __call__(self, epoch: Epoch) -> None:
         for name, value in _measured(epoch).items():
-            self.writer.add_scalar(name, value, epoch.epoch)  # type: ignore[no-untyped-call]
-        self.writer.flush()  # type: ignore[no-untyped-call]
+            self.writer.add_scalar(name, value, epoch.epoch)
+        self.writer.flush()
 
 
 class MLflowLogger:
