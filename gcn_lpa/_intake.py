@@ -54,6 +54,8 @@ def _ids(column: Any, side: str) -> np.ndarray:
         return column.astype(np.int64)
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
     for i, value in enumerate(values):
+        if type(value) is str:
+            continue
         if is_missing(value):
             raise ValueError(f"edge {i} has no {side}: {value!r}")
         if isinstance(value, np.generic):
@@ -73,6 +75,8 @@ def _ids(column: Any, side: str) -> np.ndarray:
 
 def is_missing(value: Any) -> bool:
     """None, NaN, NaT and pandas' NA."""
+    if type(value) is str:
+        return False
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))

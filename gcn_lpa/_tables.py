@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import difflib
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,10 @@ from gcn_lpa.graph import Graph
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
-    "label": ("label", "class", "y", "category", "labels", "club"),
+    "label": ("label", "class", "y", "category", "labels", "target", "club"),
     "source": ("source", "src", "from", "u", "head", "start", "citing", "node1", "node_1", "id1", "source_id", "a"),
     "target": ("target", "dst", "to", "v", "tail", "end", "cited", "node2", "node_2", "id2", "target_id", "b"),
-    "weight": ("weight", "w", "weights", "strength", "value"),
+    "weight": ("weight", "w", "weights", "strength"),
 }
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 DELIMITERS = (",", ";", "\t", "|")
@@ -61,6 +62,7 @@ def read_csv(
         features: feature columns; without, all columns of `nodes` that play no other role. "identity" or "degree"
             reads none and puts the identity matrix or degrees in their place; so does a file without any.
         text: one column of text, turned into TF-IDF features by scikit-learn.
+        label, weight: "" leaves a column that has one of the usual names aside.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order.
@@ -142,7 +144,9 @@ class Table:
         return f"{self.path.name}, row {self.rows[row]}, column {column!r}"
 
     def find(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str | None:
-        """The column that plays a role: the one asked for, else the first free one with a usual name."""
+        """The column that plays a role: the one asked for (none for ""), else the first free one with a usual name."""
+        if wanted == "":
+            return None
         if wanted is not None and wanted not in self.columns:
             raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}")
         by_name = {name.lower(): name for name in reversed(list(self.columns)) if name not in taken}
@@ -160,13 +164,16 @@ class Table:
 
     def ids(self, column: str, *, unique: bool = False) -> list[Any]:
         """Ids as they stand in the file; none may be missing."""
-        ids = [int(v) if isinstance(v, float) and v.is_integer() else v for v in self.columns[column]]
-        first: dict[Any, int] = {}
+        ids = list(self.columns[column])
+        if set(map(type, ids)) != {str}:  # of a Parquet file
+            ids = [int(value) if isinstance(value, float) and value.is_integer() else value for value in ids]
         for i, value in enumerate(ids):
-            if is_missing(value) or value == "":
+            if value == "" or is_missing(value):
                 raise ValueError(f"{self.where(i, column)} is empty; every row needs an id")
-            if unique and first.setdefault(value, i) != i:
-                raise ValueError(f"{self.where(i, column)} repeats the id {value!r} of row {self.rows[first[value]]}")
+        if unique and len(set(ids)) < len(ids):
+            first: dict[Any, int] = {}
+            i = next(i for i, value in enumerate(ids) if first.setdefault(value, i) != i)
+            raise ValueError(f"{self.where(i, column)} repeats the id {ids[i]!r} of row {self.rows[first[ids[i]]]}")
         return ids
 
     def labels(self, column: str, unknown: Sequence[str] | str) -> list[Any]:
@@ -201,11 +208,11 @@ def _number(value: Any) -> float:
 
 
 def _is_feature(numbers: np.ndarray) -> np.ndarray:
-    return np.abs(numbers) <= FLOAT32_MAX
+    return np.asarray(np.abs(numbers) <= FLOAT32_MAX)
 
 
 def _is_weight(numbers: np.ndarray) -> np.ndarray:
-    return np.logical_and(numbers > 0, numbers <= FLOAT32_MAX)
+    return np.asarray((numbers > 0) & (numbers <= FLOAT32_MAX))
 
 
 def _edge_columns(
@@ -282,43 +289,52 @@ def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, 
         raise ValueError(f"there is no file {path}")
     if path.suffix == ".parquet":
         return _read_parquet(path)
+    if delimiter is not None and len(delimiter) != 1:
+        raise ValueError(f"the delimiter is {delimiter!r}; it is one character")
     text = _decode(path, encoding)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or _delimiter(path, text), strict=True)
-    cells, rows = [], []
+    rows = ((number, row) for number, row in enumerate(reader, 1) if row)  # a blank line is no row
+    seen = 0
     try:
-        for number, row in enumerate(reader, 1):
-            if row:  # not a blank line
-                cells.append(row)
-                rows.append(number)
+        seen, first = next(rows, (0, None))
+        if first is None:
+            raise ValueError(f"{path.name} is empty")
+        names = (
+            _column_names(path, first) if header else [*roles, *map(str, range(len(roles), len(first)))][: len(first)]
+        )
+        columns: list[list[str]] = [[] for _ in names]
+        numbers = []
+        data = rows if header else itertools.chain([(seen, first)], rows)
+        for seen, row in data:
+            if len(row) != len(names):
+                raise ValueError(
+                    f"{path.name}, row {seen} has {len(row)} cells; the first row has {len(names)}: {some(row)}"
+                )
+            numbers.append(seen)
+            for column, cell in zip(columns, row, strict=True):
+                column.append(cell)
     except csv.Error as error:
-        raise ValueError(f"{path.name}, row {rows[-1] + 1 if rows else 1}: {error}") from error
-    if not cells:
-        raise ValueError(f"{path.name} is empty")
-    names = [name.strip() for name in cells[0]] if header else [*roles, *map(str, range(len(roles), len(cells[0])))]
-    names = names[: len(cells[0])]
-    start = 1 if header else 0
-    return _table(path, names, cells[start:], rows[start:])
+        raise ValueError(f"{path.name}, row {seen + 1}: {error}") from error
+    return Table(path, {name: column for name, column in zip(names, columns, strict=True) if name}, numbers)
 
 
-def _table(path: Path, names: list[str], cells: list[list[str]], rows: list[int]) -> Table:
-    """Columns from rows of equal length; columns without a name, such as pandas' index, are left out."""
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{path.name} has two columns {twice!r}; each needs a name of its own")
-    for row, number in zip(cells, rows, strict=True):
-        if len(row) != len(names):
-            raise ValueError(
-                f"{path.name}, row {number} has {len(row)} cells; the first row has {len(names)}: {some(row)}"
-            )
-    columns = list(zip(*cells, strict=True)) if cells else [()] * len(names)
-    named = {name: column for name, column in zip(names, columns, strict=True) if name and name != "Unnamed: 0"}
-    return Table(path, named, rows)
+def _column_names(path: Path, first: list[str]) -> list[str]:
+    """The names in a header; columns without one, such as pandas' index, are not read."""
+    names = [name.strip() for name in first]
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            raise ValueError(f"{path.name} has two columns {name!r}; each needs a name of its own")
+        seen.add(name)
+    return ["" if name == "Unnamed: 0" else name for name in names]
 
 
 def _decode(path: Path, encoding: str) -> str:
     raw = path.read_bytes()
     try:
         text = raw.decode(encoding)
+    except LookupError as error:
+        raise ValueError(f"there is no encoding {encoding!r}; common ones are utf-8, latin-1 and utf-16") from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"

@@ -193,14 +193,14 @@ def cache_folder() -> Path:
 
 def _roots(root: str | Path | None) -> list[Path]:
     if root is not None:
-        return [Path(root)]
+        return [Path(root).expanduser()]
     named = os.environ.get("GCN_LPA_DATA")
-    return [*([Path(named)] if named else []), cache_folder()]
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
 
 def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
     """Download the files that are missing into `root` or the cache; the sentence says what to do where that fails."""
-    folder = (Path(root) if root is not None else cache_folder()) / dataset.folder
+    folder = _roots(root)[-1] / dataset.folder
     wanted = f"put {', '.join(dataset.files)} into {folder}"
     if not dataset.url:
         raise FileNotFoundError(

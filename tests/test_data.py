@@ -126,7 +126,7 @@ print(json.dumps([(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) 
 
 
 def measure(name, **options):
-    """Peak megabytes above the import of the package, and CPU seconds, of loading a data set in a process of its own."""
+    """Peak megabytes above the import of the package, and CPU seconds, of loading in a process of its own."""
     command = [sys.executable, "-c", MEASURE, name, json.dumps(options)]
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 

@@ -434,9 +434,15 @@ def test_quoted_newlines_stay_in_their_cell(folder):
     assert graph.class_names == ("red", 'say "hi"')
 
 
-def test_latin_1_is_read_when_it_is_named(folder):
+def test_encoding_and_delimiter_are_read_as_named(folder):
     path = folder(nodes_csv=NODES.replace("red", "rosé").encode("latin-1"), edges_csv=EDGES)
     assert load(path, encoding="latin-1").class_names == ("blue", "rosé")
+    with pytest.raises(ValueError, match="there is no encoding 'utf-9'"):
+        load(path, encoding="utf-9")
+    path = folder(nodes_csv=NODES.replace(",", "^"), edges_csv=EDGES.replace(",", "^"))
+    assert load(path, delimiter="^").class_names == ("blue", "red")
+    with pytest.raises(ValueError, match="the delimiter is ', '; it is one character"):
+        load(path, delimiter=", ")
 
 
 def test_other_labels_can_mean_unknown(folder):
@@ -498,6 +504,13 @@ def test_columns_by_other_names(folder):
         load(path, **{**names, "label": "kind"})
 
 
+def test_columns_with_usual_names_can_be_left_aside(folder):
+    path = folder(nodes_csv="id,class\na,1\nb,2\n", edges_csv="source,target,weight\na,b,7\n")
+    graph = load(path, label="", weight="")
+    assert (graph.num_classes, graph.x.tolist()) == (0, [[1], [2]])
+    assert graph.adjacency.values.tolist() == [1, 1]
+
+
 def test_files_without_a_header(folder):
     path = folder(nodes_csv="a,red,1\nb,blue,2\n", edges_csv="a,b,5\n")
     graph = load(path, header=False)
@@ -546,7 +559,7 @@ def test_parquet_says_the_same_as_csv(tmp_path, folder):
 def test_parquet_keeps_numbers_as_ids(tmp_path):
     pytest.importorskip("pyarrow")
     pandas.DataFrame({"id": [10, 20], "label": [1, None], "age": [0.5, 2.5]}).to_parquet(tmp_path / "nodes.parquet")
-    pandas.DataFrame({"source": [20], "target": [10], "weight": [3.0]}).to_parquet(tmp_path / "edges.parquet")
+    pandas.DataFrame({"source": [20.0], "target": [10], "weight": [3.0]}).to_parquet(tmp_path / "edges.parquet")
     graph = load(tmp_path)
     assert graph.node_names == (10, 20)
     assert (graph.y.tolist(), graph.class_names) == ([0, -1], ("1",))
