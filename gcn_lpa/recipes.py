@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -19,6 +20,23 @@ ACTIVATIONS = ("relu", "sigmoid", "identity")
 
 def _field(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+
+
+KINDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a finite number",
+    float | None: "a finite number or None",
+    str: "a text",
+}
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    if hint is bool or isinstance(value, bool):
+        return hint is bool and isinstance(value, bool)
+    if hint in (float, float | None):
+        return (value is None and hint is not float) or (isinstance(value, int | float) and math.isfinite(value))
+    return isinstance(value, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +52,9 @@ class Recipe:
     lpa_weight: float = _field(0.3, "λ, the weight of the LPA loss, Eq. (18)")
     lpa_ratio: float = _field(1.0, "share of the training nodes that LPA may see; all of them stay targets")
     loss: str = _field("leave_one_out", "what the LPA loss scores", LOSSES)
-    training: str = _field("joint", "A* and W together, Eq. (18), or one after the other, Eqs. (15), (17)", ("joint", "two_step"))
+    training: str = _field(
+        "joint", "A* and W together, Eq. (18), or one after the other, Eqs. (15), (17)", ("joint", "two_step")
+    )
     edges: str = _field("agnn", "edge form: a key of EDGE_FORMS")
     edge_rank: int = _field(32, "width of the projections inside the feature-based edge forms")
     edge_init: str = _field("zeros", "how free edge weights start", ("zeros", "glorot"))
@@ -53,28 +73,43 @@ class Recipe:
     lr: float = _field(0.01, "learning rate of Adam")
     l2: float = _field(5e-4, "½·l2·‖W‖² in the loss")
     l2_edges: float = _field(0.0, "½·l2·‖·‖² on the parameters of the edges")
-    propagation_steps: int = _field(20, "lpa, appnp, correct-and-smooth: number of hops that predictions or labels travel")
+    heads: int = _field(8, "gat: attention heads of every layer but the last, each `hidden` wide")
+    propagation_steps: int = _field(20, "lpa, appnp, correct-and-smooth: number of hops predictions or labels travel")
+    teleport: float = _field(0.1, "appnp, correct-and-smooth: share of its start that a node keeps at each hop, α")
+    label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
+    edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
-    select: str = _field("first_best", "which epoch is kept: best validation accuracy (first or last), or lowest loss", SELECTION)
-    origin: str = _field("default: the best of our first trials, also under noisy edges", "where these settings come from")
+    select: str = _field(
+        "first_best", "which epoch is kept: best validation accuracy (first or last), or lowest loss", SELECTION
+    )
+    origin: str = _field(
+        "default: the best of our first trials, also under noisy edges", "where these settings come from"
+    )
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(Recipe).items():
+            value = getattr(self, name)
+            if not _is_a(value, hint):
+                raise ValueError(f"recipe: {name} = {value!r}; it is {KINDS[hint]}")
+            if hint is not int and isinstance(value, int) and not isinstance(value, bool):
+                object.__setattr__(self, name, float(value))  # 1 and 1.0 are one setting, with one hash
         for spec in dataclasses.fields(self):
             value, choices = getattr(self, spec.name), spec.metadata["choices"]
             if choices and value not in choices:
                 raise ValueError(f"recipe: {spec.name} = {value!r}; it is one of {', '.join(choices)}")
-        for name in ("gcn_layers", "hidden", "edge_rank", "epochs", "propagation_steps"):
+        for name in ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at least 1")
-        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience"):
+        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is not negative")
-        for name in ("dropout", "feature_dropout", "edge_dropout"):
+        for name in ("dropout", "feature_dropout", "edge_dropout", "label_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is in [0, 1)")
-        if not 0 <= self.lpa_ratio <= 1:
-            raise ValueError(f"recipe: lpa_ratio = {self.lpa_ratio}; it is in [0, 1]")
+        for name in ("lpa_ratio", "teleport"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is in [0, 1]")
         if not self.lr > 0:
             raise ValueError(f"recipe: lr = {self.lr}; it is positive")
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
@@ -100,13 +135,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
         """The inverse of `to_dict`; a missing field takes its default, an unknown or wrong-typed one is an error."""
-        recipe = cls().replace(**{name: settings[name] for name in settings})
-        for name, hint in get_type_hints(cls).items():
-            value = getattr(recipe, name)
-            wanted = (int, float) if hint in (float, float | None) else hint
-            if isinstance(value, bool) != (hint is bool) or not (isinstance(value, wanted) or (value is None and hint == float | None)):
-                raise ValueError(f"recipe: {name} = {value!r}; it is a {getattr(hint, '__name__', hint)}")
-        return recipe
+        return cls().replace(**settings)
 
     def hash(self) -> str:
         """Twelve hex digits that change with any setting but its origin."""
@@ -116,11 +145,23 @@ class Recipe:
 
 DEFAULT = Recipe()
 WITHOUT_FEATURES = DEFAULT.replace(
-    edges="free", loss="held_out", lpa_iterations=5, features="raw", residual=False, origin="default where nodes have no features"
+    edges="free",
+    loss="held_out",
+    lpa_iterations=5,
+    features="raw",
+    residual=False,
+    origin="default where nodes have no features",
 )
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
-    features="row", edges="free", loss="literal", residual=False, patience=0, epochs=200, select="first_best", origin="the paper"
+    features="row",
+    edges="free",
+    loss="literal",
+    residual=False,
+    patience=0,
+    epochs=200,
+    select="first_best",
+    origin="the paper",
 )
 
 
@@ -130,10 +171,18 @@ def _table4(dataset: str, **settings: Any) -> Recipe:
 
 PAPER = {
     "cora": _table4("Cora", hidden=32, gcn_layers=5, lpa_iterations=5, l2=1e-4, lpa_weight=10.0, dropout=0.2, lr=0.05),
-    "citeseer": _table4("Citeseer", hidden=16, gcn_layers=2, lpa_iterations=5, l2=5e-4, lpa_weight=1.0, dropout=0.0, lr=0.2),
-    "pubmed": _table4("Pubmed", hidden=32, gcn_layers=2, lpa_iterations=1, l2=2e-4, lpa_weight=1.0, dropout=0.0, lr=0.1),
-    "coauthor-cs": _table4("Coauthor-CS", hidden=32, gcn_layers=2, lpa_iterations=2, l2=1e-4, lpa_weight=2.0, dropout=0.2, lr=0.1),
-    "coauthor-phy": _table4("Coauthor-Phy", hidden=32, gcn_layers=2, lpa_iterations=3, l2=1e-4, lpa_weight=1.0, dropout=0.2, lr=0.05),
+    "citeseer": _table4(
+        "Citeseer", hidden=16, gcn_layers=2, lpa_iterations=5, l2=5e-4, lpa_weight=1.0, dropout=0.0, lr=0.2
+    ),
+    "pubmed": _table4(
+        "Pubmed", hidden=32, gcn_layers=2, lpa_iterations=1, l2=2e-4, lpa_weight=1.0, dropout=0.0, lr=0.1
+    ),
+    "coauthor-cs": _table4(
+        "Coauthor-CS", hidden=32, gcn_layers=2, lpa_iterations=2, l2=1e-4, lpa_weight=2.0, dropout=0.2, lr=0.1
+    ),
+    "coauthor-phy": _table4(
+        "Coauthor-Phy", hidden=32, gcn_layers=2, lpa_iterations=3, l2=1e-4, lpa_weight=1.0, dropout=0.2, lr=0.05
+    ),
 }
 
 OFFICIAL = {  # what the authors' public code does with the settings of Table 4
@@ -163,5 +212,7 @@ def recipe_for(name: str, dataset: str, *, has_features: bool = True) -> Recipe:
     if name not in tables:
         raise ValueError(f"unknown recipe {name!r}; there are default, paper and official, or a JSON file")
     if dataset not in tables[name]:
-        raise ValueError(f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'")
+        raise ValueError(
+            f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
+        )
     return tables[name][dataset]

@@ -1,0 +1,181 @@
+"""Recipes: the numbers of the paper's Table 4, and a settings object that says what is wrong with it."""
+
+import dataclasses
+import json
+
+import pytest
+
+from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, SPACE, WITHOUT_FEATURES, Recipe, recipe_for
+
+FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
+TABLE_4 = {  # as printed, row by row
+    "hidden": (32, 16, 32, 32, 32),
+    "gcn_layers": (5, 2, 2, 2, 2),
+    "lpa_iterations": (5, 5, 1, 2, 3),
+    "l2": (1e-4, 5e-4, 2e-4, 1e-4, 1e-4),
+    "lpa_weight": (10, 1, 1, 2, 1),
+    "dropout": (0.2, 0, 0, 0.2, 0.2),
+    "lr": (0.05, 0.2, 0.1, 0.1, 0.05),
+}
+DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-phy")
+
+
+@pytest.mark.parametrize("setting", TABLE_4)
+def test_the_paper_recipes_hold_the_numbers_of_table_4(setting):
+    assert tuple(PAPER) == DATASETS
+    assert tuple(getattr(PAPER[dataset], setting) for dataset in DATASETS) == TABLE_4[setting]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_paper_recipes_follow_its_text(dataset):
+    """Sections 2.4 and 4.3: a free variable per edge, row-normalised features, L2 on the W, 200 epochs."""
+    recipe = PAPER[dataset]
+    assert (recipe.edges, recipe.loss, recipe.normalization, recipe.features) == ("free", "literal", "row", "row")
+    assert (recipe.epochs, recipe.patience, recipe.select, recipe.training) == (200, 0, "first_best", "joint")
+    assert (recipe.activation, recipe.output_activation, recipe.init) == ("relu", "identity", "glorot")
+    assert not (recipe.bias or recipe.residual or recipe.layer_norm or recipe.l2_edges or recipe.edge_dropout)
+    assert recipe.self_loops
+    assert dataset.replace("-", " ") in recipe.origin.lower().replace("-", " ")
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_official_recipes_differ_from_the_paper_where_the_authors_code_does(dataset):
+    """Row softmax of Glorot-initialised free variables, no Eq. (2), L2 on the edges too, ties to the later epoch."""
+    paper, official = PAPER[dataset].to_dict(), OFFICIAL[dataset].to_dict()
+    changed = {name: official[name] for name in official if official[name] != paper[name]}
+    assert changed.pop("origin").startswith("the authors' code")
+    expected = {"loss": "official", "edge_init": "glorot", "l2_edges": paper["l2"], "select": "last_best"}
+    assert changed == expected
+
+
+@pytest.mark.parametrize("setting", TABLE_4)
+def test_the_settings_of_table_4_lie_in_the_search_space_of_appendix_f(setting):
+    assert set(TABLE_4[setting]) <= set(SPACE[setting])
+    assert list(SPACE[setting]) == sorted(set(SPACE[setting]))
+
+
+def test_the_search_space_has_the_sizes_of_appendix_f():
+    assert {name: len(values) for name, values in SPACE.items()} == {
+        **{"hidden": 3, "gcn_layers": 6, "lpa_iterations": 9, "l2": 13},
+        **{"lpa_weight": 7, "dropout": 6, "lr": 6},
+    }
+    for name, values in SPACE.items():
+        for value in values:
+            DEFAULT.replace(**{name: value, "loss": "literal"})
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_has_help_and_its_default_is_a_choice(name):
+    metadata = FIELDS[name].metadata
+    assert len(metadata["help"]) > 10
+    assert not metadata["choices"] or FIELDS[name].default in metadata["choices"]
+
+
+def every_recipe():
+    return [DEFAULT, WITHOUT_FEATURES, *PAPER.values(), *OFFICIAL.values(), DEFAULT.replace(feature_dropout=0.25)]
+
+
+@pytest.mark.parametrize("recipe", every_recipe(), ids=lambda recipe: recipe.origin)
+def test_json_there_and_back(recipe):
+    again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert again == recipe
+    assert again.hash() == recipe.hash()
+
+
+def test_a_missing_field_takes_its_default():
+    assert Recipe.from_dict({}) == DEFAULT
+    assert Recipe.from_dict({"hidden": 8}) == DEFAULT.replace(hidden=8)
+
+
+def different(name, default):
+    """A value that the field may have besides its default."""
+    choices = FIELDS[name].metadata["choices"]
+    if choices:
+        return next(choice for choice in choices if choice != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return default + "-other"
+    return 0.25 if default is None or isinstance(default, float) else default + 1
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_hash_changes_with_every_field_but_the_origin(name):
+    changed = DEFAULT.replace(**{name: different(name, FIELDS[name].default)})
+    assert changed != DEFAULT
+    assert (changed.hash() == DEFAULT.hash()) == (name == "origin")
+    assert len(changed.hash()) == 12
+
+
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if isinstance(field.default, float)])
+def test_one_and_one_point_zero_are_the_same_setting(name):
+    value = 1 if name in ("lpa_weight", "lpa_ratio", "l2", "l2_edges", "lr", "teleport", "edge_sparsity") else 0
+    whole, broken = DEFAULT.replace(**{name: value}), DEFAULT.replace(**{name: float(value)})
+    assert whole == broken
+    assert whole.hash() == broken.hash()
+
+
+WRONG = {
+    **dict.fromkeys(("gcn_layers", "hidden", "edge_rank", "epochs"), (0, -1, 2.5, "two", None, True)),
+    **dict.fromkeys(("lpa_iterations", "patience"), (-1, 0.5, "x", None)),
+    **{name: (-0.1, float("nan"), float("inf"), "x", None) for name in ("lpa_weight", "l2", "l2_edges")},
+    **{name: (-0.1, 1.0, 1.5, float("nan"), "x", False) for name in ("dropout", "edge_dropout", "feature_dropout")},
+    "lr": (0, -0.1, float("nan"), float("inf"), "fast"),
+    "lpa_ratio": (-0.1, 1.1, float("nan")),
+    **dict.fromkeys(("bias", "residual", "layer_norm", "self_loops", "symmetric_edges"), (1, "yes", None)),
+    **{name: ("other", 3, None) for name, field in FIELDS.items() if field.metadata["choices"]},
+    **dict.fromkeys(("method", "edges", "origin"), (3, None)),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_an_error_names_the_field_and_the_value(name, value):
+    for make in (lambda **settings: Recipe(**settings), DEFAULT.replace, lambda **settings: Recipe.from_dict(settings)):
+        with pytest.raises(ValueError, match=rf"^recipe: {name} = ") as error:
+            make(**{name: value})
+        assert f"= {value}" in str(error.value) or f"= {value!r}" in str(error.value)
+
+
+@pytest.mark.parametrize("field", [name for name in FIELDS if FIELDS[name].metadata["choices"]])
+def test_an_unknown_choice_is_answered_with_the_known_ones(field):
+    with pytest.raises(ValueError, match=", ".join(FIELDS[field].metadata["choices"])):
+        DEFAULT.replace(**{field: "other"})
+
+
+def test_an_unknown_field_is_answered_with_the_known_ones():
+    for make in (DEFAULT.replace, lambda **settings: Recipe.from_dict(settings)):
+        with pytest.raises(ValueError, match=r"no field 'depth'; it has .*gcn_layers.*origin"):
+            make(depth=3)
+
+
+def test_leave_one_out_is_refused_where_it_is_not_exact():
+    with pytest.raises(ValueError, match=r"leave_one_out is exact for one or two LPA iterations, not 3.*held_out"):
+        DEFAULT.replace(loss="leave_one_out", lpa_iterations=3)
+    for loss in set(LOSSES) - {"leave_one_out"}:
+        DEFAULT.replace(loss=loss, lpa_iterations=9)
+
+
+def test_a_recipe_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DEFAULT.lr = 1.0
+
+
+def test_recipes_are_found_by_name():
+    assert recipe_for("default", "anything") is DEFAULT
+    assert recipe_for("default", "anything", has_features=False) is WITHOUT_FEATURES
+    assert recipe_for("paper", "cora") is PAPER["cora"]
+    assert recipe_for("official", "coauthor-phy") is OFFICIAL["coauthor-phy"]
+    with pytest.raises(ValueError, match=r"unknown recipe 'best'.*default, paper and official"):
+        recipe_for("best", "cora")
+    with pytest.raises(ValueError, match=r"'paper' has no settings for 'karate'.*cora, citeseer.*'default'"):
+        recipe_for("paper", "karate")
+
+
+def test_preparing_a_graph_normalises_features_and_adds_self_loops(tiny):
+    """Row 0 of the tiny graph's features is (1, 0, 2)."""
+    by_row = PAPER["cora"].prepare(tiny)
+    assert by_row.x[0].tolist() == pytest.approx([1 / 3, 0, 2 / 3])
+    assert by_row.num_self_loops == 5
+    by_length = DEFAULT.replace(self_loops=False).prepare(tiny)
+    assert by_length.x[0].tolist() == pytest.approx([1 / 5**0.5, 0, 2 / 5**0.5])
+    assert by_length.num_self_loops == 0
