@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import networkx
 import numpy as np
@@ -191,6 +192,7 @@ def test_a_planetoid_graph_by_hand(tmp_path, protocol, inner):
         ("ty", np.ones(2), "ind.cora.ty is not an array of one-hot labels"),
         ("x", np.ones((2, 3)), "ind.cora.x is not a sparse matrix"),
         ("allx", {}, "ind.cora.allx is not a sparse matrix"),
+        ("graph", np.ones((2, 2)), "ind.cora.graph is not an adjacency list"),
         ("graph", {0: []}, "does not number the 2 rows of tx among 1 nodes"),
     ],
 )
@@ -200,6 +202,22 @@ def test_planetoid_files_that_do_not_belong_together_are_refused(tmp_path, part,
     with pytest.raises(ValueError, match="cora cannot be read from") as refusal:
         load("cora", tmp_path)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("4\nfour\n", "ind.cora.test.index is not a list of node numbers"),
+        ("", "ind.cora.test.index is not a list of node numbers"),
+        ("4\n4\n", "does not number the 2 rows of tx among 6 nodes"),
+        ("4\n999999999\n", "does not number the 2 rows of tx among 6 nodes"),
+    ],
+)
+def test_a_test_index_that_numbers_nothing_is_refused(tmp_path, index, message):
+    tiny_planetoid(tmp_path)
+    (tmp_path / "ind.cora.test.index").write_text(index)
+    with pytest.raises(ValueError, match=message):
+        load("cora", tmp_path)
 
 
 @pytest.mark.parametrize("part", data.PLANETOID_PARTS[:-1])
@@ -333,6 +351,23 @@ def test_without_network_one_sentence_says_which_files_to_put_where(tmp_path, mo
     )
     with pytest.raises(FileNotFoundError, match=r"actor is read from local files only: put actor\.npz into"):
         load("actor", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/caches"}, "/caches/gcn-lpa"),
+        ("linux", {"XDG_CACHE_HOME": ""}, "/home/ada/.cache/gcn-lpa"),
+        ("darwin", {}, "/home/ada/Library/Caches/gcn-lpa"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/gcn-lpa"),
+    ],
+)
+def test_the_cache_is_where_the_system_keeps_caches(monkeypatch, platform, variables, expected):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(data.Path, "home", lambda: Path("/home/ada"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert data.cache_folder().as_posix() == expected
 
 
 def test_karate_is_unweighted_with_identity_features(karate):

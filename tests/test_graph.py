@@ -228,6 +228,16 @@ def test_pyg_edges_without_weights_weigh_one_even_when_repeated():
     assert dense(Graph.from_pyg(data, weight="strength")).tolist() == [[0, 5], [5, 0]]
 
 
+def test_what_is_not_a_graph_is_refused():
+    with pytest.raises(TypeError, match=r"from_pyg needs a torch_geometric\.data\.Data with an edge_index, not dict"):
+        Graph.from_pyg({})
+    with pytest.raises(ValueError, match="node_names has 1 names for 2 rows of the matrix"):
+        Graph.from_scipy(np.eye(2), node_names=["a"])
+    club = networkx.Graph([("a", "b")])
+    with pytest.raises(ValueError, match="node 'a' has no attribute 'age'; every node needs its features"):
+        Graph.from_networkx(club, features="age")
+
+
 def test_a_missing_extra_is_named_with_its_pip_line(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
     with pytest.raises(ImportError, match=r"pip install 'gcn-lpa\[pyg\]'"):
@@ -375,6 +385,12 @@ def test_a_seed_is_a_split_on_every_machine(karate):
     assert split(karate, seed=0).hash == "1fc3927e08"
     assert split(karate, seed=0).hash != split(karate, seed=1).hash
     assert split(karate, seed=0, kind="stratified").hash == "96a96c52dd"
+
+
+def test_a_split_says_what_it_is(karate):
+    parts = split(karate, seed=0)
+    assert repr(parts) == "Split 1fc3927e08 (uniform, seed 0): 22/6/6 nodes train/validate/test"
+    assert parts.to("cpu").hash == parts.hash
 
 
 def test_every_node_is_as_likely_to_test_as_any_other(karate):
