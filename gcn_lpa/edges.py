@@ -61,8 +61,8 @@ class Free(nn.Module):
             )
         if self.shared is None:
             return self.weight
-        if self.shared.device != self.weight.device:
-            self.shared = self.shared.to(self.weight.device)
+        if (self.shared.device, self.shared.dtype) != (self.weight.device, self.weight.dtype):
+            self.shared = self.shared.to(self.weight.device).to(self.weight.dtype)
         return self.shared @ self.weight
 
 
