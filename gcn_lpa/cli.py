@@ -43,14 +43,32 @@ Options = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
-def main() -> None:
+def main() -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows a ? instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    return 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from gcn_lpa import __version__
+
+        print(f"gcn-lpa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -191,4 +209,4 @@ def _score(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
