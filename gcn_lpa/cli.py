@@ -6,19 +6,26 @@ why), 2 mistyped, 130 interrupted. torch and its like are imported inside the co
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
+from gcn_lpa.recipes import Recipe
+
 if TYPE_CHECKING:
+    from gcn_lpa.baselines import Method
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
+    from gcn_lpa.runs import Results, TrainedRun, Watch
+    from gcn_lpa.train import Epoch, Scores
 
 P = ParamSpec("P")
 
@@ -41,6 +48,13 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Where the graph of the run is now, if not where it was.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
 
 def main() -> int:
@@ -114,20 +128,255 @@ def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson 
         print("\n".join(_info_lines(described)))
 
 
+def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each field of `Recipe`; those that are used arrive in its argument `changes`."""
+    fields = [spec for spec in dataclasses.fields(Recipe) if spec.name not in ("method", "origin")]
+    hints = get_type_hints(Recipe)
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        changes = {spec.name: arguments.pop(spec.name) for spec in fields}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        for spec in fields:
+            if (choices := spec.metadata["choices"]) and changes.get(spec.name, choices[0]) not in choices:
+                raise typer.BadParameter(f"{spec.name} is {changes[spec.name]!r}; it is one of {', '.join(choices)}")
+        function(**arguments, changes=changes)
+
+    signature = inspect.signature(function, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "changes"]
+    flags = [
+        inspect.Parameter(
+            spec.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                hints[spec.name] | None,
+                typer.Option(help=spec.metadata["help"], metavar="|".join(spec.metadata["choices"]) or None),
+            ],
+        )
+        for spec in fields
+    ]
+    run.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return run
+
+
 @command
-def demo() -> None:
-    """Show the graph of the handwritten digits, which come with scikit-learn."""
+@recipe_flags
+def train(
+    name: Name,
+    *,
+    method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    recipe: Annotated[str, typer.Option(help="default, paper, official, or a JSON file.")] = "default",
+    seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="uniform (60/20/20, for named data sets), stratified, public, per_class or authors. "
+            "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out when the new one is complete.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in --out, if there is one.")] = False,
+    with_data: Annotated[bool, typer.Option(help="Keep the graph in the run folder too.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
+    device: Device = "auto",
+    threads: Threads = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard.")] = None,
+    mlflow: Annotated[bool, typer.Option(help="Log to the active MLflow run.")] = False,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+    changes: dict[str, Any],
+) -> None:
+    """Train a model on a graph and score it; every field of the recipe is a flag."""
+    from gcn_lpa.runs import Source, make_plan, train_run
+    from gcn_lpa.train import MLflowLogger, TensorBoardLogger
+
+    loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
+    loggers += [MLflowLogger()] if mlflow else []
+    source = Source(name, None if root is None else str(root), reading(name, option))
+    plan, graph = make_plan(
+        source,
+        method=method,
+        recipe=recipe,
+        changes=changes,
+        seed=seed,
+        split=split,
+        with_data=with_data,
+        checkpoint_every=checkpoint_every,
+    )
+    with progress(loggers) as watch:
+        trained = train_run(
+            plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
+        )
+    print_run(trained, as_json)
+
+
+@command
+def resume(
+    run: RunDir, data: Data = None, device: Device = "auto", threads: Threads = None, as_json: AsJson = False
+) -> None:
+    """Finish a training that was stopped, as if it had not been."""
+    from gcn_lpa.runs import resume_run
+
+    with progress() as watch:
+        trained = resume_run(run, data, device=device, threads=threads, watch=watch)
+    print_run(trained, as_json)
+
+
+@command
+def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
+    """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
+    from gcn_lpa.runs import evaluate_run
+
+    results = evaluate_run(run, data)
+    if as_json:
+        return print_json(dataclasses.asdict(results))
+    print(_result_line(results))
+    if (found := results.scores) is not None:
+        print()
+        print_table(("class", "precision", "recall", "F1", "nodes"), _class_lines(found))
+        print("\nrow: true class, column: predicted class, in the same order")
+        print_table(("", *(str(k) for k in range(1, len(found.per_class) + 1))), _confusion_lines(found))
+
+
+@command
+def predict(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also the nodes whose label was given.")] = False,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Label the nodes that have no label: id, label, probability, runner_up, status."""
+    from gcn_lpa.runs import load_run
+    from gcn_lpa.train import predictions
+
+    trained = load_run(run, data)
+    table = predictions(trained.model, trained.graph, trained.given, recipe=trained.plan.recipe)
+    print_or_write(table if every else table[~trained.given.numpy()], out, excel_safe, as_json)
+
+
+@command
+def edges(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
+    from gcn_lpa.runs import edge_table, load_run
+
+    trained = load_run(run, data)
+    table = edge_table(trained.model, trained.graph, recipe=trained.plan.recipe)
+    print_or_write(table, out, excel_safe, as_json)
+
+
+@command
+def demo(as_json: AsJson = False) -> None:
+    """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
+    from gcn_lpa.baselines import METHODS
     from gcn_lpa.data import load
-    from gcn_lpa.graph import describe, split
+    from gcn_lpa.graph import split
+    from gcn_lpa.recipes import DEFAULT
+    from gcn_lpa.train import evaluate, learn
 
     graph = load("digits")
-    print("\n".join(_info_lines(describe(graph))))
-    print(f"\n{split(graph, seed=0)}")
+    parts, rows = split(graph, seed=0), []
+    with progress() as watch:
+        for name in ("gcn-lpa", "gcn-same", "lpa", "mlp"):
+            method, recipe = METHODS[name], METHODS[name].settings(DEFAULT)
+            on_epoch = watch(name, recipe.epochs)
+            model, run = learn(method.build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=on_epoch)
+            rows.append((method, evaluate(model, graph, parts.test, recipe=recipe), run.seconds))
+    if as_json:
+        facts = {"graph": graph.name, "split": parts.hash, "device": "cpu"}
+        per_method = {
+            m.name: {"accuracy": found.accuracy, "macro_f1": found.macro_f1, "seconds": s} for m, found, s in rows
+        }
+        return print_json({**facts, "methods": per_method})
+    sizes = [int(mask.sum()) for mask in (parts.train, parts.val, parts.test)]
+    print(f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest: {graph.num_edges:,} edges. "
+          f"{sizes[0]:,} labels train, {sizes[1]:,} choose the epoch, {sizes[2]:,} test.\n")  # fmt: skip
+
+    def line(method: Method, found: Scores, seconds: float) -> tuple[str, ...]:
+        return method.name, _percent(found.accuracy), _percent(found.macro_f1), f"{seconds:.1f} s"
+
+    print_table(("", "accuracy", "macro-F1", "training"), [line(*row) for row in rows])
+    print()
+    for method, _, _ in rows:
+        print(f"{method.name}: {method.note}")
+
+
+def print_run(trained: TrainedRun, as_json: bool) -> None:
+    """Say what a training gave; one that was interrupted ends the command with 130."""
+    if as_json:
+        print_json(_run_facts(trained))
+    else:
+        print("\n".join(_run_lines(trained)))
+    if trained.run.interrupted:
+        raise typer.Exit(130)
+
+
+def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
+    """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
+    from gcn_lpa.runs import table_text, write_table
+
+    if out is not None:
+        write_table(out, table, excel_safe=excel_safe)
+        by_status = table["status"].value_counts().to_dict() if "status" in table else {}
+        if as_json:
+            print_json({"out": str(out), "rows": len(table), "status": by_status})
+        else:
+            parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
+            print(f"{len(table):,} rows{parts} in {out}")
+    elif as_json:
+        print_json(table.to_dict("records"))
+    else:
+        print(table_text(table, excel_safe=excel_safe), end="")
+
+
+@contextlib.contextmanager
+def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
+    """What is told of every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}")
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+
+        def watch(stage: str, num_epochs: int) -> Callable[[Epoch], None]:
+            task = bar.add_task(stage, total=num_epochs, state="")
+
+            def on_epoch(epoch: Epoch) -> None:
+                losses = {"loss": epoch.loss, "gcn": epoch.gcn, "lpa": epoch.lpa}
+                words = [f"{name} {value:.3f}" for name, value in losses.items() if value is not None]
+                accuracy = [] if epoch.val_accuracy is None else [f"validation {_percent(epoch.val_accuracy)}"]
+                bar.update(task, completed=epoch.epoch, state=", ".join([*words, *accuracy]))
+                for logger in loggers if stage in ("fit", "choose") else ():
+                    logger(epoch)
+
+            return on_epoch
+
+        yield watch
 
 
 def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:
-    """The graph a command is about; `options` are KEY=VALUE, of the data set or of `read_csv`."""
-    from gcn_lpa.data import load, reading_options
+    """The graph a command is about."""
+    from gcn_lpa.data import load
+
+    return load(name, root, **reading(name, options))
+
+
+def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
+    """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
+    from gcn_lpa.data import reading_options
 
     known = reading_options(name)
     chosen: dict[str, Any] = {}
@@ -136,7 +385,7 @@ def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> G
         if not separator or key not in known:
             raise typer.BadParameter(f"{option!r} is not KEY=VALUE with a key of: {', '.join(known) or 'none'}")
         chosen[key] = _parse(key, value, known[key])
-    return load(name, root, **chosen)
+    return chosen
 
 
 def _parse(key: str, value: str, default: Any) -> Any:
@@ -150,6 +399,52 @@ def _parse(key: str, value: str, default: Any) -> Any:
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
     return value.split(",") if key in ("features", "unknown") and "," in value else value
+
+
+def _run_lines(trained: TrainedRun) -> list[str]:
+    run, recipe, folder = trained.run, trained.plan.recipe, trained.folder
+    chosen = "" if run.best.val_accuracy is None else f" (validation {_percent(run.best.val_accuracy)})"
+    stopped = "interrupted, " if run.interrupted else ""
+    head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
+    kept = [] if folder is None else [f"  kept in {folder}"]
+    return [f"{head}, {run.seconds:.1f} s", f"  {_result_line(trained.results)}", *kept]
+
+
+def _result_line(results: Results) -> str:
+    found = results.scores
+    if found is None:
+        return results.note
+    spread = f" (folds {', '.join(f'{100 * fold:.1f}' for fold in results.folds)})" if results.folds else ""
+    rates = f"accuracy {_percent(found.accuracy)}{spread}, macro-F1 {_percent(found.macro_f1)}"
+    return f"{rates} on {found.num_nodes:,} nodes; {results.note}"
+
+
+def _run_facts(trained: TrainedRun) -> dict[str, Any]:
+    run = trained.run
+    return {
+        "graph": trained.graph.name,
+        "recipe": trained.plan.recipe.to_dict(),
+        "seed": run.seed,
+        "split": trained.split.hash,
+        "best_epoch": run.best_epoch,
+        "epochs": len(run.history),
+        "val_accuracy": run.best.val_accuracy,
+        "interrupted": run.interrupted,
+        "seconds": run.seconds,
+        "results": dataclasses.asdict(trained.results),
+        "out": None if trained.folder is None else str(trained.folder),
+    }
+
+
+def _confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:
+    names = list(found.per_class)
+    for name, row in zip(names, found.confusion, strict=True):
+        yield (name, *map(str, row))
+
+
+def _class_lines(found: Scores) -> Iterable[tuple[str, ...]]:
+    for name, one in found.per_class.items():
+        yield (name, _percent(one.precision), _percent(one.recall), _percent(one.f1), f"{one.support:,}")
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,555 @@
+"""Runs on disk: what `gcn-lpa train` does, what it leaves behind, and how later commands find it again.
+
+A named data set is divided into train, validation and test nodes, and scored on the test nodes. A graph of one's own is
+not: 80 % of its labelled nodes train while 20 % choose the epoch, then the model is fitted anew to all of them for
+that many epochs; its scores are those of 5-fold cross-validation, each fold with a choice of its own.
+
+A run folder is that of `runfolder`, with run.json (seed, epochs) and, where asked for, the graph itself in
+graph.safetensors and graph.json. While training goes on it has plan.json, which says what is to be done, and a
+checkpoint of every stage that was begun, so that `resume_run` ends where an undisturbed run would have, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa import runfolder
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.data import DATASETS, load
+from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.sparse import Pattern, SparseMatrix
+from gcn_lpa.train import (
+    ClassScores,
+    Epoch,
+    Run,
+    Scores,
+    choose_device,
+    evaluate,
+    learn,
+    num_epochs,
+    predict_proba,
+    scores,
+)
+
+PLAN = "plan.json"
+NUM_FOLDS = 5
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell that a spreadsheet takes for a formula
+
+Watch = Callable[[str, int], Callable[[Epoch], None]]  # (name of a stage, its epochs at most) -> on_epoch
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a graph comes from, as it was said: a data set or a path, and the options of reading it."""
+
+    name: str
+    root: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_named(self) -> bool:
+        return self.name.lower() in DATASETS
+
+    def load(self) -> Graph:
+        return load(self.name, self.root, **self.options)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training command is going to do; the same plan on the same machine gives the same run.
+
+    `split` is a kind of split, or None for the cross-validation and the fit to all labels of a graph of one's own.
+    """
+
+    source: Source
+    content: str  # hash of the graph
+    recipe: Recipe
+    seed: int = 0
+    split: str | None = "uniform"
+    with_data: bool = False
+    checkpoint_every: int = 50
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+
+    @classmethod
+    def from_dict(cls, plan: Mapping[str, Any]) -> Plan:
+        return cls(**{**plan, "source": Source(**plan["source"]), "recipe": Recipe.from_dict(plan["recipe"])})
+
+
+@dataclass(frozen=True)
+class Results:
+    """The scores of a run and what they are scores of: "test" nodes, "cross-validation", or "none"."""
+
+    protocol: str
+    note: str
+    scores: Scores | None = None
+    folds: tuple[float, ...] = ()  # accuracy of each fold
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model with everything around it. `graph` is raw, with all its labels; `split` says which were given."""
+
+    plan: Plan
+    graph: Graph
+    model: Any
+    run: Run
+    split: Split
+    results: Results
+    folder: Path | None = None
+
+    @property
+    def given(self) -> Tensor:
+        """The nodes whose labels the model was given, [n]."""
+        return self.split.train | self.split.val
+
+
+def make_plan(
+    source: Source,
+    *,
+    method: str | None = None,
+    recipe: str | Path = "default",
+    changes: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    with_data: bool = False,
+    checkpoint_every: int = 50,
+) -> tuple[Plan, Graph]:
+    """Read the graph and settle what is to be done with it.
+
+    Args:
+        method: a key of METHODS; without one that of the recipe, which is "gcn-lpa" unless a file says otherwise.
+        recipe: "default", "paper", "official", or a JSON file with the fields of `Recipe`.
+        changes: fields of the recipe that shall differ.
+        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for one's own graph.
+    """
+    if method is not None and method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    graph = source.load()
+    if Path(recipe).suffix == ".json":
+        settings = Recipe.from_dict(runfolder.read_json(recipe))
+        settings = settings if method is None else settings.replace(method=method)
+    else:
+        ours = recipe_for(str(recipe), graph.name, has_features=graph.x_kind == "given")
+        settings = METHODS[method or "gcn-lpa"].settings(ours)
+    if settings.method not in METHODS:
+        raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
+    if changes:
+        said = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        settings = settings.replace(origin=f"{settings.origin}; with {said}", **changes)
+    kind = split or ("uniform" if source.is_named else None)
+    return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every), graph
+
+
+def train_run(
+    plan: Plan,
+    graph: Graph,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    watch: Watch | None = None,
+) -> TrainedRun:
+    """Do what `plan` says with the graph it was made for; with `out`, keep the result in that run folder.
+
+    Ctrl-C keeps the best so far; the folder can then be resumed.
+
+    Args:
+        resume: go on with the run of the same plan in `out`, if there is one; if it is finished, return it.
+        overwrite: replace the run in `out`; what is there stays until the new run is complete.
+        watch: given the name of each stage and its number of epochs, returns the stage's `on_epoch`.
+    """
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        if resume and (folder / PLAN).exists():
+            if _read_plan(folder) != plan:
+                raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
+        elif resume and (folder / runfolder.MANIFEST).exists():
+            return _finished(folder, plan)
+        else:
+            _claim(folder, overwrite)
+            runfolder.write_json(folder / PLAN, plan.to_dict())
+    trained = _Stages(plan, graph, folder, choose_device(device), threads, watch).run()
+    if folder is not None:
+        save_run(folder, trained)
+        if not trained.run.interrupted:
+            _clear(folder)
+    return trained
+
+
+def resume_run(folder: str | Path, data: str | Path | None = None, **options: Any) -> TrainedRun:
+    """Finish a training that was stopped; a run that is complete is returned as it is.
+
+    Args:
+        data: where the graph is now, if not where it was.
+        options: `device`, `threads` and `watch` of `train_run`.
+    """
+    folder = Path(folder)
+    if not (folder / PLAN).exists():
+        return load_run(folder, data)
+    plan = _read_plan(folder)
+    return train_run(plan, _graph_of(plan, folder, data), folder, resume=True, **options)
+
+
+def save_run(folder: str | Path, trained: TrainedRun) -> None:
+    """Make a run folder of a trained run, entirely or not at all."""
+    plan, run, graph, parts = trained.plan, trained.run, trained.graph, trained.split
+    files = {
+        "recipe.json": runfolder.encode_json(plan.recipe.to_dict()),
+        "model.safetensors": runfolder.encode_tensors(trained.model.state_dict()),
+        "history.jsonl": runfolder.encode_lines(dataclasses.asdict(epoch) for epoch in run.history),
+        "split.json": runfolder.encode_json(_encode_split(parts), indent=None),
+        "scores.json": runfolder.encode_json(dataclasses.asdict(trained.results)),
+        "environment.json": runfolder.encode_json(runfolder.environment()),
+        "data.json": runfolder.encode_json(
+            {
+                **dataclasses.asdict(plan.source),
+                "content": plan.content,
+                "graph": graph.name,
+                "nodes": graph.num_nodes,
+                "edges": graph.num_edges,
+                "stored": plan.with_data,
+            }
+        ),
+        "run.json": runfolder.encode_json(
+            {
+                "method": plan.recipe.method,
+                "seed": run.seed,
+                "split": plan.split,
+                "epochs": len(run.history),
+                "best_epoch": run.best_epoch,
+                "interrupted": run.interrupted,
+                "checkpoint_every": plan.checkpoint_every,
+                "seconds": run.seconds,
+            }
+        ),
+        **(_encode_graph(graph) if plan.with_data else {}),
+    }
+    runfolder.save(folder, files)
+
+
+def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
+    """Read a run folder and the graph it was trained on.
+
+    Args:
+        data: where the graph is now, if not where it was.
+    """
+    files = runfolder.load(folder)
+    plan, run, results = _read_run(files)
+    stored = "graph.safetensors" in files.files and data is None
+    graph = _decode_graph(files) if stored else _graph_of(plan, Path(folder), data)
+    parts = _decode_split(files.json("split.json"), graph.num_nodes)
+    given = parts.train | parts.val
+    model = METHODS[plan.recipe.method].build(plan.recipe, plan.recipe.prepare(graph.reveal(given)), plan.seed)
+    try:
+        model.load_state_dict(files.tensors())
+    except RuntimeError as error:
+        raise ValueError(
+            f"{Path(folder) / 'model.safetensors'} does not fit recipe.json and the graph: {error}"
+        ) from error
+    return TrainedRun(plan, graph, model, run, parts, results, Path(folder))
+
+
+def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
+    """The scores of a run: on its test nodes, computed anew; of one's own data, those of the cross-validation."""
+    files = runfolder.load(folder)
+    results = _read_run(files)[2]
+    if results.protocol != "test":
+        return results
+    trained = load_run(folder, data)
+    found = evaluate(trained.model, trained.graph, trained.split.test, recipe=trained.plan.recipe)
+    return dataclasses.replace(results, scores=found)
+
+
+def edge_table(model: Any, graph: Graph, *, recipe: Recipe) -> Any:
+    """A DataFrame source, target, weight, learned: the weight of the input and a*_ij, the share that the message from
+    source has at target, D*⁻¹A*. Both directions of every edge, and the self-loops; the shares at a target sum to 1.
+    """
+    import pandas
+
+    if not hasattr(model, "transition"):
+        raise ValueError(f"method {recipe.method!r} learns no edge weights that could be listed; gcn-lpa does")
+    prepared = recipe.prepare(graph)
+    with torch.no_grad():
+        learned = model.transition(prepared).values.cpu()
+    names = pandas.Series(list(graph.node_names), dtype=object)
+    return pandas.DataFrame(
+        {
+            "source": names.iloc[prepared.col.cpu().numpy()].to_numpy(),
+            "target": names.iloc[prepared.row.cpu().numpy()].to_numpy(),
+            "weight": prepared.adjacency.values.cpu().numpy(),
+            "learned": learned.numpy(),
+        }
+    )
+
+
+def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
+    """Write a DataFrame as CSV, entirely or not at all.
+
+    Args:
+        excel_safe: put a ' before text that a spreadsheet would run as a formula.
+    """
+    runfolder.write_atomic(path, table_text(table, excel_safe=excel_safe).encode())
+
+
+def table_text(table: Any, *, excel_safe: bool = False) -> str:
+    if excel_safe:
+        table = table.map(
+            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+        )
+    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text
+
+
+class _Stages:
+    """The fits that make up a run: one for a split; for one's own graph the choice, the folds, and the fit to all."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        graph: Graph,
+        folder: Path | None,
+        device: torch.device,
+        threads: int | None,
+        watch: Watch | None,
+    ) -> None:
+        self.plan, self.graph, self.folder = plan, graph, folder
+        self.device, self.threads, self.watch = device, threads, watch
+
+    def run(self) -> TrainedRun:
+        plan = self.plan
+        if plan.split is None:
+            return self.run_own()
+        parts = split(self.graph, seed=plan.seed, kind=plan.split)
+        model, run = self.fit("fit", parts)
+        found = evaluate(model, self.graph, parts.test, recipe=plan.recipe) if parts.test.any() else None
+        note = f"{plan.split} split, seed {plan.seed}: scored on test nodes whose labels were hidden while training"
+        return self.trained(model, run, parts, Results("test" if found else "none", note, found))
+
+    def run_own(self) -> TrainedRun:
+        labeled = self.graph.labeled.cpu()
+        parts = self.choice(labeled)
+        model, run = self.fit("choose", parts)
+        none = Results("none", "interrupted before the cross-validation was complete")
+        if run.interrupted:
+            return self.trained(model, run, parts, none)
+        results = self.cross_validate(labeled)
+        if results is None:
+            return self.trained(model, dataclasses.replace(run, interrupted=True), parts, none)
+        everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
+        refitted, again = self.fit("refit", everything, stop_at=run.best_epoch)
+        if again.interrupted:
+            return self.trained(model, dataclasses.replace(run, interrupted=True), parts, results)
+        return self.trained(refitted, run, everything, results)
+
+    def trained(self, model: Any, run: Run, parts: Split, results: Results) -> TrainedRun:
+        return TrainedRun(self.plan, self.graph, model, run, parts, results, self.folder)
+
+    def choice(self, labeled: Tensor) -> Split:
+        """80 % of the labelled nodes to train and 20 % to choose the epoch."""
+        return split(self.graph.reveal(labeled), (0.8, 0.2, 0.0), self.plan.seed)
+
+    def cross_validate(self, labeled: Tensor) -> Results | None:
+        """Every labelled node scored by a model that was not given its label; None if interrupted."""
+        nodes = np.flatnonzero(labeled.numpy())
+        num_folds = min(NUM_FOLDS, len(nodes))
+        if num_folds < 2:
+            return Results("none", "one labelled node: nothing is left to score")
+        order = np.random.Generator(np.random.PCG64(self.plan.seed)).permutation(nodes)
+        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64)
+        accuracies = []
+        for k in range(num_folds):
+            fold = torch.zeros_like(labeled)
+            fold[torch.from_numpy(order[k::num_folds].copy())] = True
+            model, run = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
+            if run.interrupted:
+                return None
+            pooled[fold] = predict_proba(model, self.graph, recipe=self.plan.recipe)[fold]
+            accuracies.append(scores(self.graph, fold, pooled).accuracy)
+        note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
+        return Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
+
+    def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> tuple[Any, Run]:
+        plan = self.plan
+        return learn(
+            METHODS[plan.recipe.method].build,
+            self.graph,
+            parts.train,
+            parts.val,
+            plan.recipe,
+            seed=plan.seed,
+            device=str(self.device),
+            threads=self.threads,
+            stop_at=stop_at,
+            on_epoch=self.watch(stage, stop_at or num_epochs(plan.recipe)) if self.watch else None,
+            checkpoint=None if self.folder is None else _stage_folder(self.folder, stage),
+            checkpoint_every=plan.checkpoint_every,
+            resume=True,
+        )
+
+
+def _stage_folder(folder: Path, stage: str) -> Path:
+    return folder if stage in ("fit", "choose") else folder / stage
+
+
+def _claim(folder: Path, overwrite: bool) -> None:
+    """Make sure that a new run may be put into a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another place for the run")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not overwrite and os.listdir(folder):
+        state = (
+            "holds an unfinished run: `gcn-lpa resume` goes on with it" if (folder / PLAN).exists() else "is not empty"
+        )
+        raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
+    _clear(folder)
+
+
+def _finished(folder: Path, plan: Plan) -> TrainedRun:
+    trained = load_run(folder)
+    if trained.plan != plan:
+        raise ValueError(f"{folder} holds a finished run with other settings or data; choose another folder")
+    return trained
+
+
+def _clear(folder: Path) -> None:
+    """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
+    for stage in ("refit", *(f"fold-{k + 1}" for k in range(NUM_FOLDS))):
+        runfolder.discard_checkpoint(folder / stage)
+        if (folder / stage).is_dir() and not os.listdir(folder / stage):
+            os.rmdir(folder / stage)
+    runfolder.discard_checkpoint(folder)
+    (folder / PLAN).unlink(missing_ok=True)
+
+
+def _read_plan(folder: Path) -> Plan:
+    try:
+        return Plan.from_dict(runfolder.read_json(folder / PLAN))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{folder / PLAN}: not a plan that this version of gcn-lpa wrote: {error}") from error
+
+
+def _read_run(files: runfolder.RunFolder) -> tuple[Plan, Run, Results]:
+    try:
+        data, facts, found = (files.json(name) for name in ("data.json", "run.json", "scores.json"))
+        recipe = Recipe.from_dict(files.json("recipe.json"))
+        plan = Plan(
+            Source(data["name"], data["root"], data["options"]),
+            data["content"],
+            recipe,
+            facts["seed"],
+            facts["split"],
+            data["stored"],
+            facts["checkpoint_every"],
+        )
+        history = tuple(Epoch(**epoch) for epoch in files.lines("history.jsonl"))
+        run = Run(recipe, facts["seed"], history, facts["best_epoch"], facts["interrupted"])
+        results = Results(found["protocol"], found["note"], _decode_scores(found["scores"]), tuple(found["folds"]))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{files.folder}: not a run that this version of gcn-lpa wrote: {error!r}") from error
+    if recipe.method not in METHODS:
+        raise ValueError(f"{files.folder}: unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    return plan, run, results
+
+
+def _decode_scores(found: Mapping[str, Any] | None) -> Scores | None:
+    if found is None:
+        return None
+    return Scores(**{**found, "per_class": {name: ClassScores(**row) for name, row in found["per_class"].items()}})
+
+
+def _graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
+    """The graph of a run from its source, or from `data`; it must be the one the run was trained on."""
+    source = plan.source if data is None else dataclasses.replace(plan.source, name=str(data))
+    try:
+        graph = source.load()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"the graph of {folder} cannot be read from {source.name!r} ({error}); say where it is with --data PATH"
+        ) from error
+    if (content := graph.content_hash(64)) != plan.content:
+        raise ValueError(
+            f"{source.name!r} is not the graph {folder} was trained on (content {content[:10]}…, not "
+            f"{plan.content[:10]}…); say where that one is with --data PATH"
+        )
+    return graph
+
+
+def _encode_split(parts: Split) -> dict[str, Any]:
+    masks = {"train": parts.train, "val": parts.val, "test": parts.test}
+    nodes = {name: mask.nonzero().squeeze(1).tolist() for name, mask in masks.items()}
+    return {"kind": parts.kind, "seed": parts.seed, "hash": parts.hash, **nodes}
+
+
+def _decode_split(parts: Mapping[str, Any], num_nodes: int) -> Split:
+    masks = torch.zeros((3, num_nodes), dtype=torch.bool)
+    for mask, name in zip(masks, ("train", "val", "test"), strict=True):
+        mask[torch.tensor(parts[name], dtype=torch.int64)] = True
+    return Split(masks[0], masks[1], masks[2], parts["kind"], parts["seed"])
+
+
+def _encode_graph(graph: Graph) -> dict[str, bytes]:
+    """The files that hold a graph; only ids that are text or numbers can be kept in one."""
+    names = None if isinstance(graph.node_names, range) else list(graph.node_names)
+    if odd := [name for name in names or () if type(name) not in (str, int, float)]:
+        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    tensors = {"y": graph.y}
+    for name, matrix in (("adjacency", graph.adjacency), ("x", graph.x)):
+        if isinstance(matrix, SparseMatrix):
+            tensors[f"{name}.rowptr"], tensors[f"{name}.col"] = matrix.pattern.rows.rowptr, matrix.pattern.col
+            tensors[f"{name}.values"] = matrix.values
+        else:
+            tensors[name] = matrix
+    facts = {
+        "name": graph.name,
+        "directed": graph.directed,
+        "x_kind": graph.x_kind,
+        "num_features": graph.num_features,
+        "class_names": graph.class_names,
+        "node_names": names,
+        "notes": graph.notes,
+        "public": None if graph.public is None else _encode_split(graph.public),
+    }
+    return {
+        "graph.safetensors": runfolder.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
+        "graph.json": runfolder.encode_json(facts, indent=None),
+    }
+
+
+def _decode_graph(files: runfolder.RunFolder) -> Graph:
+    tensors, facts = files.tensors("graph.safetensors"), files.json("graph.json")
+    n = len(tensors["y"])
+
+    def matrix(name: str, width: int) -> Tensor | SparseMatrix:
+        if name in tensors:
+            return tensors[name]
+        pattern = Pattern(tensors[f"{name}.rowptr"], tensors[f"{name}.col"], (n, width))
+        return SparseMatrix(pattern, tensors[f"{name}.values"])
+
+    adjacency = matrix("adjacency", n)
+    assert isinstance(adjacency, SparseMatrix)
+    return Graph(
+        adjacency,
+        matrix("x", facts["num_features"]),
+        tensors["y"],
+        tuple(facts["class_names"]),
+        range(n) if facts["node_names"] is None else facts["node_names"],
+        facts["name"],
+        facts["directed"],
+        tuple(facts["notes"]),
+        facts["x_kind"],
+        None if facts["public"] is None else _decode_split(facts["public"], n),
+    )
