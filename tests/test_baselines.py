@@ -1,0 +1,385 @@
+"""Every baseline against the package it comes from, a dense twin or a closed form; and one contract for all."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gcn_lpa import baselines
+from gcn_lpa.baselines import METHODS, AdaptiveLPA, correct_and_smooth, reconstruction_error
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import PAPER, Recipe
+from gcn_lpa.runfolder import decode_tensors, encode_tensors
+from gcn_lpa.sparse import Key, SparseMatrix, random_share
+from gcn_lpa.train import fit, predict_proba
+
+ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
+
+
+@pytest.fixture
+def ragged():
+    """Two triangles joined by 2-3 with labels 0, 0, 1, 1; 6-7 apart; 8 alone; class "c" has no member in 0, 1, 3, 4."""
+    edges = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5), (3, 5), (6, 7)]
+    x = np.random.default_rng(0).integers(0, 2, (9, 6)).astype(np.float32)
+    x[8] = 0
+    return Graph.from_edges(edges, x=x, y=[0, 0, 1, 1, 1, 0, 2, 2, 0], class_names=["a", "b", "c"], num_nodes=9)
+
+
+def sparse_twin(graph):
+    """The same graph with its features stored as a sparse matrix."""
+    import scipy.sparse
+
+    return dataclasses.replace(graph, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(graph.x.numpy())))
+
+
+def build(name, graph, seed=0, **changes):
+    """An untrained model and its prepared graph."""
+    if METHODS[name].needs == "pyg":
+        pytest.importorskip("torch_geometric")
+    recipe = METHODS[name].settings().replace(**changes)
+    prepared = recipe.prepare(graph)
+    return METHODS[name].build(recipe, prepared, seed), prepared
+
+
+def trained(name, graph, nodes, **changes):
+    """A model after a few epochs on the labels of `nodes`, and its prepared graph."""
+    model, prepared = build(name, graph, **{**ROUGH, **changes})
+    train = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, torch.tensor(nodes), True)
+    fit(model, prepared.reveal(train), train, torch.zeros_like(train), model.recipe)
+    return model, prepared
+
+
+def dense(graph):
+    return graph.adjacency.to_dense().double()
+
+
+def test_the_paper_s_baselines_and_the_rivals_are_there():
+    paper = {"mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa"}
+    assert paper | {"gcn-same", "appnp", "correct-and-smooth", "label-input"} <= set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recipe_names_its_method_and_where_it_comes_from(name):
+    recipe = METHODS[name].settings(PAPER["cora"])
+    assert (METHODS[name].name, recipe.method) == (name, name)
+    assert recipe.origin and METHODS[name].note
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+
+
+def test_gcn_same_differs_from_gcn_lpa_in_its_edges_alone():
+    ours, same = (METHODS[name].settings(PAPER["cora"]).to_dict() for name in ("gcn-lpa", "gcn-same"))
+    different = {field for field in ours if ours[field] != same[field]}
+    assert different == {"method", "edges", "lpa_weight"}
+
+
+def test_gcn_equals_that_of_pyg(tiny):
+    conv = pytest.importorskip("torch_geometric.nn").GCNConv
+    model, graph = build("gcn", tiny)
+    layers = [conv(*weight.shape, bias=False) for weight in model.weights]
+    for layer, weight in zip(layers, model.weights, strict=True):
+        layer.lin.weight.data = weight.data.T
+    index, weights = torch.stack([tiny.col, tiny.row]).long(), tiny.adjacency.values
+    twin = layers[1](layers[0](graph.x, index, weights).relu(), index, weights)
+    assert torch.allclose(model(graph), twin, rtol=0, atol=1e-6)
+
+
+def test_fixed_edges_and_no_lpa_are_a_plain_row_normalised_gcn(tiny):
+    recipe = METHODS["gcn-same"].settings(PAPER["cora"]).replace(dropout=0.0)
+    graph = recipe.prepare(tiny)
+    model, nodes = GCNLPA(recipe, graph), torch.tensor([0, 2, 3])
+    loss = model.loss(graph, nodes, Key(0))
+    loss.total.backward()
+    walk = graph.adjacency.to_dense() / graph.adjacency.to_dense().sum(dim=1, keepdim=True)
+    weights = [weight.detach().clone().requires_grad_() for weight in model.weights]
+    x = graph.x
+    for k, weight in enumerate(weights):
+        x = walk @ x @ weight if k == len(weights) - 1 else (walk @ x @ weight).relu()
+    twin = F.cross_entropy(x[nodes], graph.y[nodes])
+    twin.backward()
+    assert torch.allclose(model(graph), x, atol=1e-6)
+    assert torch.allclose(loss.total, twin, atol=1e-6)
+    for ours, theirs in zip(model.weights, weights, strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-6)
+
+
+def test_lpa_sums_the_walks_that_end_at_a_label(karate):
+    """Lemma 2: Y_U = Σ_{j<k} P_UU^j P_UL Y_L."""
+    labeled, steps = [0, 5, 33], 20
+    model, graph = trained("lpa", karate, labeled, propagation_steps=steps)
+    walk = dense(graph) / dense(graph).sum(dim=1, keepdim=True)
+    free = [i for i in range(34) if i not in labeled]
+    inner, outer = walk[free][:, free], walk[free][:, labeled] @ F.one_hot(karate.y[labeled], 2).double()
+    mass = sum(torch.linalg.matrix_power(inner, j) @ outer for j in range(steps))
+    assert torch.allclose(predict_proba(model, graph)[free], mass / mass.sum(dim=1, keepdim=True), atol=1e-5)
+    assert predict_proba(model, graph)[labeled].argmax(dim=1).tolist() == karate.y[labeled].tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("lpa")])
+def test_a_node_no_label_reaches_gets_the_shares_of_the_labels(ragged, name):
+    model, graph = trained(name, ragged, [0, 1, 3])
+    lost = predict_proba(model, graph)[[6, 7, 8]]
+    assert torch.allclose(lost, torch.tensor([[2 / 3, 1 / 3, 0]], dtype=torch.float64).expand(3, 3), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("name", ["lr", "mlp"])
+@pytest.mark.parametrize("nodes", [[0, 1, 3, 4], [0, 1, 2, 3, 4, 6, 7]])
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+def test_scikit_learn_s_own_probabilities(ragged, name, nodes, stored):
+    graph = sparse_twin(ragged) if stored == "sparse" else ragged
+    model, prepared = trained(name, graph, nodes)
+    x, y = ragged.x.numpy(), ragged.y[nodes].numpy()
+    twin = baselines.FeaturesOnly(model.recipe, ragged, 0, hidden=model.hidden).estimator()
+    twin.fit(x[nodes], y)
+    ours = predict_proba(model, prepared).numpy()
+    np.testing.assert_allclose(ours[:, twin.classes_], twin.predict_proba(x), atol=1e-5)
+    assert (np.delete(ours, twin.classes_, axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+def test_gat_equals_a_stack_of_pyg_s_layers(ragged, stored):
+    conv = pytest.importorskip("torch_geometric.nn").GATConv
+    model, graph = build("gat", sparse_twin(ragged) if stored == "sparse" else ragged)
+    first, second = conv(6, 8, heads=8), conv(64, 3, heads=1)
+    first.load_state_dict({**model.convs[0].state_dict(), "lin.weight": model.project.weight})
+    second.load_state_dict(model.convs[1].state_dict())
+    index = torch.stack([ragged.col, ragged.row]).long()  # they add the self-loops
+    x = model.recipe.prepare(ragged).x
+    assert torch.allclose(model(graph), second(F.elu(first(x, index)), index), atol=1e-6)
+
+
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+def test_graphsage_equals_a_stack_of_pyg_s_layers(ragged, stored):
+    conv = pytest.importorskip("torch_geometric.nn").SAGEConv
+    model, graph = build("graphsage", sparse_twin(ragged) if stored == "sparse" else ragged)
+    first, second = conv(6, 128), conv(128, 3)
+    first.load_state_dict(model.convs[0].state_dict())
+    second.load_state_dict(model.convs[1].state_dict())
+    index = torch.stack([graph.col, graph.row]).long()
+    x = model.recipe.prepare(ragged).x
+    assert torch.allclose(model(graph), second(first(x, index).relu(), index), atol=1e-6)
+
+
+def test_jk_net_equals_pyg_s_jumping_knowledge(ragged):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    model, graph = build("jk-net", ragged)
+    index, x, outputs = torch.stack([ragged.col, ragged.row]).long(), graph.x, []
+    for weight in model.weights:
+        conv = pyg.GCNConv(*weight.shape, bias=False)
+        conv.lin.weight.data = weight.data.T
+        x = conv(x, index).relu()
+        outputs.append(x)
+    assert torch.allclose(model(graph), pyg.JumpingKnowledge("cat")(outputs) @ model.join + model.bias, atol=1e-6)
+
+
+def test_appnp_equals_that_of_pyg(ragged):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    model, graph = build("appnp", ragged, propagation_steps=7, teleport=0.3)
+    (w1, w2), (b1, b2) = model.layers.weights, model.layers.biases
+    start = (graph.x @ w1 + b1).relu() @ w2 + b2
+    index = torch.stack([ragged.col, ragged.row]).long()
+    assert torch.allclose(model(graph), pyg.APPNP(K=7, alpha=0.3)(start, index), atol=1e-6)
+
+
+def test_correct_and_smooth_equals_a_dense_transcription(ragged):
+    """E ← α S E + (1 - α) E₀, Z + σ E / ‖E‖₁, then the same walk from the training labels and the corrected rest."""
+    model, graph = build("correct-and-smooth", ragged, propagation_steps=6, teleport=0.25)
+    nodes = torch.tensor([0, 1, 3, 4])
+    model.loss(graph, nodes, Key(0))
+    (w1, w2), (b1, b2) = model.layers.weights, model.layers.biases
+    a = dense(graph)
+    scale = a.sum(dim=1).rsqrt()
+    smoothing = scale[:, None] * a * scale
+    guess = F.softmax((graph.x @ w1 + b1).relu() @ w2 + b2, dim=1).double()
+    error = torch.zeros_like(guess)
+    error[nodes] = F.one_hot(ragged.y[nodes], 3) - guess[nodes]
+    spread = error
+    for _ in range(6):
+        spread = (0.75 * smoothing @ spread + 0.25 * error).clamp(-1, 1)
+    size = spread.abs().sum(dim=1)
+    corrected = guess.clone()
+    near = size > 0
+    corrected[near] += (error.abs().sum() / 4 / size[near])[:, None] * spread[near]
+    corrected[nodes] = F.one_hot(ragged.y[nodes], 3).double()
+    smooth = corrected
+    for _ in range(6):
+        smooth = (0.75 * smoothing @ smooth + 0.25 * corrected).clamp(0, 1)
+    assert torch.allclose(model(graph).exp().double(), smooth / smooth.sum(dim=1, keepdim=True), atol=1e-6)
+
+
+def test_correct_and_smooth_equals_that_of_pyg(karate):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    recipe = METHODS["correct-and-smooth"].settings()
+    graph, nodes = recipe.prepare(karate), torch.tensor([0, 1, 2, 33])
+    guess = F.softmax(torch.randn(34, 2, generator=torch.Generator().manual_seed(0)), dim=1)
+    known = torch.zeros(34, 2).index_copy(0, nodes, F.one_hot(karate.y[nodes], 2).float())
+    twin = pyg.CorrectAndSmooth(50, 0.8, 50, 0.8)(
+        guess, karate.y[nodes], nodes, torch.stack([graph.col, graph.row]).long()
+    )
+    ours = correct_and_smooth(graph.adjacency.symmetric_normalized(), guess, known, recipe).exp()
+    assert torch.allclose(ours, twin / twin.sum(dim=1, keepdim=True), atol=1e-5)
+
+
+def test_label_input_scores_a_node_only_where_its_label_is_hidden(ragged):
+    """Flipping the label of a scored node moves the loss by the change of its own cross-entropy and nothing else."""
+    model, graph = build("label-input", ragged, dropout=0.0)
+    nodes, key = torch.arange(6), Key(3)
+    shows = random_share(nodes, model.recipe.label_rate, key, baselines.SEED_LAYER)
+    hidden = int((~shows).nonzero()[0])
+    assert shows.any()
+    before = model.loss(graph, nodes, key).gcn
+    flipped = graph.y.clone()
+    flipped[hidden] = 2
+    after = model.loss(dataclasses.replace(graph, y=flipped), nodes, key).gcn
+    labels = F.one_hot(graph.y, 3).float() * torch.zeros(9, 1).index_copy(0, nodes, shows.float().unsqueeze(1))
+    logits = model.logits(graph, labels, None)[hidden : hidden + 1]
+    change = F.cross_entropy(logits, torch.tensor([2])) - F.cross_entropy(logits, graph.y[hidden : hidden + 1])
+    assert torch.allclose(after - before, change / (~shows).sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+@pytest.mark.parametrize("block", [1, 20, 10_000])
+def test_the_reconstruction_error_equals_a_dense_one_and_so_does_its_gradient(ragged, monkeypatch, stored, block):
+    monkeypatch.setattr(baselines, "BLOCK", block)
+    graph = sparse_twin(ragged) if stored == "sparse" else ragged
+    values = torch.linspace(0.1, 0.9, graph.pattern.num_entries).requires_grad_()
+    error = reconstruction_error(graph.adjacency.with_values(values), graph.x)
+    twin_values = values.detach().clone().requires_grad_()
+    weights = torch.zeros(9, 9).index_put((graph.row.long(), graph.col.long()), twin_values)
+    twin = (ragged.x - weights @ ragged.x).square().sum() / ragged.x.square().sum()
+    assert torch.allclose(error, twin, atol=1e-6)
+    error.backward()
+    twin.backward()
+    assert torch.allclose(values.grad, twin_values.grad, atol=1e-6)
+
+
+def planted(mixture):
+    """Node 0 lies between its neighbours 1, 2, 3, which are the corners of a simplex."""
+    x = np.vstack([mixture, np.eye(3)]).astype(np.float32)
+    return Graph.from_edges([(0, 1), (0, 2), (0, 3)], x=x, y=[0, 0, 1, 1])
+
+
+def learned_row(name, graph, **changes):
+    model, prepared = trained(name, graph, [1, 2], features="raw", epochs=400, lr=0.05, **changes)
+    scores = model.scores(prepared)
+    return scores.with_values(scores.values.exp()).to_dense()[0, 1:].detach()
+
+
+def test_reconstruction_finds_the_weights_a_node_was_mixed_with():
+    row = learned_row("lpa-reconstruction", planted([0.5, 0.3, 0.2]))
+    assert torch.allclose(row / row.sum(), torch.tensor([0.5, 0.3, 0.2]), atol=1e-3)
+
+
+def test_sparsity_is_the_lasso_of_the_neighbours():
+    """On orthonormal neighbours, ‖x - Σ a_j x_j‖² + s' Σ a_j has its minimum at a_j = max(0, ⟨x, x_j⟩ - s'/2)."""
+    graph, sparsity = planted([0.5, 0.3, 0.05]), 0.02
+    strength = sparsity / graph.num_nodes * float(graph.x.square().sum())  # s' for the error ‖·‖² / ‖X‖²
+    row = learned_row("lpa-sparse", graph, edge_sparsity=sparsity)
+    expected = (torch.tensor([0.5, 0.3, 0.05]) - strength / 2).clamp_min(0)
+    assert torch.allclose(row, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["lpa-learned", "lpa-leave-one-out", "lpa-gaussian"])
+def test_label_criteria_strengthen_edges_inside_a_class(two_cliques, name):
+    model, graph = trained(name, two_cliques, [0, 1, 3, 4, 6, 7], epochs=50, edges="free", self_loops=True)
+    weights = model.scores(graph).row_softmax().to_dense()
+    assert weights[3, :3].sum() > 5 * weights[3, 4]
+
+
+@pytest.mark.parametrize("name", METHODS)
+class TestContract:
+    """What holds for every method, on a graph with lost and isolated nodes and a class that nothing teaches."""
+
+    nodes = (0, 1, 3, 4)
+
+    def test_rows_are_distributions_the_same_for_sparse_and_dense_features(self, ragged, name):
+        model, graph = trained(name, ragged, self.nodes)
+        probabilities = predict_proba(model, graph)
+        assert probabilities.shape == (9, 3)
+        assert torch.allclose(probabilities.sum(dim=1), torch.ones(9, dtype=torch.float64))
+        assert (probabilities >= 0).all()
+        assert torch.isfinite(model(graph)).all()
+        assert torch.allclose(probabilities, predict_proba(*trained(name, sparse_twin(ragged), self.nodes)), atol=1e-4)
+
+    def test_one_class_is_certain(self, ragged, name):
+        graph = dataclasses.replace(ragged, y=torch.zeros(9, dtype=torch.int64), class_names=("a",))
+        model, prepared = trained(name, graph, self.nodes)
+        assert predict_proba(model, prepared).tolist() == [[1.0]] * 9
+
+    def test_a_saved_state_predicts_the_same(self, ragged, name):
+        model, graph = trained(name, sparse_twin(ragged), self.nodes)
+        other = METHODS[name].build(model.recipe, graph, 99)
+        assert not torch.equal(other(graph), model(graph))
+        other.load_state_dict(decode_tensors(encode_tensors(model.state_dict())))
+        assert torch.equal(other(graph), model(graph))
+
+    def test_only_the_labels_of_the_training_nodes_are_read(self, ragged, name):
+        graph = sparse_twin(ragged)
+        other = graph.y.clone()
+        other[[2, 5, 6, 7, 8]] = torch.tensor([0, 1, -1, 0, 2])
+        results = []
+        for y in (graph.y, other):
+            model, prepared = build(name, dataclasses.replace(graph, y=y), **ROUGH)
+            if hasattr(model, "fit_directly"):
+                model.fit_directly(prepared, torch.tensor(self.nodes))
+            else:
+                model.loss(prepared, torch.tensor(self.nodes), Key(0, 1)).total.backward()
+            results.append([*model.state_dict().values(), *(p.grad for p in model.parameters()), model(prepared)])
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+
+    def test_the_same_seed_gives_the_same_bits(self, ragged, name):
+        before = torch.random.get_rng_state()
+        first, second = (trained(name, sparse_twin(ragged), self.nodes)[0].state_dict() for _ in range(2))
+        assert all(torch.equal(first[key], second[key]) for key in first)
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["gat", "graphsage", "jk-net", "appnp", "label-input", "correct-and-smooth"])
+def test_dropout_changes_with_the_step_and_is_absent_without_a_key(karate, name):
+    model, graph = build(name, karate, dropout=0.5)
+    nodes = torch.arange(0, 34, 3)
+    losses = [float(model.loss(graph, nodes, Key(0, step)).gcn.detach()) for step in (1, 2, 1)]
+    assert losses[0] == losses[2] != losses[1]
+    assert torch.equal(model(graph), model(graph))
+
+
+def test_attention_is_dropped_too(karate):
+    """With nothing but the attention left to drop, two steps of GAT still differ."""
+    model, graph = build("gat", karate, dropout=0.6)
+    model.recipe = model.recipe.replace(dropout=0.0)
+    first, again, second = (model(graph, Key(0, step)) for step in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["gat", "graphsage"])
+def test_without_pyg_the_error_names_its_pip_line(karate, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    recipe = METHODS[name].settings()
+    with pytest.raises(ImportError, match=rf'{name}.*pip install "gcn-lpa\[pyg\]"'):
+        METHODS[name].build(recipe, recipe.prepare(karate), 0)
+
+
+def test_a_model_that_keeps_labels_refuses_a_larger_graph(karate, tiny):
+    model, _ = trained("lpa", tiny, [0, 2])
+    with pytest.raises(ValueError, match="the 5 nodes it was trained on, but the graph has 34"):
+        model(karate)
+
+
+def test_a_perceptron_never_looks_at_an_edge(ragged):
+    lonely = dataclasses.replace(ragged, adjacency=SparseMatrix.identity(9))
+    results = [trained(name, graph, [0, 1, 3, 4])[0](graph) for name in ("lr", "mlp") for graph in (ragged, lonely)]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[2], results[3])
+
+
+def test_adaptive_lpa_has_edges_to_learn_and_no_w(ragged):
+    model, _ = build("lpa-gaussian", ragged)
+    assert isinstance(model, AdaptiveLPA)
+    assert len(model.edge_parameters()) == 1
+    assert model.weight_parameters() == []
