@@ -14,6 +14,14 @@ from hypothesis import settings
 from gcn_lpa.data import load
 from gcn_lpa.graph import Graph
 
+# In a process of its own: the highest memory so far, in megabytes. Not ru_maxrss, which on Linux survives the exec and
+# so would start at the peak of pytest itself.
+PEAK_MEGABYTES = """
+def peak_megabytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+"""
+
 settings.register_profile("gcn_lpa", deadline=None, derandomize=True, max_examples=50)  # a run repeats the last one
 settings.load_profile("gcn_lpa")
 
@@ -37,6 +45,14 @@ def two_cliques():
     """Nodes 0..3 all joined, nodes 4..7 all joined, one edge 3-4 between; each clique is a class."""
     pairs = [(i, j) for start in (0, 4) for i in range(start, start + 4) for j in range(i + 1, start + 4)]
     return Graph.from_edges([*pairs, (3, 4)], y=[0, 0, 0, 0, 1, 1, 1, 1], name="two_cliques")
+
+
+@pytest.fixture
+def peak_megabytes():
+    """Source of a function `peak_megabytes()` for a script that measures itself."""
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("peak memory is read from /proc, which this system lacks")
+    return PEAK_MEGABYTES
 
 
 @pytest.fixture(scope="session")
