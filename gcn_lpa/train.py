@@ -537,13 +537,13 @@ class _Training:
         """Take one step; refuse what is not a number."""
         start = time.perf_counter()
         total, gcn, lpa, *judged = advance().tolist()
-        epoch = len(self.history) + 1
+        epoch, recipe = len(self.history) + 1, self.recipe
+        accuracy, cost = (judged[0] / len(self.judges), judged[1]) if judged else (None, None)
         if not all(map(math.isfinite, (total, gcn, lpa, *judged))):
             raise ValueError(
-                f"training diverged: the loss is {total:g} at epoch {epoch} with lr = {self.recipe.lr:g} "
-                f"and features = {self.recipe.features!r}; try lr = {self.recipe.lr / 10:g}, or features = 'l2'"
+                f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the loss "
+                f"is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}, or features = 'l2'"
             )
-        accuracy, cost = (judged[0] / len(self.judges), judged[1]) if judged else (None, None)
         return Epoch(epoch, total, gcn, lpa, accuracy, cost, time.perf_counter() - start)
 
     def is_patience_over(self, phase: Phase) -> bool:

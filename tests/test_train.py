@@ -1,0 +1,515 @@
+"""Training: the loop against one written out, the choice of the epoch, what is saved on the way, and the scores."""
+
+import dataclasses
+import errno
+import math
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gcn_lpa import runfolder
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.sparse import Key
+from gcn_lpa.train import (
+    PHASES,
+    Best,
+    ClassScores,
+    Epoch,
+    MLflowLogger,
+    TensorBoardLogger,
+    _Step,
+    choose_device,
+    evaluate,
+    fit,
+    learn,
+    node_status,
+    num_epochs,
+    num_threads,
+    predict_proba,
+    predictions,
+    scores,
+)
+
+RECIPE = Recipe(hidden=8, epochs=12, edge_rank=4, dropout=0.5, lr=0.05)
+TWO_STEP = RECIPE.replace(training="two_step", epochs=6)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """A small block model and its split."""
+    graph = load("sbm", n=40, classes=3, features=5, degree=4.0, noise=1.0)
+    return graph, split(graph, seed=1)
+
+
+def prepared(world, recipe=RECIPE):
+    graph, parts = world
+    return recipe.prepare(graph.reveal(parts.train | parts.val))
+
+
+def fitted(world, recipe=RECIPE, *, seed=0, val=True, **options):
+    parts = world[1]
+    model = GCNLPA(recipe, prepared(world, recipe), seed)
+    chosen = parts.val if val else torch.zeros_like(parts.val)
+    return model, fit(model, prepared(world, recipe), parts.train, chosen, recipe, seed=seed, **options)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def without_time(history):
+    return [dataclasses.replace(epoch, seconds=0.0) for epoch in history]
+
+
+def walk_by_hand(world, recipe, objective, parameters, epochs, *, model=None, first=1):
+    """The loop of `fit` written out: plain Adam, and ½ l2 ‖·‖² spelled in the loss."""
+    graph, parts = prepared(world, recipe), world[1]
+    model = model or GCNLPA(recipe, graph, 0)
+    nodes = parts.train.nonzero().squeeze(1)
+    optimizer = torch.optim.Adam(parameters(model), lr=recipe.lr)
+    for epoch in range(first, first + epochs):
+        optimizer.zero_grad()
+        cost = objective(model.loss(graph, nodes, Key(0, epoch)))
+        cost = cost + recipe.l2 / 2 * sum(p.square().sum() for p in model.weight_parameters())
+        cost = cost + recipe.l2_edges / 2 * sum(p.square().sum() for p in model.edge_parameters())
+        cost.backward()
+        optimizer.step()
+    return model
+
+
+def assert_close(one, other):
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(tensor, weights(other)[name], rtol=1e-4, atol=1e-5)
+
+
+def test_fit_is_adam_on_the_loss_with_half_the_squares_of_the_weights(world):
+    recipe = RECIPE.replace(l2=0.05, l2_edges=0.02, epochs=5)
+    model, _ = fitted(world, recipe, val=False)
+    by_hand = walk_by_hand(world, recipe, lambda loss: loss.total, lambda m: m.parameters(), 5)
+    assert_close(model, by_hand)
+    assert not same(weights(model), weights(GCNLPA(recipe, prepared(world), 0)))
+
+
+def test_two_steps_are_the_edges_on_the_lpa_loss_and_then_w_on_the_gcn_loss(world):
+    recipe = TWO_STEP.replace(l2=0.0)
+    middle = {}
+    model = GCNLPA(recipe, prepared(world), 0)
+    start = weights(model)
+
+    def note(epoch):
+        if epoch.epoch == recipe.epochs:
+            middle.update(weights(model))
+
+    parts = world[1]
+    none = torch.zeros_like(parts.val)
+    fit(model, prepared(world), parts.train, none, recipe, on_epoch=note)
+    edges = {name for name in start if name.startswith("edges.")}
+    assert {name for name in start if not torch.equal(start[name], middle[name])} == edges
+    assert {name for name in start if not torch.equal(middle[name], weights(model)[name])} == start.keys() - edges
+
+    by_hand = walk_by_hand(world, recipe, lambda loss: loss.lpa, lambda m: m.edge_parameters(), 6)
+    by_hand = walk_by_hand(
+        world, recipe, lambda loss: loss.gcn, lambda m: m.weight_parameters(), 6, model=by_hand, first=7
+    )
+    assert_close(model, by_hand)
+
+
+@pytest.mark.parametrize("changes", [{"edges": "fixed"}, {"lpa_weight": 0.0}, {"lpa_iterations": 0}])
+def test_two_steps_without_a_loss_for_the_edges_are_refused(world, changes):
+    with pytest.raises(
+        ValueError, match="needs an edge form that learns, and lpa_weight, lpa_iterations and lpa_ratio"
+    ):
+        fitted(world, TWO_STEP.replace(**changes))
+
+
+@pytest.mark.parametrize(("rule", "epoch"), [("first_best", 2), ("last_best", 3), ("loss", 4)])
+def test_each_rule_chooses_its_epoch(rule, epoch):
+    model = nn.Linear(1, 1)
+    best = Best(rule)
+    for k, (accuracy, cost) in enumerate([(0.5, 0.9), (0.7, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.65)], start=1):
+        nn.init.constant_(model.weight, k)
+        best = best.after(Epoch(k, 1.0, 1.0, 0.0, accuracy, cost, 0.0), model)
+    assert (best.epoch, best.state["weight"].item()) == (epoch, epoch)
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, TWO_STEP, RECIPE.replace(select="last_best")], ids=lambda r: r.training)
+def test_the_model_ends_with_the_weights_of_its_best_epoch(world, recipe):
+    model, run = fitted(world, recipe)
+    judged = [epoch for epoch in run.history if epoch.val_accuracy is not None]
+    assert run.best.val_accuracy == max(epoch.val_accuracy for epoch in judged)
+    assert run.best_epoch < len(run.history) == num_epochs(recipe)
+    until_then, _ = fitted(world, recipe, val=False, stop_at=run.best_epoch)
+    assert same(weights(model), weights(until_then))
+    correct = predict_proba(model, prepared(world)).argmax(dim=1) == world[0].y
+    assert run.best.val_accuracy == correct[world[1].val].double().mean().item()
+
+
+def test_patience_stops_after_so_many_epochs_without_a_better_one(world):
+    recipe = RECIPE.replace(epochs=100, patience=7)
+    _, whole = fitted(world, recipe.replace(patience=0))
+    _, run = fitted(world, recipe)
+    assert len(run.history) == run.best_epoch + 7 < 100
+    assert without_time(run.history) == without_time(whole.history)[: len(run.history)]
+
+
+def test_the_seed_decides_the_weights(world):
+    first, again, other = (weights(fitted(world, seed=seed)[0]) for seed in (3, 3, 4))
+    assert same(first, again)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_without_validation_nodes_the_last_epoch_is_kept(world):
+    _, run = fitted(world, val=False)
+    assert run.best_epoch == len(run.history) == RECIPE.epochs
+    assert {(epoch.val_accuracy, epoch.val_loss) for epoch in run.history} == {(None, None)}
+
+
+def test_ctrl_c_keeps_the_best_so_far(world):
+    def stop(epoch):
+        if epoch.epoch == 5:
+            raise KeyboardInterrupt
+
+    model, run = fitted(world, on_epoch=stop)
+    until_then, short = fitted(world, stop_at=5)
+    assert run.interrupted
+    assert not short.interrupted
+    assert (run.best_epoch, len(run.history)) == (short.best_epoch, 5)
+    assert same(weights(model), weights(until_then))
+
+
+def test_ctrl_c_before_the_first_epoch_is_not_swallowed(world, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GCNLPA, "loss", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(world)
+
+
+def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monkeypatch):
+    until_then, short = fitted(world, stop_at=6)
+    real = GCNLPA.loss
+
+    def breaks_at_seven(self, graph, nodes, key):
+        loss = real(self, graph, nodes, key)
+        return loss._replace(gcn=loss.gcn * (math.nan if int(key.step) == 7 else 1))
+
+    monkeypatch.setattr(GCNLPA, "loss", breaks_at_seven)
+    parts = world[1]
+    model = GCNLPA(RECIPE, prepared(world), 0)
+    with pytest.raises(ValueError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005"):
+        fit(model, prepared(world), parts.train, parts.val, RECIPE)
+    assert same(weights(model), weights(until_then))
+    assert short.best_epoch <= 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda train, val: (train & False, val), "no node to train on"),
+        (lambda train, val: (train, train), "in more than one of train, val and test"),
+        (lambda train, val: (~val, val), r"\d+ nodes of train have no label, the first is node \d+"),
+        (lambda train, val: (train, ~train), r"\d+ nodes of val have no label"),
+        (lambda train, val: (train.long(), val), "boolean mask"),
+    ],
+)
+def test_masks_are_checked_at_the_door(world, change, message):
+    parts = world[1]
+    with pytest.raises(ValueError, match=message):
+        fit(GCNLPA(RECIPE, prepared(world)), prepared(world), *change(parts.train, parts.val), RECIPE)
+
+
+def test_learn_shows_the_model_no_label_beyond_train_and_val(world):
+    graph, parts = world
+    shown = []
+
+    def build(recipe, hidden, seed):
+        shown.append(hidden.y)
+        return GCNLPA(recipe, hidden, seed)
+
+    model, _ = learn(build, graph, parts.train, parts.val, RECIPE, seed=5, device="cpu")
+    given = parts.train | parts.val
+    assert torch.equal(shown[0], torch.where(given, graph.y, -1))
+    assert same(weights(model), weights(fitted(world, seed=5)[0]))
+
+
+class Majority(nn.Module):
+    """Learns at once: every node gets the most frequent class of the training nodes."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.register_buffer("counts", torch.zeros(num_classes))
+
+    def fit_directly(self, graph, nodes):
+        self.counts.copy_(torch.bincount(graph.y[nodes], minlength=len(self.counts)))
+
+    def forward(self, graph):
+        return self.counts.log().expand(graph.num_nodes, -1)
+
+
+def test_a_model_without_steps_is_fitted_at_once(two_cliques):
+    train = torch.tensor([1, 1, 1, 0, 1, 0, 0, 0], dtype=torch.bool)
+    val = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0], dtype=torch.bool)
+    model = Majority(2)
+    run = fit(model, two_cliques, train, val, RECIPE)
+    assert (run.best_epoch, len(run.history), run.best.val_accuracy) == (1, 1, 1 / 3)
+    assert run.best.val_loss == pytest.approx(-(math.log(3 / 4) + 2 * math.log(1 / 4)) / 3)
+    torch.testing.assert_close(predict_proba(model, two_cliques)[0], torch.tensor([0.75, 0.25], dtype=torch.float64))
+
+
+def stopped(world, folder, recipe, at, **options):
+    """A run that breaks off after epoch `at`."""
+
+    def breakdown(epoch):
+        if epoch.epoch == at:
+            raise RuntimeError("breakdown")
+
+    with pytest.raises(RuntimeError, match="breakdown"):
+        fitted(world, recipe, checkpoint=folder, on_epoch=breakdown, **options)
+
+
+@pytest.mark.parametrize("at", [2, 4, 6, 7, 11])
+@pytest.mark.parametrize(
+    "recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"]
+)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, recipe, at):
+    model, run = fitted(world, recipe, checkpoint=tmp_path / "whole", checkpoint_every=3)
+    if at >= len(run.history):
+        pytest.skip("patience ends the run before")
+    stopped(world, tmp_path / "part", recipe, at, checkpoint_every=3)
+    resumed, second = fitted(world, recipe, checkpoint=tmp_path / "part", checkpoint_every=3, resume=True)
+    assert same(weights(model), weights(resumed))
+    assert second.best_epoch == run.best_epoch
+    assert without_time(second.history) == without_time(run.history)
+    whole, part = (runfolder.latest_checkpoint(tmp_path / name) for name in ("whole", "part"))
+    assert same(whole.tensors, part.tensors)  # Adam's too
+    assert any(name.endswith("exp_avg_sq") for name in whole.tensors)
+
+
+def test_a_finished_run_is_resumed_without_a_step(world, tmp_path):
+    model, run = fitted(world, checkpoint=tmp_path)
+    steps = []
+    again, second = fitted(world, checkpoint=tmp_path, resume=True, on_epoch=steps.append)
+    assert steps == []
+    assert second == run
+    assert same(weights(model), weights(again))
+
+
+def test_nothing_to_resume_starts_from_the_beginning(world, tmp_path):
+    assert same(weights(fitted(world, checkpoint=tmp_path, resume=True)[0]), weights(fitted(world)[0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"recipe": RECIPE.replace(lr=0.01)}, "recipe"), ({"seed": 1}, "seed"), ({"val": False}, "split")],
+)
+def test_the_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what):
+    stopped(world, tmp_path, RECIPE, 5, checkpoint_every=2)
+    with pytest.raises(ValueError, match=f"checkpoint is of another run, with another {what}"):
+        fitted(world, checkpoint=tmp_path, resume=True, **changes)
+
+
+def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_intact(world, tmp_path, monkeypatch):
+    write, calls = runfolder._write, []
+
+    def write_until_full(path, data):
+        calls.append(path)
+        if len(calls) > 4:  # three files per checkpoint: in the middle of the second
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(runfolder, "_write", write_until_full)
+    with pytest.raises(OSError, match=r"No space left.*free some space.*saved before is intact"):
+        fitted(world, checkpoint=tmp_path, checkpoint_every=2)
+    monkeypatch.undo()
+    assert len(runfolder.latest_checkpoint(tmp_path).meta["history"]) == 2
+    resumed, _ = fitted(world, checkpoint=tmp_path, checkpoint_every=2, resume=True)
+    assert same(weights(resumed), weights(fitted(world)[0]))
+
+
+def test_steps_can_be_undone_and_then_repeat_themselves(world):
+    """What capture relies on: the warm-up changes nothing that `restore` does not bring back."""
+    parts, graph = world[1], prepared(world)
+    nodes, judges = parts.train.nonzero().squeeze(1), parts.val.nonzero().squeeze(1)
+    step = _Step(GCNLPA(RECIPE, graph), graph, nodes, judges, RECIPE, 0, PHASES["joint"][0], epoch=1)
+    before = {name: tensor.clone() for name, tensor in step.state().items()}
+    first = [step().tolist() for _ in range(3)]
+    after = {name: tensor.clone() for name, tensor in step.state().items()}
+    step.restore(before)
+    assert [step().tolist() for _ in range(3)] == first
+    assert same(step.state(), after)
+    assert not same(before, after)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "changes", [{}, {"training": "two_step"}, {"edges": "free", "loss": "literal"}, {"class_weights": "balanced"}]
+)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_captured_step_is_the_plain_step_bit_for_bit(world, changes):
+    graph, parts = world
+    recipe = RECIPE.replace(**changes)
+    models, runs = zip(
+        *(
+            learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cuda", capture=capture)
+            for capture in ("always", "never")
+        ),
+        strict=True,
+    )
+    assert same(*(weights(model) for model in models))
+    assert without_time(runs[0].history) == without_time(runs[1].history)
+
+
+def test_scores_are_those_counted_by_hand():
+    """Six scored nodes: classes a a a b b c are called a a b b c c; the seventh is not scored."""
+    graph = Graph.from_edges([(0, 1)], num_nodes=7, y=list("aaabbca"))
+    called = torch.eye(3, dtype=torch.float64)[torch.tensor([0, 0, 1, 1, 2, 2, 2])]
+    found = scores(graph, torch.tensor([True] * 6 + [False]), called)
+    assert found.confusion == [[2, 1, 0], [0, 1, 1], [0, 0, 1]]
+    assert (found.accuracy, found.num_nodes) == (4 / 6, 6)
+    assert found.per_class["a"] == ClassScores(1.0, pytest.approx(2 / 3), pytest.approx(0.8), 3)
+    assert found.per_class["b"] == ClassScores(0.5, 0.5, 0.5, 2)
+    assert found.per_class["c"] == ClassScores(0.5, 1.0, pytest.approx(2 / 3), 1)
+    assert found.macro_f1 == pytest.approx((0.8 + 0.5 + 2 / 3) / 3)
+
+
+def test_scores_need_a_label_on_every_node_they_count(tiny):
+    called = torch.full((5, 2), 0.5)
+    with pytest.raises(ValueError, match="mask is empty"):
+        scores(tiny, torch.zeros(5, dtype=torch.bool), called)
+    with pytest.raises(ValueError, match="1 of the 5 nodes to score have no label"):
+        scores(tiny, torch.ones(5, dtype=torch.bool), called)
+
+
+def test_evaluate_prepares_a_raw_graph_when_given_the_recipe(world):
+    graph, parts = world
+    model, _ = fitted(world)
+    raw = evaluate(model, graph, parts.test, recipe=RECIPE)
+    assert raw == evaluate(model, RECIPE.prepare(graph), parts.test)
+    by_hand = model(RECIPE.prepare(graph)).argmax(dim=1)[parts.test] == graph.y[parts.test]
+    assert raw.accuracy == pytest.approx(by_hand.double().mean().item())
+
+
+ISLANDS = {"edges": [("a", "b"), ("b", "c"), ("d", "e")], "node_names": [*"abcdef"]}  # f stands alone
+
+
+def test_the_status_says_which_nodes_a_label_can_reach():
+    graph = Graph.from_edges(**ISLANDS)
+    given = torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool)
+    assert node_status(graph, given) == ["labeled", "reached", "reached", "unreachable", "unreachable", "unreachable"]
+    one_way = Graph.from_edges([("a", "b"), ("c", "a")], node_names=[*"abc"], directed=True)
+    assert node_status(one_way, given[:3]) == ["labeled", "reached", "unreachable"]
+
+
+def islands(y, **options):
+    rng = np.random.Generator(np.random.PCG64(0))
+    return Graph.from_edges(**ISLANDS, x=rng.standard_normal((6, 3)), y=y, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_that_no_label_reaches_get_a_defined_answer(method):
+    """Two of three given labels are "p", none is "r", and d, e, f are out of reach."""
+    pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
+    graph = islands(["p", "q", "p", None, None, None], class_names=["p", "q", "r"])
+    recipe = METHODS[method].settings(RECIPE).replace(epochs=3)
+    model, _ = learn(METHODS[method].build, graph, graph.labeled, ~graph.labeled & False, recipe, device="cpu")
+    table = predictions(model, graph, graph.labeled, recipe=recipe)
+    assert table["status"].tolist() == ["labeled"] * 3 + ["unreachable"] * 3
+    assert table["id"].tolist() == [*"abcdef"]
+    assert table["probability"].between(1 / 3 - 1e-9, 1).all()
+    proba = predict_proba(model, graph, recipe=recipe)
+    torch.testing.assert_close(proba.sum(dim=1), torch.ones(6, dtype=torch.float64))
+    if method.startswith("lpa"):
+        prior = torch.tensor([2 / 3, 1 / 3, 0.0], dtype=torch.float64).expand(3, 3)
+        torch.testing.assert_close(proba[3:], prior, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_one_class_every_node_has_it_for_certain(method):
+    pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
+    graph = islands(["p", "p", None, "p", None, None])
+    recipe = METHODS[method].settings(RECIPE).replace(epochs=2)
+    model, _ = learn(METHODS[method].build, graph, graph.labeled, ~graph.labeled & False, recipe, device="cpu")
+    table = predictions(model, graph, graph.labeled, recipe=recipe)
+    assert set(zip(table["label"], table["probability"], table["runner_up"], strict=True)) == {("p", 1.0, "")}
+
+
+def test_the_runner_up_is_the_second_likely_class(world):
+    model, _ = fitted(world)
+    table = predictions(model, prepared(world), world[1].train)
+    proba = predict_proba(model, prepared(world)).numpy()
+    best, second = np.sort(proba, axis=1)[:, -1], np.sort(proba, axis=1)[:, -2]
+    assert (table["probability"] == best).all()
+    place = {name: k for k, name in enumerate(world[0].class_names)}
+    assert [proba[i, place[name]] for i, name in enumerate(table["runner_up"])] == second.tolist()
+
+
+def test_threads_hold_inside_the_block_only():
+    before = torch.get_num_threads()
+    with num_threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ValueError, match="threads = 0"), num_threads(0):
+        pass
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_missed():
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match="no GPU here; use 'auto' or 'cpu'"):
+        choose_device("cuda")
+
+
+LINES = [Epoch(1, 0.5, 0.25, 0.125, 0.75, 2.0, 1.0), Epoch(2, 0.25, 0.25, 0.0, None, None, 1.0)]
+
+
+def test_mlflow_gets_what_was_measured(monkeypatch):
+    logged = []
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(log_metrics=lambda m, step: logged.append((step, m))))
+    log = MLflowLogger()
+    for line in LINES:
+        log(line)
+    assert logged[0] == (
+        1,
+        {"loss": 0.5, "gcn": 0.25, "lpa": 0.125, "val_accuracy": 0.75, "val_loss": 2.0, "seconds": 1.0},
+    )
+    assert logged[1] == (2, {"loss": 0.25, "gcn": 0.25, "lpa": 0.0, "seconds": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "line"),
+    [
+        ("mlflow", MLflowLogger, "pip install mlflow"),
+        ("torch.utils.tensorboard", lambda: TensorBoardLogger("x"), r'pip install "gcn-lpa\[log\]"'),
+    ],
+)
+def test_a_missing_logger_is_named_with_its_pip_line(monkeypatch, module, make, line):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=line):
+        make()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of TensorBoard's own imports
+def test_tensorboard_reads_back_what_was_written(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = TensorBoardLogger(tmp_path)
+    for line in LINES:
+        log(line)
+    read = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in read.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
+    assert [(event.step, event.value) for event in read.Scalars("val_accuracy")] == [(1, 0.75)]
