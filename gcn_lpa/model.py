@@ -21,7 +21,7 @@ from gcn_lpa import fused
 from gcn_lpa.edges import edge_form, glorot
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import Key, SparseMatrix, dropout, random_share
+from gcn_lpa.sparse import Key, SparseMatrix, dropout, random_share, version_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda x: x}
 TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
@@ -29,8 +29,9 @@ EDGE_LAYER, SEED_LAYER, RATIO_LAYER = 1000, 1001, 1002  # random bits that are n
 
 
 def propagate_labels(
-    transition: SparseMatrix, seeds: Tensor, iterations: int | None, *, clamp: bool = True, tolerance: float = 1e-6
-) -> Tensor:
+    transition: SparseMatrix, seeds: Tensor, iterations: int | None, *, clamp: bool = True, tolerance: float = 1e-6,
+    labeled: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Spread the labels of a few nodes over the graph, Eqs. (1) and (2).
 
     Returns Y^(k) *before* the last reset of Eq. (2). On unlabelled nodes nothing changes; on labelled
@@ -42,19 +43,41 @@ def propagate_labels(
         seeds: Y^(0), a row of label mass for labelled nodes (one-hot, soft, or scaled by confidence), zero rows elsewhere, [n, c].
         iterations: k, the number of hops a label may travel; None repeats until no entry moves by more than `tolerance`, Eq. (4).
         clamp: reset labelled nodes between iterations, Eq. (2). The authors' code does not.
+        labeled: the rows of `seeds` that are not zero, [n], where the caller knows them.
     """
-    labeled = seeds.detach().sum(dim=1, keepdim=True) > 0
-    if iterations is not None and (y := fused.propagate(transition, seeds, labeled.squeeze(1), iterations, clamp)) is not None:
+    if iterations is None and not clamp:
+        raise ValueError("iterations=None needs clamp=True: without Eq. (2) labels may go round in circles for ever")
+    labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
+    if iterations is not None and (y := fused.propagate(transition, seeds, labeled, iterations, clamp)) is not None:
         return y
     y, k, moved = seeds, 0, float("inf")
     while k < iterations if iterations is not None else moved > tolerance:
+        before = y
         if clamp and k > 0:
-            y = torch.where(labeled, seeds, y)  # Eq. (2)
-        before, y = y, transition @ y  # Eq. (1)
+            y = torch.where(labeled.unsqueeze(1), seeds, y)  # Eq. (2)
+        y = transition @ y  # Eq. (1)
         k += 1
         if iterations is None:
-            moved = float((y - before).detach().abs().max()) if k > 1 and y.numel() else float(y.numel())
+            moved = float((y - before).detach().abs().max()) if y.numel() else 0.0
     return y
+
+
+class Seeds(NamedTuple):
+    """Y^(0) and the nodes it labels."""
+
+    mass: Tensor  # [n, c]
+    labeled: Tensor  # [n], boolean
+
+
+class Kept(NamedTuple):
+    """What `GCNLPA.labels` worked out, and for what."""
+
+    y: Tensor
+    nodes: Tensor
+    versions: tuple[int, int]  # of y and nodes, which may be written to
+    seed: int
+    target: Tensor
+    seeds: Seeds
 
 
 class Loss(NamedTuple):
@@ -78,6 +101,7 @@ class GCNLPA(nn.Module):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        self._kept: Kept | None = None
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
         shapes = list(zip(widths, widths[1:], strict=False))
         self.weights = nn.ParameterList(initial_weight(*shape, init=recipe.init, generator=generator) for shape in shapes)
@@ -97,12 +121,16 @@ class GCNLPA(nn.Module):
         transition = self.edge_scores(graph).row_softmax()
         return drop_edges(transition, self.recipe.edge_dropout, key)
 
-    def smoothing(self, graph: Graph, transition: SparseMatrix) -> SparseMatrix:
+    def smoothing(self, graph: Graph, transition: SparseMatrix, key: Key | None = None) -> SparseMatrix:
         """The matrix the GCN half walks: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
         if self.recipe.normalization == "row":
             return transition
         scores = self.edge_scores(graph)
-        return scores.with_values((scores.values - scores.values.detach().max()).exp()).symmetric_normalized()
+        top = scores.values.detach().max() if scores.num_entries else 0
+        strength = (scores.values - top).exp()
+        if key is not None and self.recipe.edge_dropout:
+            strength = strength * kept_edges(scores, self.recipe.edge_dropout, key)
+        return scores.with_values(strength).symmetric_normalized()
 
     def layers(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:
         """X^(1) … X^(K) with X^(k+1) = σ(D*⁻¹A* X^(k) W^(k)), Eqs. (3) and (16); the last one holds logits, [n, c].
@@ -158,14 +186,24 @@ class GCNLPA(nn.Module):
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read."""
-        transition, target = self.transition(graph, key), graph.y.index_select(0, nodes)
+        transition, (target, seeds) = self.transition(graph, key), self.labels(graph, nodes, key)
         importance = class_weights(target, graph.num_classes) if self.recipe.class_weights == "balanced" else None
-        logits = self.convolve(self.smoothing(graph, transition), graph.x, key)
+        logits = self.convolve(self.smoothing(graph, transition, key), graph.x, key)
         gcn = mean_cost(logits, nodes, target, "logits", importance=importance)  # Eq. (17)
         lpa = logits.new_zeros(())
         if self.recipe.lpa_weight and self.recipe.lpa_iterations and self.recipe.lpa_ratio:
-            lpa = lpa_loss(transition, nodes, target, graph.num_classes, self.recipe, key, importance)  # Eq. (15)
+            lpa = lpa_loss(transition, nodes, target, graph.num_classes, self.recipe, key, importance, seeds)  # Eq. (15)
         return Loss(gcn, lpa, self.recipe.lpa_weight)
+
+    def labels(self, graph: Graph, nodes: Tensor, key: Key | None) -> tuple[Tensor, Seeds]:
+        """The classes of `nodes` and the seeds they make, kept from step to step while graph, nodes and seed stay the same."""
+        kept, seed, versions = self._kept, key.seed if key is not None else 0, (version_of(graph.y), version_of(nodes))
+        if kept is None or kept.y is not graph.y or kept.nodes is not nodes or kept[2:4] != (versions, seed):
+            target = graph.y.index_select(0, nodes)
+            is_seed = random_share(nodes, self.recipe.lpa_ratio, Key(seed), RATIO_LAYER)
+            seeds = label_seeds(nodes, target, graph.num_nodes, graph.num_classes, is_seed, dtype=graph.adjacency.dtype)
+            kept = self._kept = Kept(graph.y, nodes, versions, seed, target, seeds)
+        return kept.target, kept.seeds
 
     def edge_parameters(self) -> list[nn.Parameter]:
         return list(self.edges.parameters())
@@ -177,7 +215,7 @@ class GCNLPA(nn.Module):
 
 def lpa_loss(
     transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe,
-    key: Key | None = None, importance: Tensor | None = None,
+    key: Key | None = None, importance: Tensor | None = None, seeds: Seeds | None = None,
 ) -> Tensor:  # fmt: skip
     """L_lpa of Eq. (15): how badly the edges carry the labels of `nodes` to each other. `recipe.loss` says what is scored:
 
@@ -187,7 +225,7 @@ def lpa_loss(
     leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
     influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
     """
-    votes, scored = lpa_votes(transition, nodes, target, num_classes, recipe, key)
+    votes, scored = lpa_votes(transition, nodes, target, num_classes, recipe, key, seeds)
     kind = {"official": "logits", "influence": "votes"}.get(recipe.loss, "share")
     return mean_cost(votes, nodes, target, kind, scored=scored, importance=importance)
 
@@ -216,20 +254,33 @@ def mean_cost(
 
 
 def lpa_votes(
-    transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which of `nodes` are scored (None: all)."""
-    seed = key.seed if key is not None else 0
-    is_seed = random_share(nodes, recipe.lpa_ratio, Key(seed), RATIO_LAYER)  # thinned once, the same at every step: Table 3
-    scored = None
-    if recipe.loss == "held_out":
-        half = random_share(nodes, 0.5, key or Key(seed), SEED_LAYER)  # drawn anew at every step
-        is_seed, scored = is_seed & half, ~half
-    one_hot = F.one_hot(target, num_classes).to(transition.dtype) * is_seed.unsqueeze(1)
-    seeds = one_hot.new_zeros(transition.shape[0], num_classes).index_copy(0, nodes, one_hot)
+    transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None,
+    seeds: Seeds | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which of `nodes` are scored (None: all).
+
+    `lpa_ratio` thins the seeds, the same ones at every step (Table 3); `held_out` draws its half anew.
+    """
+    key, scored = key or Key(0), None
+    if seeds is None or recipe.loss == "held_out":
+        is_seed = random_share(nodes, recipe.lpa_ratio, Key(key.seed), RATIO_LAYER)
+        if recipe.loss == "held_out":
+            half = random_share(nodes, 0.5, key, SEED_LAYER)
+            is_seed, scored = is_seed & half, ~half
+        seeds = label_seeds(nodes, target, transition.shape[0], num_classes, is_seed, dtype=transition.dtype)
     if recipe.loss == "leave_one_out":
-        return leave_one_out_votes(transition, seeds, recipe.lpa_iterations), scored
-    return propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=recipe.loss != "official"), scored
+        return leave_one_out_votes(transition, seeds.mass, recipe.lpa_iterations), scored
+    clamp = recipe.loss != "official"
+    return propagate_labels(transition, seeds.mass, recipe.lpa_iterations, clamp=clamp, labeled=seeds.labeled), scored
+
+
+def label_seeds(
+    nodes: Tensor, target: Tensor, num_nodes: int, num_classes: int, is_seed: Tensor, dtype: torch.dtype
+) -> Seeds:
+    """One-hot rows for those of `nodes` that are seeds, zero rows elsewhere."""
+    one_hot = F.one_hot(target, num_classes).to(dtype) * is_seed.unsqueeze(1)
+    mass = one_hot.new_zeros(num_nodes, num_classes).index_copy(0, nodes, one_hot)
+    return Seeds(mass, torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device).index_copy(0, nodes, is_seed))
 
 
 def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
@@ -251,7 +302,7 @@ def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int
 
 def class_weights(target: Tensor, num_classes: int) -> Tensor:
     """m / (c m_i) for class i with m_i of the m labels: every class weighs the same in the loss, [c]."""
-    counts = torch.bincount(target, minlength=num_classes)
+    counts = F.one_hot(target, num_classes).sum(dim=0)  # bincount would wait for the GPU
     return len(target) / (num_classes * counts.clamp_min(1).to(torch.get_default_dtype()))
 
 
@@ -259,11 +310,15 @@ def drop_edges(transition: SparseMatrix, rate: float, key: Key | None) -> Sparse
     """A random share of the edges left out and every row brought back to 1; self-loops stay."""
     if key is None or rate == 0:
         return transition
-    ones = transition.with_values(torch.ones_like(transition.values))
-    kept = (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (transition.pattern.row == transition.pattern.col)
-    remaining = transition.with_values(transition.values * kept)
+    remaining = transition.with_values(transition.values * kept_edges(transition, rate, key))
     total = transition.pattern.spread_rows(remaining.row_sums())
-    return remaining.with_values(remaining.values / total.clamp_min(TINY))
+    return remaining.with_values(remaining.values / torch.where(total > 0, total, 1))  # a row may have lost all
+
+
+def kept_edges(transition: SparseMatrix, rate: float, key: Key) -> Tensor:
+    """Which entries this step keeps, [E]."""
+    ones = transition.with_values(torch.ones_like(transition.values))
+    return (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (transition.pattern.row == transition.pattern.col)
 
 
 def initial_weight(rows: int, columns: int, *, init: str, generator: torch.Generator) -> nn.Parameter:

@@ -210,7 +210,7 @@ def _forget_turned(matrix: SparseMatrix | None) -> None:
         matrix._turned = None
 
 
-def _version(values: Tensor) -> int:
+def version_of(values: Tensor) -> int:
     """Changes whenever the tensor is written to."""
     return -1 if values.is_inference() else values._version
 
@@ -282,7 +282,7 @@ class SparseMatrix:
         if self._turned is not None:
             turned, *versions = self._turned
             is_cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # by no_grad
-            if not is_cut and versions == [_version(self.values), _version(turned)]:
+            if not is_cut and versions == [version_of(self.values), version_of(turned)]:
                 return turned
         turned = self._keep_turned(_to_columns(self.pattern, self.values))
         if turned.requires_grad:  # no product needs it once its gradient is there: [E] less at the peak
@@ -291,7 +291,7 @@ class SparseMatrix:
         return turned
 
     def _keep_turned(self, turned: Tensor) -> Tensor:
-        self._turned = turned, _version(self.values), _version(turned)
+        self._turned = turned, version_of(self.values), version_of(turned)
         return turned
 
     @property
@@ -339,6 +339,10 @@ class SparseMatrix:
         return self.with_values(self.values + values)
 
     def log(self) -> SparseMatrix:
+        return self._log if not self.values.requires_grad else self.with_values(self.values.log())
+
+    @cached_property
+    def _log(self) -> SparseMatrix:  # of a graph's own weights, once
         return self.with_values(self.values.log())
 
     def row_sums(self) -> Tensor:
