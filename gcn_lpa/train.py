@@ -541,8 +541,8 @@ class _Training:
         accuracy, cost = (judged[0] / len(self.judges), judged[1]) if judged else (None, None)
         if not all(map(math.isfinite, (total, gcn, lpa, *judged))):
             raise ValueError(
-                f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the loss "
-                f"is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}, or features = 'l2'"
+                f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
+                f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}, or features = 'l2'"
             )
         return Epoch(epoch, total, gcn, lpa, accuracy, cost, time.perf_counter() - start)
 

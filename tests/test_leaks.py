@@ -1,0 +1,175 @@
+"""Training does not see test labels, and validation labels only choose the epoch: for every method and loss."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.data import load
+from gcn_lpa.graph import split
+from gcn_lpa.model import GCNLPA, leave_one_out_votes, lpa_votes, propagate_labels
+from gcn_lpa.recipes import LOSSES, Recipe
+from gcn_lpa.sparse import Key
+from gcn_lpa.train import learn, predict_proba
+
+OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")
+CASES = {
+    **{f"gcn-lpa {loss}": ("gcn-lpa", OURS.replace(loss=loss, lpa_iterations=2)) for loss in LOSSES},
+    "gcn-lpa two_step": ("gcn-lpa", OURS.replace(training="two_step")),
+    "gcn-lpa free": ("gcn-lpa", OURS.replace(edges="free", lpa_ratio=0.5, class_weights="balanced")),
+    "gcn-lpa by loss": ("gcn-lpa", OURS.replace(select="loss", patience=3)),
+    **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
+}
+
+
+@pytest.fixture(scope="module")
+def world():
+    graph = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
+    return graph, split(graph, seed=0)
+
+
+def other_labels(graph, mask):
+    """The same graph with every label in `mask` changed into the next class."""
+    return dataclasses.replace(graph, y=torch.where(mask, (graph.y + 1) % graph.num_classes, graph.y))
+
+
+def without_labels(graph, mask):
+    return dataclasses.replace(graph, y=torch.where(mask, -1, graph.y))
+
+
+def trace(case, graph, parts):
+    """All that training did: the weights after every epoch, its history, and what the model then says."""
+    method, recipe = CASES[case]
+    if METHODS[method].needs == "pyg":
+        pytest.importorskip("torch_geometric", reason=f"{method} needs PyTorch Geometric")
+    built, walk = [], []
+
+    def build(*arguments):
+        built.append(METHODS[method].build(*arguments))
+        return built[0]
+
+    def note(epoch):
+        losses = epoch.loss, epoch.gcn, epoch.lpa
+        walk.append((losses, {name: tensor.clone() for name, tensor in built[0].state_dict().items()}))
+
+    model, run = learn(build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=note)
+    judged = [(epoch.val_accuracy, epoch.val_loss) for epoch in run.history]
+    return walk, judged, run.best_epoch, dict(model.state_dict()), predict_proba(model, graph, recipe=recipe)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("change", [other_labels, without_labels])
+@pytest.mark.parametrize("case", CASES)
+def test_training_does_not_see_test_labels(world, case, change):
+    graph, parts = world
+    changed = change(graph, parts.test)
+    assert not torch.equal(changed.y, graph.y)
+    assert same(trace(case, graph, parts), trace(case, changed, parts))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_validation_labels_change_no_step(world, case):
+    graph, parts = world
+    walk, judged, _, _, _ = trace(case, graph, parts)
+    other_walk, other_judged, _, _, _ = trace(case, other_labels(graph, parts.val), parts)
+    shared = min(len(walk), len(other_walk))  # patience may end one of them earlier
+    assert shared >= 1
+    assert same(walk[:shared], other_walk[:shared])
+    assert judged[-1] != other_judged[-1]  # they were judged by other labels
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_proof_can_fail_training_labels_do_change_the_weights(world, case):
+    graph, parts = world
+    assert not same(trace(case, graph, parts), trace(case, other_labels(graph, parts.train), parts))
+
+
+class Peeking(GCNLPA):
+    """Trains on every label it can find, whatever nodes it was told."""
+
+    def loss(self, graph, nodes, key=None):
+        return super().loss(graph, graph.labeled.nonzero().squeeze(1), key)
+
+
+def test_the_proof_can_fail_a_model_that_peeks_at_validation_labels_is_caught(world, monkeypatch):
+    monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Peeking))
+    with pytest.raises(AssertionError):
+        test_validation_labels_change_no_step(world, "gcn-lpa literal")
+
+
+def test_even_a_model_that_peeks_finds_no_test_labels(world, monkeypatch):
+    monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Peeking))
+    test_training_does_not_see_test_labels(world, "gcn-lpa literal", other_labels)
+
+
+def small_walk(world):
+    """A transition with uneven weights, the training nodes and their labels."""
+    graph, parts = world
+    prepared = OURS.prepare(graph)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(prepared.pattern.num_entries, generator=generator, dtype=torch.float64)
+    nodes = parts.train.nonzero().squeeze(1)
+    return prepared.adjacency.to(torch.float64).log().add(scores).row_softmax(), nodes, graph.y[nodes]
+
+
+def seed_rows(transition, nodes, target):
+    one_hot = F.one_hot(target, 3).to(transition.dtype)
+    return one_hot.new_zeros(transition.shape[0], 3).index_copy(0, nodes, one_hot).requires_grad_()
+
+
+def own_influence(votes, seeds, node):
+    """(how far the votes for `node` depend on its own seed row, how far on those of others)."""
+    (gradient,) = torch.autograd.grad(votes[node].sum(), seeds, retain_graph=True)
+    return gradient[node].abs().sum().item(), gradient.abs().sum().item() - gradient[node].abs().sum().item()
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_node_left_out_has_no_vote_in_its_own_case(world, iterations):
+    transition, nodes, target = small_walk(world)
+    seeds = seed_rows(transition, nodes, target)
+    votes = leave_one_out_votes(transition, seeds, iterations)
+    for node in nodes.tolist():
+        own, others = own_influence(votes, seeds, node)
+        assert own == pytest.approx(0, abs=1e-12)
+        assert others >= 0
+    plain = propagate_labels(transition, seeds, iterations)
+    assert all(own_influence(plain, seeds, node)[0] > 1e-3 for node in nodes.tolist())  # `literal` does let it vote
+
+
+@pytest.mark.parametrize(
+    ("loss", "iterations"), [("leave_one_out", 1), ("leave_one_out", 2), ("held_out", 1), ("held_out", 5)]
+)
+def test_another_label_of_its_own_changes_no_vote_for_a_scored_node(world, loss, iterations):
+    """By brute force: give each scored node each other label in turn."""
+    transition, nodes, target = small_walk(world)
+    recipe = OURS.replace(loss=loss, lpa_iterations=iterations)
+    votes, scored = lpa_votes(transition, nodes, target, 3, recipe, Key(0, 1))
+    chosen = range(len(nodes)) if scored is None else scored.nonzero().squeeze(1).tolist()
+    assert 0 < len(chosen) < len(nodes) or loss == "leave_one_out"
+    for place in chosen:
+        for shift in (1, 2):
+            changed = target.clone()
+            changed[place] = (changed[place] + shift) % 3
+            other, _ = lpa_votes(transition, nodes, changed, 3, recipe, Key(0, 1))
+            torch.testing.assert_close(other[nodes[place]], votes[nodes[place]], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["official", "literal"])
+def test_the_losses_of_the_paper_and_its_code_do_let_a_node_vote_for_itself(world, loss):
+    transition, nodes, target = small_walk(world)
+    recipe = OURS.replace(loss=loss, lpa_iterations=2)
+    changed = target.clone()
+    changed[0] = (changed[0] + 1) % 3
+    votes = [lpa_votes(transition, nodes, labels, 3, recipe, Key(0, 1))[0][nodes[0]] for labels in (target, changed)]
+    assert (votes[0] - votes[1]).abs().max() > 1e-3
