@@ -11,6 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+    from gcn_lpa.comparison import Comparison as Comparison
+    from gcn_lpa.comparison import compare as compare
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.graph import Split as Split
     from gcn_lpa.graph import split as split
@@ -30,6 +32,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     __version__: str
 
 _MODULE = {
+    "Comparison": "comparison",
+    "compare": "comparison",
     "Graph": "graph",
     "Split": "graph",
     "split": "graph",

@@ -22,6 +22,7 @@ from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
     from gcn_lpa.baselines import Method
+    from gcn_lpa.comparison import Row
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
     from gcn_lpa.runs import Results, TrainedRun, Watch
@@ -276,6 +277,69 @@ def edges(
 
 
 @command
+@recipe_flags
+def compare(
+    name: Name,
+    *,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Methods, with commas between.")
+    ] = "mlp,lr,lpa,gcn,gcn-same,gcn-lpa",
+    splits: Annotated[int, typer.Option(min=1, help="Random 60/20/20 splits, the same for all.")] = 10,
+    reference: Annotated[
+        str | None, typer.Option(help="What differences are taken to; gcn, or else the first method.")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="default, paper or official, of gcn-lpa and gcn-same; all others have their own.")
+    ] = "default",
+    seed: Annotated[int, typer.Option(help="Of the first split; the next has the next.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the JSON here.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+    changes: dict[str, Any],
+) -> None:
+    """Train methods on the same splits: mean, 95 % interval, paired differences, time and memory.
+
+    A field of the recipe given as a flag is set for every method.
+    """
+    from gcn_lpa import comparison
+    from gcn_lpa.runfolder import write_json
+
+    def say(record: comparison.Record) -> None:
+        if sys.stderr.isatty():
+            print(
+                f"{record.method}, seed {record.seed}: {_percent(record.accuracy)}, {record.seconds:.1f} s",
+                file=sys.stderr,
+            )
+
+    found = comparison.compare(
+        load_graph(name, root, option),
+        [method.strip() for method in methods.split(",")],
+        splits=splits,
+        seed=seed,
+        reference=reference,
+        recipe=recipe,
+        changes=changes,
+        device=device,
+        threads=threads,
+        on_record=say,
+    )
+    if out is not None:
+        write_json(out, found.to_dict())
+    if as_json:
+        return print_json(found.to_dict())
+    header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
+    print_table(header, [_comparison_line(row) for row in found.rows])
+    print(f"\n{found.verdict}")
+    print(
+        "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. "
+        f"seconds: median of a split, on {found.device}. memory: peak of a process that trains this method alone."
+    )
+
+
+@command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
     from gcn_lpa.baselines import METHODS
@@ -399,6 +463,13 @@ def _parse(key: str, value: str, default: Any) -> Any:
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
     return value.split(",") if key in ("features", "unknown") and "," in value else value
+
+
+def _comparison_line(row: Row) -> tuple[str, ...]:
+    difference, memory = row.difference, row.memory
+    told = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
+    megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
+    return row.method, str(row.accuracy), str(row.macro_f1), *told, f"{row.seconds:.1f}", megabytes
 
 
 def _run_lines(trained: TrainedRun) -> list[str]:

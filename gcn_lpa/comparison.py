@@ -1,0 +1,327 @@
+"""Compare methods on the same splits of a graph: means, paired differences, time and memory, and what is noise."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import json
+import math
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from gcn_lpa import runfolder
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.train import choose_device, evaluate, learn, num_threads
+
+
+@dataclass(frozen=True)
+class Record:
+    """One method on one split."""
+
+    method: str
+    split: str  # `Split.hash`
+    seed: int  # of the first weights and dropout
+    accuracy: float  # on the test nodes
+    macro_f1: float
+    val_accuracy: float | None
+    best_epoch: int
+    seconds: float  # of preparing, training and choosing the epoch
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of a process that did nothing but train one method, in MB; Python, torch and the graph are in it."""
+
+    before: float  # resident when training began
+    peak: float  # highest resident
+    gpu_peak: float | None  # highest that torch had in use on the GPU
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean and the half-width of its 95 % t interval over splits; None where there is only one."""
+
+    mean: float
+    interval: float | None
+
+    def __str__(self) -> str:
+        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
+        return f"{100 * self.mean:.1f}{spread}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Accuracy of a method minus that of the reference, split by split."""
+
+    mean: float
+    interval: float | None
+    p_value: float  # Wilcoxon's signed-rank test, two-sided, exact
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the 95 % interval holds 0; with one split nothing can be told."""
+        return self.interval is None or abs(self.mean) <= self.interval
+
+    def __str__(self) -> str:
+        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
+        return f"{100 * self.mean:+.1f}{spread}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over all splits."""
+
+    method: str
+    accuracy: Mean
+    macro_f1: Mean
+    difference: Difference | None  # None for the reference itself
+    seconds: float  # the median of a split
+    memory: Memory | None  # None where methods shared a process
+    note: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found. Intervals are over random splits of this graph: they say nothing about other graphs."""
+
+    graph: str
+    reference: str
+    rows: tuple[Row, ...]
+    records: tuple[Record, ...]
+    recipes: dict[str, Recipe]
+    device: str
+    environment: dict[str, Any]
+
+    @property
+    def num_splits(self) -> int:
+        return len(self.records) // len(self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: who is better or worse than the reference, and whose difference is inside the noise."""
+        if self.num_splits < 2:
+            return "One split cannot tell a difference from noise; compare on at least 10."
+        groups: dict[str, list[str]] = {"better": [], "worse": [], "inside the noise": []}
+        for row in self.rows:
+            if (found := row.difference) is not None:
+                verdict = "inside the noise" if found.is_noise else "better" if found.mean > 0 else "worse"
+                groups[verdict].append(f"{row.method} ({found})")
+        parts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items() if names]
+        said = "; ".join(parts) or "nothing to compare with it"
+        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {said}."
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, "splits": self.num_splits, **dataclasses.asdict(self)}
+
+
+def compare(
+    graph: Graph,
+    methods: Sequence[str],
+    *,
+    splits: int | Sequence[Split] = 10,
+    seed: int = 0,
+    reference: str | None = None,
+    recipe: str | Recipe = "default",
+    changes: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    isolate: bool = True,
+    on_record: Callable[[Record], None] | None = None,
+) -> Comparison:
+    """Train and test every method on the same splits.
+
+    Split k is `split(graph, seed=seed + k)`, uniform 60/20/20; seed + k also seeds the model. Every method chooses its
+    epoch on the validation nodes and is scored once on the test nodes.
+
+    Args:
+        methods: keys of METHODS.
+        splits: how many, or the splits themselves.
+        reference: the method that the differences are taken to; "gcn", or the first one where gcn is not compared.
+        recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe; all others bring their own.
+        changes: fields to set in every recipe, e.g. {"epochs": 50}.
+        threads: of the CPU; None leaves torch's setting.
+        isolate: give each method a process of its own, in which alone its memory can be measured.
+        on_record: told of every result as it comes.
+    """
+    recipes = recipes_of(graph, methods, recipe, changes or {})
+    reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
+    if reference not in recipes:
+        raise ValueError(f"the reference {reference!r} is not among the methods {', '.join(recipes)}")
+    parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
+    if not parts:
+        raise ValueError("there is no split to compare on; ask for at least one")
+    where = str(choose_device(device))
+    threads = threads or torch.get_num_threads()
+    records: list[Record] = []
+    memories: dict[str, Memory | None] = {}
+    for name, settings in recipes.items():
+        task = Task(graph, name, settings, tuple(parts), seed, where, threads)
+        memories[name] = None
+        for result in run_apart(task) if isolate else run_here(task):
+            if isinstance(result, Memory):
+                memories[name] = result
+                continue
+            records.append(result)
+            if on_record is not None:
+                on_record(result)
+    rows = tuple(_row(name, records, reference, memories[name]) for name in recipes)
+    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, runfolder.environment())
+
+
+def recipes_of(
+    graph: Graph, methods: Sequence[str], recipe: str | Recipe, changes: Mapping[str, Any]
+) -> dict[str, Recipe]:
+    """The settings of each method on this graph."""
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    if not methods:
+        raise ValueError(f"there is no method to compare; there are {', '.join(METHODS)}")
+    ours = recipe
+    if isinstance(ours, str):
+        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given")
+    return {name: METHODS[name].settings(ours).replace(**changes) for name in methods}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One method on all splits."""
+
+    graph: Graph
+    method: str
+    recipe: Recipe
+    splits: tuple[Split, ...]
+    seed: int
+    device: str
+    threads: int
+
+
+def run_here(task: Task) -> Iterator[Record]:
+    """Train and test split by split."""
+    with num_threads(task.threads):
+        for k, part in enumerate(task.splits):
+            build, seed, start = METHODS[task.method].build, task.seed + k, time.perf_counter()
+            model, run = learn(build, task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device)
+            seconds = time.perf_counter() - start
+            found = evaluate(model, task.graph, part.test, recipe=task.recipe)
+            yield Record(
+                method=task.method,
+                split=part.hash,
+                seed=seed,
+                accuracy=found.accuracy,
+                macro_f1=found.macro_f1,
+                val_accuracy=run.best.val_accuracy,
+                best_epoch=run.best_epoch,
+                seconds=seconds,
+            )
+
+
+def run_apart(task: Task) -> Iterator[Record | Memory]:
+    """The same in a process of its own, which reports its memory at the end."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from gcn_lpa.comparison import work; work()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with process.stdin as stdin:
+            pickle.dump(task, stdin)
+        for line in process.stdout:
+            kind, fields = json.loads(line)
+            if kind == "error":
+                raise getattr(builtins, fields["type"], RuntimeError)(fields["message"])
+            yield Record(**fields) if kind == "record" else Memory(**fields)
+        if process.wait() != 0:
+            raise ChildProcessError(f"the process that trained {task.method} ended with code {process.returncode}")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def work() -> None:
+    """The other end of `run_apart`: a pickled Task on stdin, a line of JSON for each result on stdout."""
+    out, sys.stdout = sys.stdout, sys.stderr  # nothing else may be written there
+    task: Task = pickle.load(sys.stdin.buffer)
+    try:
+        before = resident_memory()
+        for record in run_here(task):
+            _send(out, "record", dataclasses.asdict(record))
+        after = resident_memory()
+        if before is not None and after is not None:
+            on_gpu = task.device.startswith("cuda")
+            gpu = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
+            _send(out, "memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
+    except Exception as error:
+        _send(out, "error", {"type": type(error).__name__, "message": str(error)})
+
+
+def _send(out: IO[str], kind: str, fields: dict[str, Any]) -> None:
+    print(json.dumps([kind, fields]), file=out, flush=True)
+
+
+def resident_memory() -> tuple[float, float] | None:
+    """Resident memory of this process now and at its highest, in MB; None where the system does not tell.
+
+    Linux's VmHWM, since its ru_maxrss starts at that of the parent process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
+        return now, peak
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+    return peak, peak
+
+
+def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> Row:
+    own, base = ([record for record in records if record.method == method] for method in (name, reference))
+    accuracy = np.array([record.accuracy for record in own])
+    gain = accuracy - np.array([record.accuracy for record in base])
+    return Row(
+        method=name,
+        accuracy=mean_of(accuracy),
+        macro_f1=mean_of(np.array([record.macro_f1 for record in own])),
+        difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
+        seconds=float(np.median([record.seconds for record in own])),
+        memory=memory,
+        note=METHODS[name].note,
+    )
+
+
+def mean_of(values: np.ndarray) -> Mean:
+    """The mean and its 95 % t interval: t_{.975, k-1} · s / √k."""
+    k = len(values)
+    if k < 2:
+        return Mean(float(values.mean()), None)
+    return Mean(float(values.mean()), float(stats.t.ppf(0.975, k - 1) * values.std(ddof=1) / math.sqrt(k)))
+
+
+def signed_rank_test(differences: np.ndarray) -> float:
+    """The two-sided p-value of Wilcoxon's signed-rank test, exact with ties; differences of zero are left out.
+
+    Under the null hypothesis each sign is a coin, so the sums of the positive ranks are counted over all 2^k signs.
+    """
+    moved = np.round(differences, 12)  # equal differences of accuracies are equal but for rounding
+    moved = moved[moved != 0]
+    ranks = (2 * stats.rankdata(abs(moved))).astype(int)  # a tie has half a rank
+    ways = np.ones(1)
+    for rank in ranks:
+        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
+    positive = int(ranks[moved > 0].sum())
+    share = ways / ways.sum()
+    return float(min(1.0, 2 * min(share[: positive + 1].sum(), share[positive:].sum())))

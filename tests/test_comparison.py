@@ -1,0 +1,222 @@
+"""Statistics by hand and by brute force, the same splits for all methods, and processes that tell the truth."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from typer.testing import CliRunner
+
+from gcn_lpa import comparison
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.cli import app
+from gcn_lpa.comparison import (
+    Comparison,
+    Difference,
+    Mean,
+    Memory,
+    Record,
+    Row,
+    Task,
+    compare,
+    mean_of,
+    resident_memory,
+    run_apart,
+    run_here,
+    signed_rank_test,
+)
+from gcn_lpa.graph import split
+from gcn_lpa.train import evaluate, learn
+
+QUICK = {"epochs": 3, "hidden": 4}
+
+
+def test_the_interval_is_student_s():
+    found = mean_of(np.array([1.0, 2.0, 3.0]))
+    assert found.mean == 2
+    assert found.interval == pytest.approx(4.302653 / math.sqrt(3), abs=1e-6)  # t of 2 degrees of freedom, s = 1
+    assert mean_of(np.array([0.5])) == Mean(0.5, None)
+
+
+def by_all_signs(differences):
+    """Wilcoxon's p-value from the rank sums of all 2^k sign patterns."""
+    moved = differences[differences != 0]
+    ranks = stats.rankdata(abs(moved))
+    sums = np.array([ranks @ np.array(signs) for signs in itertools.product([0, 1], repeat=len(moved))])
+    seen = ranks[moved > 0].sum()
+    return min(1.0, 2 * min((sums <= seen).mean(), (sums >= seen).mean()))
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [[1, 2, 3, 4, 5], [1, -2, 3, -4, 5, 6], [1, 1, 1, -1, 2, 2], [0, 0, 1, 3], [-3, -1, -2], [0.0, 0.0], [2, -2]],
+)
+def test_the_signed_rank_test_counts_all_signs(differences):
+    values = np.array(differences, dtype=float)
+    assert signed_rank_test(values) == pytest.approx(by_all_signs(values))
+
+
+def test_the_signed_rank_test_is_scipy_s_where_scipy_is_exact():
+    values = np.random.default_rng(0).normal(0.3, 1, 14)
+    assert signed_rank_test(values) == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
+
+
+def test_differences_that_only_rounding_tells_apart_are_ties():
+    """.3 - .1 and .2 - 0 differ in the last bit: without ties the p-value would be that of ranks 1, 2, 3."""
+    values = np.array([0.3 - 0.1, 0.2, -0.2])
+    assert signed_rank_test(values) == pytest.approx(by_all_signs(np.array([1.0, 1.0, -1.0])))
+
+
+def test_every_method_meets_the_same_splits_as_alone(karate):
+    both = compare(karate, ["gcn", "lpa"], splits=3, seed=5, changes=QUICK, isolate=False)
+    alone = compare(karate, ["lpa"], splits=3, seed=5, changes=QUICK, isolate=False)
+    expected = [split(karate, seed=seed).hash for seed in (5, 6, 7)]
+    for name in ("gcn", "lpa"):
+        assert [record.split for record in both.records if record.method == name] == expected
+    timeless = [[dataclasses.replace(r, seconds=0) for r in c.records if r.method == "lpa"] for c in (both, alone)]
+    assert timeless[0] == timeless[1]
+    assert both.num_splits == 3
+
+
+def test_a_record_is_what_learn_and_evaluate_give(karate):
+    found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK, isolate=False)
+    part, recipe = split(karate, seed=2), METHODS["gcn"].settings().replace(**QUICK)
+    model, run = learn(METHODS["gcn"].build, karate, part.train, part.val, recipe, seed=2, device="cpu")
+    scores = evaluate(model, karate, part.test, recipe=recipe)
+    (record,) = found.records
+    assert (record.accuracy, record.macro_f1, record.best_epoch) == (scores.accuracy, scores.macro_f1, run.best_epoch)
+    assert found.recipes["gcn"] == recipe
+
+
+def test_differences_are_paired(karate):
+    found = compare(karate, ["lpa", "mlp", "lr"], splits=4, reference="lr", isolate=False)
+    accuracy = {n: np.array([r.accuracy for r in found.records if r.method == n]) for n in ("lpa", "mlp", "lr")}
+    rows = {row.method: row for row in found.rows}
+    assert rows["lr"].difference is None
+    for name in ("lpa", "mlp"):
+        gain = accuracy[name] - accuracy["lr"]
+        interval = stats.t.interval(0.95, 3, gain.mean(), stats.sem(gain)) if gain.std() else (gain[0], gain[0])
+        assert rows[name].difference.mean == pytest.approx(gain.mean())
+        assert rows[name].difference.interval == pytest.approx((interval[1] - interval[0]) / 2)
+        assert rows[name].accuracy.mean == pytest.approx(accuracy[name].mean())
+
+
+def made_up(differences, num_splits=10):
+    """A comparison whose rows have the differences given by name; None is the reference."""
+    rows = tuple(Row(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, None, "") for name, d in differences.items())
+    records = tuple(Record(name, str(k), k, 0.8, 0.8, 0.8, 1, 1.0) for name in differences for k in range(num_splits))
+    return Comparison("made up", "gcn", rows, records, {}, "cpu", {})
+
+
+def test_the_verdict_says_what_is_noise():
+    found = made_up(
+        {
+            "gcn": None,
+            "gcn-lpa": Difference(0.002, 0.004, 0.3),
+            "appnp": Difference(0.011, 0.004, 0.002),
+            "lr": Difference(-0.1, 0.02, 0.002),
+        }
+    )
+    assert found.verdict == (
+        "Against gcn, in points of accuracy on 10 splits: "
+        "better: appnp (+1.1 ± 0.4); worse: lr (-10.0 ± 2.0); inside the noise: gcn-lpa (+0.2 ± 0.4)."
+    )
+
+
+def test_one_split_tells_nothing():
+    found = made_up({"gcn": None, "lr": Difference(-0.1, None, 1.0)}, num_splits=1)
+    assert "cannot tell" in found.verdict
+    assert found.rows[1].difference.is_noise
+
+
+def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
+    ours = METHODS["gcn-lpa"].settings().replace(hidden=3, edges="free", loss="held_out")
+    found = compare(karate, ["gcn-same", "gcn"], splits=1, recipe=ours, changes={"epochs": 2}, isolate=False)
+    assert found.recipes["gcn-same"] == ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, epochs=2)
+    assert found.recipes["gcn"] == METHODS["gcn"].settings().replace(epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": ["gnc"]}, "unknown method 'gnc'; there are mlp, lr"),
+        ({"methods": []}, "no method to compare"),
+        ({"methods": ["lpa"], "reference": "gcn"}, "reference 'gcn' is not among the methods lpa"),
+        ({"methods": ["lpa"], "splits": 0}, "no split to compare on"),
+        ({"methods": ["lpa"], "recipe": "paper"}, "no settings for 'karate'"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_trained(karate, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        compare(karate, **arguments)
+
+
+def test_resident_memory_sees_an_array_come_and_its_peak_stay():
+    if (before := resident_memory()) is None:
+        pytest.skip("this system does not tell")
+    array = np.ones(20_000_000)
+    during = resident_memory()
+    del array
+    after = resident_memory()
+    assert 150 < during[0] - before[0] < 170
+    assert after[0] < during[0] - 100
+    assert after[1] > during[0] - 1  # the system counts in batches
+
+
+@pytest.mark.long
+def test_a_process_of_its_own_gives_the_same_records_and_its_memory(karate):
+    recipe = METHODS["gcn"].settings().replace(**QUICK)
+    task = Task(
+        karate, "gcn", recipe, (split(karate, seed=0), split(karate, seed=1)), 0, "cpu", torch.get_num_threads()
+    )
+    *records, memory = run_apart(task)
+    assert isinstance(memory, Memory)
+    assert memory.peak >= memory.before > 0
+    assert [dataclasses.replace(r, seconds=0) for r in records] == [
+        dataclasses.replace(r, seconds=0) for r in run_here(task)
+    ]
+
+
+@pytest.mark.long
+def test_an_error_in_that_process_is_raised_here_as_it_was(karate):
+    negative = dataclasses.replace(karate, x=-torch.ones(34, 2), x_kind="given")
+    recipe = METHODS["gcn"].settings().replace(features="tfidf")
+    task = Task(negative, "gcn", recipe, (split(karate, seed=0),), 0, "cpu", 1)
+    with pytest.raises(ValueError, match="tfidf needs features that are counts"):
+        list(run_apart(task))
+
+
+def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_path):
+    found, asked = made_up({"gcn": None, "lr": Difference(-0.1, 0.02, 0.002)}), {}
+
+    def noted(graph, methods, **options):
+        asked.update(options, graph=graph.name, methods=methods)
+        return found
+
+    monkeypatch.setattr(comparison, "compare", noted)
+    arguments = ["compare", "karate", "--methods", "gcn, lr", "--splits", "7", "--epochs", "2"]
+    table = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "found.json")])
+    assert table.exit_code == 0, table.output
+    lines = [line.split() for line in table.stdout.splitlines()]
+    assert lines[0] == ["accuracy", "macro-F1", "to", "gcn", "p", "seconds", "memory"]
+    assert lines[1] == ["gcn", *("80.0", "±", "1.0") * 2, "1.0", "–"]
+    assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", "0.002", "1.0", "–"]
+    assert found.verdict in table.stdout
+    assert (asked["graph"], asked["methods"], asked["splits"]) == ("karate", ["gcn", "lr"], 7)
+    assert asked["changes"] == {"epochs": 2}
+    printed = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert printed == json.loads((tmp_path / "found.json").read_text())
+    assert printed["verdict"] == found.verdict
+    assert printed["rows"][1]["difference"] == {"mean": -0.1, "interval": 0.02, "p_value": 0.002}
+
+
+def test_a_comparison_is_json(karate):
+    found = compare(karate, ["lpa", "lpa-learned"], splits=2, changes=QUICK, isolate=False)
+    back = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert back["recipes"]["lpa-learned"]["epochs"] == 3
+    assert len(back["records"]) == 4
+    assert back["environment"]["torch"] == str(torch.__version__)
