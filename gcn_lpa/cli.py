@@ -21,7 +21,6 @@ import typer
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gcn_lpa.baselines import Method
     from gcn_lpa.comparison import Row
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
@@ -342,37 +341,26 @@ def compare(
 @command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
+    from gcn_lpa import comparison
     from gcn_lpa.baselines import METHODS
     from gcn_lpa.data import load
     from gcn_lpa.graph import split
-    from gcn_lpa.recipes import DEFAULT
-    from gcn_lpa.train import evaluate, learn
 
-    graph = load("digits")
-    parts, rows = split(graph, seed=0), []
-    with progress() as watch:
-        for name in ("gcn-lpa", "gcn-same", "lpa", "mlp"):
-            method, recipe = METHODS[name], METHODS[name].settings(DEFAULT)
-            on_epoch = watch(name, recipe.epochs)
-            model, run = learn(method.build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=on_epoch)
-            rows.append((method, evaluate(model, graph, parts.test, recipe=recipe), run.seconds))
+    graph, methods = load("digits"), ("gcn-lpa", "gcn-same", "lpa", "mlp")
+    parts = split(graph, seed=0)
+    found = comparison.compare(graph, methods, splits=[parts], device="cpu", isolate=False)
     if as_json:
-        facts = {"graph": graph.name, "split": parts.hash, "device": "cpu"}
-        per_method = {
-            m.name: {"accuracy": found.accuracy, "macro_f1": found.macro_f1, "seconds": s} for m, found, s in rows
-        }
-        return print_json({**facts, "methods": per_method})
-    sizes = [int(mask.sum()) for mask in (parts.train, parts.val, parts.test)]
-    print(f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest: {graph.num_edges:,} edges. "
-          f"{sizes[0]:,} labels train, {sizes[1]:,} choose the epoch, {sizes[2]:,} test.\n")  # fmt: skip
-
-    def line(method: Method, found: Scores, seconds: float) -> tuple[str, ...]:
-        return method.name, _percent(found.accuracy), _percent(found.macro_f1), f"{seconds:.1f} s"
-
-    print_table(("", "accuracy", "macro-F1", "training"), [line(*row) for row in rows])
-    print()
-    for method, _, _ in rows:
-        print(f"{method.name}: {method.note}")
+        return print_json(found.to_dict())
+    sizes = [f"{int(mask.sum()):,}" for mask in (parts.train, parts.val, parts.test)]
+    print(f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest, {graph.num_edges:,} edges:")
+    print(f"{sizes[0]} labels train, {sizes[1]} choose the epoch, {sizes[2]} test.\n")
+    lines = [
+        (record.method, _percent(record.accuracy), _percent(record.macro_f1), f"{record.seconds:.1f} s")
+        for record in found.records
+    ]
+    print_table(("", "accuracy", "macro-F1", "training"), lines)
+    print("\n" + "\n".join(f"{name}: {METHODS[name].note}" for name in methods))
+    print("One split tells little: `gcn-lpa compare digits` trains on ten and gives intervals.")
 
 
 def print_run(trained: TrainedRun, as_json: bool) -> None:
