@@ -1,0 +1,243 @@
+"""train, resume, evaluate, predict and edges as a user meets them: what they print, what they leave, how they end."""
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pandas
+import pytest
+from typer.testing import CliRunner
+
+from gcn_lpa.cli import app
+from gcn_lpa.data import load
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs import load_run
+from gcn_lpa.train import predictions
+
+QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
+COLUMNS = ["id", "label", "probability", "runner_up", "status"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def ok(*arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output  # not a terminal: no progress bar
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def karate_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "karate"
+    ok("train", "karate", "--out", folder, *QUICK)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Two joined cliques of five with one label missing in each, and an account that knows nobody."""
+    folder = tmp_path_factory.mktemp("own")
+    ids = [f"@{name}" for name in "abcdefghij"] + ["=alone()"]
+    labels = ["left"] * 4 + [""] + ["right"] * 4 + ["", ""]
+    pandas.DataFrame({"id": ids, "label": labels}).to_csv(folder / "nodes.csv", index=False)
+    pairs = [(i, j) for start in (0, 5) for i in range(start, start + 5) for j in range(i + 1, start + 5)]
+    ends = [(ids[i], ids[j]) for i, j in [*pairs, (4, 5)]]
+    pandas.DataFrame(ends, columns=["source", "target"]).to_csv(folder / "edges.csv", index=False)
+    return folder
+
+
+def test_train_says_what_it_did_and_where_it_is(tmp_path):
+    lines = ok("train", "karate", "--out", tmp_path / "run", *QUICK).splitlines()
+    assert lines[0].startswith("karate: gcn-lpa, epoch ")
+    assert " of 5 (validation " in lines[0]
+    assert lines[1].startswith("  accuracy ")
+    assert "on 6 nodes; uniform split, seed 0" in lines[1]
+    assert lines[2] == f"  kept in {tmp_path / 'run'}"
+    assert len(lines) == 3
+
+
+def test_train_as_json_holds_the_numbers_of_the_folder(tmp_path):
+    facts = json.loads(ok("train", "karate", "--out", tmp_path / "run", "--json", "--seed", 3, *QUICK))
+    kept = load_run(tmp_path / "run")
+    assert facts["results"]["scores"]["accuracy"] == kept.results.scores.accuracy
+    assert (facts["seed"], facts["epochs"], facts["best_epoch"]) == (3, 5, kept.run.best_epoch)
+    assert Recipe.from_dict(facts["recipe"]) == kept.plan.recipe
+    assert facts["split"] == kept.split.hash
+
+
+def test_every_field_of_the_recipe_is_a_flag_with_its_help(tmp_path):
+    ok(
+        "train",
+        "karate",
+        "--out",
+        tmp_path / "a",
+        *QUICK,
+        "--no-self-loops",
+        "--loss",
+        "literal",
+        "--lr",
+        0.2,
+        "--bias",
+    )
+    recipe = load_run(tmp_path / "a").plan.recipe
+    assert (recipe.self_loops, recipe.loss, recipe.lr, recipe.bias, recipe.epochs) == (False, "literal", 0.2, True, 5)
+    ok("train", "karate", "--out", tmp_path / "b", "--recipe", tmp_path / "a" / "recipe.json")  # it is a recipe file
+    assert load_run(tmp_path / "b").plan.recipe == recipe
+    help_text = " ".join(ok("train", "--help").split())
+    for spec in Recipe.__dataclass_fields__.values():
+        if spec.name != "origin":
+            assert f"--{spec.name.replace('_', '-')} " in help_text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "karate", "--loss", "best"], 2, "loss is 'best'; it is one of official"),
+        (["train", "karate", "--hidden", "wide"], 2, "--hidden"),
+        (["train", "karate", "--hidden", "0"], 1, "gcn-lpa: recipe: hidden = 0; it is at least 1"),
+        (["train", "karate", "--method", "gnc"], 1, "gcn-lpa: unknown method 'gnc'; there are mlp"),
+        (["train", "karate", "--recipe", "paper"], 1, "gcn-lpa: recipe 'paper' has no settings for 'karate'"),
+        (["train", "nowhere"], 1, "gcn-lpa: 'nowhere' is neither a data set nor a folder"),
+        (["train", "karate", "--split", "public"], 1, "was not published with a split"),
+        (["evaluate", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
+        (["resume", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert code == 2 or result.stderr.count("\n") == 1
+
+
+def test_a_folder_that_is_not_empty_is_refused(karate_run):
+    result = run("train", "karate", "--out", karate_run, *QUICK)
+    assert result.exit_code == 1
+    assert f"{karate_run} is not empty; choose another folder, or --overwrite to start anew" in result.stderr
+    assert ok("train", "karate", "--out", karate_run, *QUICK, "--resume").startswith("karate: gcn-lpa, epoch ")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    tmp_path.chmod(0o500)
+    result = run("train", "karate", "--out", tmp_path / "run", *QUICK)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+
+
+def test_evaluate_prints_scores_classes_and_confusion(karate_run):
+    lines = ok("evaluate", karate_run).splitlines()
+    results = json.loads(ok("evaluate", karate_run, "--json"))
+    counts = results["scores"]["confusion"]
+    assert lines[0].startswith(f"accuracy {100 * results['scores']['accuracy']:.1f} %")
+    assert [line.split()[-1] for line in lines[3:5]] == [str(sum(row)) for row in counts]
+    assert [line.split()[-2:] for line in lines[-2:]] == [[str(cell) for cell in row] for row in counts]
+    assert sum(map(sum, counts)) == results["scores"]["num_nodes"] == 6
+
+
+def test_own_data_is_scored_by_cross_validation_and_says_so(own, tmp_path):
+    said = ok("train", own, "--out", tmp_path / "run", *QUICK)
+    line = ok("evaluate", tmp_path / "run").splitlines()[0]
+    assert line in said
+    assert "on 8 nodes; 5-fold cross-validation" in line
+    assert line.count(",") >= 5  # the folds
+
+
+def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own, tmp_path):
+    ok("train", own, "--out", tmp_path / "run", "--epochs", 30, "--select", "loss", "--device", "cpu")
+    out = tmp_path / "predictions.csv"
+    assert ok("predict", tmp_path / "run", "--out", out) == f"3 rows, 2 reached, 1 unreachable in {out}\n"
+    header, *rows = csv.reader(io.StringIO(out.read_text()))
+    assert header == COLUMNS
+    assert [(row[0], row[1], row[3], row[4]) for row in rows[:2]] == [
+        ("@e", "left", "right", "reached"),
+        ("@j", "right", "left", "reached"),
+    ]
+    assert (rows[2][0], rows[2][4]) == ("=alone()", "unreachable")
+    assert all(0.5 <= float(row[2]) <= 1 for row in rows)
+
+
+def test_predict_all_is_the_table_of_the_library(own, tmp_path):
+    ok("train", own, "--out", tmp_path / "run", *QUICK)
+    kept = load_run(tmp_path / "run")
+    table = predictions(kept.model, kept.graph, kept.given, recipe=kept.plan.recipe)
+    printed = list(csv.DictReader(io.StringIO(ok("predict", tmp_path / "run", "--all"))))
+    assert [row["id"] for row in printed] == [*kept.graph.node_names]
+    assert [row["label"] for row in printed] == table["label"].tolist()
+    assert [float(row["probability"]) for row in printed] == pytest.approx(table["probability"].tolist(), rel=1e-5)
+    assert [row["status"] for row in printed].count("labeled") == 8
+    as_json = json.loads(ok("predict", tmp_path / "run", "--all", "--json"))
+    assert as_json == table.to_dict("records")
+    safe = csv.DictReader(io.StringIO(ok("predict", tmp_path / "run", "--excel-safe")))
+    assert [row["id"] for row in safe] == ["'@e", "'@j", "'=alone()"]
+
+
+def test_edges_are_exported_both_ways(karate_run, tmp_path):
+    out = tmp_path / "edges.csv"
+    assert ok("edges", karate_run, "--out", out) == f"190 rows in {out}\n"  # 2 · 78 and 34 self-loops
+    table = pandas.read_csv(out)
+    assert list(table.columns) == ["source", "target", "weight", "learned"]
+    assert table.groupby("target")["learned"].sum().to_numpy() == pytest.approx([1.0] * 34, abs=1e-4)
+    ends = set(zip(table["source"], table["target"], strict=True))
+    graph = load("karate")
+    assert ends == {*zip(graph.col.tolist(), graph.row.tolist(), strict=True), *((i, i) for i in range(34))}
+
+
+def test_a_moved_source_is_found_with_data(own, tmp_path):
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("nodes.csv", "edges.csv"):
+        (moved / name).write_bytes((own / name).read_bytes())
+    ok("train", moved, "--out", tmp_path / "run", *QUICK)
+    moved.rename(tmp_path / "elsewhere")
+    result = run("predict", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "say where it is with --data PATH" in result.stderr
+    assert ok("predict", tmp_path / "run", "--data", tmp_path / "elsewhere").startswith("id,label")
+
+
+@pytest.mark.long
+def test_demo_compares_on_one_split():
+    shown = json.loads(ok("demo", "--json"))
+    assert [row["method"] for row in shown["rows"]] == ["gcn-lpa", "gcn-same", "lpa", "mlp"]
+    assert all(record["accuracy"] > 0.9 for record in shown["records"])
+    assert len({record["split"] for record in shown["records"]}) == 1
+
+
+@pytest.mark.long
+def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
+    """stderr is a terminal here; Ctrl-C comes when its progress bar shows the validation accuracy."""
+    folder, settings = tmp_path / "run", ("--epochs", 400, "--hidden", 4, "--device", "cpu", "--threads", 1)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gcn_lpa", "train", "karate", "--out", folder, *settings]
+    with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        bar = b""
+        while b"validation" not in bar:
+            bar += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+        while _more(ours):
+            pass
+    os.close(ours)
+    assert process.returncode == 130
+    assert said.startswith("karate: gcn-lpa, interrupted, epoch ")
+    assert b"loss" in bar
+    assert b"/400" in bar
+    assert load_run(folder).run.interrupted
+    assert "interrupted" not in ok("resume", folder, "--device", "cpu", "--threads", 1)
+    ok("train", "karate", "--out", tmp_path / "whole", *settings)
+    assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def _more(descriptor):
+    try:
+        return os.read(descriptor, 1000)
+    except OSError:  # Linux says so when the other end is closed
+        return b""

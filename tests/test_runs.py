@@ -1,0 +1,306 @@
+"""Run folders: what comes back is what was trained, and a graph that is not the one it was trained on is refused."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from gcn_lpa import runfolder
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
+from gcn_lpa.runs import (
+    PLAN,
+    Source,
+    _decode_graph,
+    _encode_graph,
+    edge_table,
+    evaluate_run,
+    load_run,
+    make_plan,
+    resume_run,
+    table_text,
+    train_run,
+    write_table,
+)
+from gcn_lpa.train import evaluate, learn, predict_proba, scores
+
+SMALL = {"epochs": 6, "hidden": 4, "edge_rank": 4}
+SBM = Source("sbm", None, {"n": 40, "classes": 3, "features": 5, "noise": 1.0})
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A folder of one's own: 30 nodes with odd ids, 20 of them labelled, and one without an edge."""
+    graph = load("sbm", n=30, classes=2, features=4, degree=4.0)
+    names = [f"={i:03d}" for i in range(29)] + ["@alone"]
+    keep = (graph.row != 29) & (graph.col != 29)
+    nodes = pandas.DataFrame(graph.x.numpy(), columns=[f"f{k}" for k in range(4)])
+    nodes.insert(0, "id", names)
+    nodes["label"] = [["NA", "yes"][k] if i < 20 else "" for i, k in enumerate(graph.y.tolist())]
+    nodes.to_csv(tmp_path / "nodes.csv", index=False)
+    ends = [[names[i] for i in side[keep].tolist()] for side in (graph.row, graph.col)]
+    pandas.DataFrame({"source": ends[0], "target": ends[1]}).to_csv(tmp_path / "edges.csv", index=False)
+    return tmp_path
+
+
+def trained(source=SBM, out=None, *, changes=SMALL, resume=False, overwrite=False, watch=None, **options):
+    plan, graph = make_plan(source, changes=changes, **options)
+    return train_run(plan, graph, out, device="cpu", resume=resume, overwrite=overwrite, watch=watch)
+
+
+def same_weights(one, other):
+    states = one.model.state_dict(), other.model.state_dict()
+    return states[0].keys() == states[1].keys() and all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_comes_back_from_its_folder(tmp_path, method):
+    if METHODS[method].needs == "pyg":
+        pytest.importorskip("torch_geometric")
+    before = trained(out=tmp_path / "run", method=method)
+    after = load_run(tmp_path / "run")
+    assert same_weights(before, after)
+    assert (after.plan, after.run, after.results) == (before.plan, before.run, before.results)
+    assert after.split.hash == before.split.hash == split(before.graph, seed=0).hash
+    assert evaluate_run(tmp_path / "run").scores == before.results.scores
+    probabilities = [predict_proba(run.model, run.graph, recipe=run.plan.recipe) for run in (before, after)]
+    assert torch.equal(*probabilities)
+
+
+def test_a_named_data_set_is_scored_on_test_nodes_it_did_not_see(tmp_path):
+    run = trained(seed=3, split="stratified")
+    parts = split(run.graph, seed=3, kind="stratified")
+    model, _ = learn(GCNLPA, run.graph, parts.train, parts.val, run.plan.recipe, seed=3, device="cpu")
+    assert run.results.scores == evaluate(model, run.graph, parts.test, recipe=run.plan.recipe)
+    assert run.results.protocol == "test"
+    assert torch.equal(run.given, parts.train | parts.val)
+
+
+def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
+    run = trained(Source(str(own)))
+    recipe, graph = run.plan.recipe, run.graph
+    labeled = graph.labeled
+    choice = split(graph, (0.8, 0.2, 0.0), 0)
+    assert (int(choice.train.sum()), int(choice.val.sum())) == (16, 4)
+    _, chosen = learn(GCNLPA, graph, choice.train, choice.val, recipe, device="cpu")
+    assert run.run.best_epoch == chosen.best_epoch
+
+    everything = recipe.replace(epochs=chosen.best_epoch)
+    refitted, _ = learn(GCNLPA, graph, labeled, labeled & False, everything, device="cpu")
+    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), refitted.parameters(), strict=True))
+    assert torch.equal(run.given, labeled)
+
+    order = np.random.Generator(np.random.PCG64(0)).permutation(20)  # the labelled nodes are the first 20
+    pooled, accuracies = torch.zeros(30, 2, dtype=torch.float64), []
+    for k in range(5):
+        fold = torch.zeros_like(labeled)
+        fold[order[k::5]] = True
+        inner = split(graph.reveal(labeled & ~fold), (0.8, 0.2, 0.0), 0)
+        model, _ = learn(GCNLPA, graph, inner.train, inner.val, recipe, device="cpu")
+        pooled[fold] = predict_proba(model, graph, recipe=recipe)[fold]
+        accuracies.append(scores(graph, fold, pooled).accuracy)
+    assert run.results.scores == scores(graph, labeled, pooled)
+    assert run.results.folds == tuple(accuracies)
+    assert run.results.protocol == "cross-validation"
+
+
+def test_one_labelled_node_leaves_nothing_to_score(tmp_path):
+    pandas.DataFrame({"id": ["a", "b", "c"], "label": ["x", "", ""]}).to_csv(tmp_path / "nodes.csv", index=False)
+    pandas.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(tmp_path / "edges.csv", index=False)
+    run = trained(Source(str(tmp_path)))
+    assert (run.results.protocol, run.results.scores) == ("none", None)
+    assert torch.equal(
+        predict_proba(run.model, run.graph, recipe=run.plan.recipe), torch.ones(3, 1, dtype=torch.float64)
+    )
+
+
+def test_a_graph_can_be_kept_in_the_run_folder(own, tmp_path):
+    before = trained(Source(str(own)), tmp_path / "run", with_data=True)
+    (own / "nodes.csv").unlink()
+    after = load_run(tmp_path / "run")
+    assert after.graph.content_hash(64) == before.graph.content_hash(64)
+    assert list(after.graph.node_names) == list(before.graph.node_names)
+
+
+@pytest.mark.parametrize("name", ["karate", "digits", "tiny", "directed"])
+def test_a_graph_survives_its_files(name, tmp_path, tiny):
+    made = {"tiny": tiny, "directed": Graph.from_edges([("a", "b")], x=torch.ones(2, 3), directed=True)}
+    graph = made.get(name) or load(name)
+    if name == "tiny":
+        graph = dataclasses.replace(graph, public=split(graph))
+    again = _decode_graph(runfolder.RunFolder(tmp_path, _encode_graph(graph)))
+    assert again.content_hash(64) == graph.content_hash(64)
+    assert repr(again) == repr(graph)
+    assert (again.public is None) == (graph.public is None)
+
+
+def test_ids_that_json_does_not_know_are_not_stored():
+    graph = Graph.from_edges([((1, 2), (3, 4))])
+    with pytest.raises(ValueError, match=r"node \(1, 2\) cannot be stored: ids that are text or numbers can"):
+        _encode_graph(graph)
+
+
+def test_a_source_that_has_changed_or_gone_is_named(own, tmp_path):
+    trained(Source(str(own)), tmp_path / "run")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("nodes.csv", "edges.csv"):
+        (moved / name).write_bytes((own / name).read_bytes())
+    (own / "edges.csv").write_text("source,target\n=000,=001\n")
+    with pytest.raises(ValueError, match=r"is not the graph .*run was trained on .*--data PATH"):
+        load_run(tmp_path / "run")
+    (own / "edges.csv").unlink()
+    (own / "nodes.csv").unlink()
+    with pytest.raises(ValueError, match=r"the graph of .*run cannot be read from .*--data PATH"):
+        load_run(tmp_path / "run")
+    assert load_run(tmp_path / "run", data=moved).graph.num_nodes == 30
+    with pytest.raises(ValueError, match=r"'karate' is not the graph"):
+        load_run(tmp_path / "run", data="karate")
+
+
+def test_nothing_is_written_over_without_a_word(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty; choose another folder, or --overwrite"):
+        trained(out=tmp_path)
+    first = trained(out=tmp_path / "run")
+    with pytest.raises(ValueError, match="is not empty"):
+        trained(out=tmp_path / "run", seed=1)
+    second = trained(out=tmp_path / "run", seed=1, overwrite=True)
+    assert not same_weights(first, second)
+    assert same_weights(second, load_run(tmp_path / "run"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        trained(out=tmp_path / "file")
+
+
+def stop_in(stage, at):
+    """A watch that presses Ctrl-C after an epoch of a stage."""
+
+    def watch(name, num_epochs):
+        def on_epoch(epoch):
+            if (name, epoch.epoch) == (stage, at):
+                raise KeyboardInterrupt
+
+        return on_epoch
+
+    return watch
+
+
+@pytest.mark.parametrize("stage", ["choose", "fold-3", "refit"])
+def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
+    whole = trained(Source(str(own)), tmp_path / "whole", checkpoint_every=1)
+    stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=1, watch=stop_in(stage, 1))
+    assert stopped.run.interrupted
+    assert load_run(tmp_path / "part").run.interrupted
+    assert sorted(predict_proba(stopped.model, stopped.graph, recipe=stopped.plan.recipe).shape) == [2, 30]
+    with pytest.raises(ValueError, match="holds an unfinished run: `gcn-lpa resume` goes on with it"):
+        trained(Source(str(own)), tmp_path / "part", checkpoint_every=1)
+    with pytest.raises(ValueError, match="unfinished run with other settings or data"):
+        trained(Source(str(own)), tmp_path / "part", checkpoint_every=1, seed=7, resume=True)
+    finished = resume_run(tmp_path / "part", device="cpu")
+    assert same_weights(whole, finished)
+    assert finished.results == whole.results
+    assert not finished.run.interrupted
+    assert sorted(os.listdir(tmp_path / "part")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_resume_of_a_finished_run_is_that_run(tmp_path):
+    first = trained(out=tmp_path / "run")
+    assert same_weights(first, resume_run(tmp_path / "run"))
+    assert same_weights(first, trained(out=tmp_path / "run", resume=True))
+    with pytest.raises(ValueError, match="finished run with other settings or data"):
+        trained(out=tmp_path / "run", resume=True, seed=1)
+    with pytest.raises(ValueError, match="not a run folder"):
+        resume_run(tmp_path)
+
+
+def test_a_plan_comes_back_from_json(tmp_path):
+    plan, _ = make_plan(SBM, changes=SMALL, seed=4, split="stratified", with_data=True, checkpoint_every=7)
+    runfolder.write_json(tmp_path / PLAN, plan.to_dict())
+    assert type(plan).from_dict(runfolder.read_json(tmp_path / PLAN)) == plan
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"source": 3}'])
+def test_a_plan_of_someone_else_is_refused(tmp_path, text):
+    (tmp_path / PLAN).write_text(text)
+    with pytest.raises(ValueError, match=r"plan\.json: not a plan that this version"):
+        resume_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "data.json", "scores.json"])
+def test_a_run_of_someone_else_is_refused(tmp_path, name):
+    trained(out=tmp_path / "run")
+    files = dict(runfolder.load(tmp_path / "run").files)
+    runfolder.save(tmp_path / "run", {**files, name: b"{}"})
+    with pytest.raises(ValueError, match="not a run that this version of gcn-lpa wrote"):
+        load_run(tmp_path / "run")
+    runfolder.save(tmp_path / "run", {**files, "recipe.json": runfolder.encode_json(DEFAULT.to_dict())})
+    with pytest.raises(ValueError, match=r"model\.safetensors does not fit"):
+        load_run(tmp_path / "run")
+
+
+def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
+    assert make_plan(SBM)[0].recipe == DEFAULT
+    assert make_plan(Source("karate"))[0].recipe.edges == "free"  # it has no features
+    changed = make_plan(SBM, changes={"hidden": 7})[0].recipe
+    assert (changed.hidden, changed.lr) == (7, DEFAULT.lr)
+    assert changed.origin.endswith("; with hidden = 7")
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"hidden": 5, "method": "gcn"}))
+    assert make_plan(SBM, recipe=file)[0].recipe == Recipe(hidden=5, method="gcn")
+    assert make_plan(SBM, recipe=file, method="jk-net")[0].recipe.method == "jk-net"
+    assert make_plan(SBM, method="appnp")[0].recipe == METHODS["appnp"].settings(DEFAULT)
+    with pytest.raises(ValueError, match="unknown method 'gnc'; there are mlp"):
+        make_plan(SBM, method="gnc")
+    with pytest.raises(ValueError, match="recipe 'paper' has no settings for 'sbm'"):
+        make_plan(SBM, recipe="paper")
+    file.write_text(json.dumps({"method": "gnc"}))
+    with pytest.raises(ValueError, match=r"unknown method 'gnc'"):
+        make_plan(SBM, recipe=file)
+
+
+def test_the_papers_recipe_of_a_data_set_is_found(datasets):
+    assert make_plan(Source("cora", str(datasets)), recipe="paper")[0].recipe == PAPER["cora"]
+
+
+def test_edges_are_listed_both_ways_with_shares_that_sum_to_one(tiny):
+    recipe = DEFAULT.replace(edges="free", loss="literal")
+    model = GCNLPA(recipe, recipe.prepare(tiny))
+    torch.nn.init.normal_(model.edges.weight, generator=torch.Generator().manual_seed(0))
+    table = edge_table(model, tiny, recipe=recipe)
+    assert len(table) == 2 * 5 + 5  # five edges, five self-loops
+    assert table.groupby("target")["learned"].sum().to_numpy() == pytest.approx(np.ones(5), abs=1e-6)
+    dense = (recipe.prepare(tiny).adjacency.to_dense().log() + 0.0).exp()
+    prepared = recipe.prepare(tiny)
+    strength = torch.zeros(5, 5).index_put(
+        (prepared.row.long(), prepared.col.long()), model.edges.weight.detach().exp()
+    )
+    expected = dense * strength / (dense * strength).sum(dim=1, keepdim=True)
+    for row in table.itertuples():
+        assert row.learned == pytest.approx(expected[row.target, row.source].item(), abs=1e-6)
+        assert row.weight == dense[row.target, row.source].item() == dense[row.source, row.target].item()
+
+
+def test_a_method_without_edge_weights_says_so(tiny):
+    recipe = METHODS["lpa"].settings(DEFAULT)
+    with pytest.raises(ValueError, match="method 'lpa' learns no edge weights"):
+        edge_table(METHODS["lpa"].build(recipe, tiny, 0), tiny, recipe=recipe)
+
+
+def test_only_excel_safe_tables_touch_ids(tmp_path):
+    cells = ["=1+1", "+x", "-5", "@handle", "\tx", "\rx", "a=b", "", "'q"]
+    table = pandas.DataFrame({"id": cells, "probability": [-0.5] * 9})
+    write_table(tmp_path / "plain.csv", table)
+    back = pandas.read_csv(tmp_path / "plain.csv", dtype=str, keep_default_na=False, lineterminator="\n")
+    assert back["id"].tolist() == cells
+    safe = table_text(table, excel_safe=True)
+    assert [line.split(",")[0].strip('"') for line in safe.split("\n")[1:5]] == ["'=1+1", "'+x", "'-5", "'@handle"]
+    assert safe.count("-0.5") == 9
+    assert "\na=b,-0.5\n" in safe
