@@ -76,14 +76,15 @@ def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _visit(
-    col, values, x, y, dot, rows, start, count, y_scale, word, threshold, scale,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
+    col, values, x, y, dot, only, rows, start, count, y_scale, word, threshold, scale,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
     X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """For each row i of a block, over its entries k that point to row j of x, columns C … C + COLS:
 
     SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD, or C > 0: added to what is there)
     DROP: x_j counts as dropped, or scaled up, by the random bits of (j, j): dropout of identity features.
+    ONLY: rows j without only_j are zero and are not fetched.
 
     STEP entries of every row are fetched at once, so that many loads are under way; the widths are compile-time numbers,
     so that a row is fetched in 16-byte words.
@@ -100,10 +101,13 @@ def _visit(
         at = start[:, None] + k[None, :]
         j = tl.load(col + at, mask=here, other=0).to(tl.int64)
         x_at = x + j[:, :, None] * X_STRIDE + cols[None, None, :]
+        fetch = here
+        if ONLY:
+            fetch = here & (tl.load(only + j, mask=here, other=0) != 0)
         if C + COLS <= D:
-            x_j = tl.load(x_at, mask=here[:, :, None], other=0).to(ACC)
+            x_j = tl.load(x_at, mask=fetch[:, :, None], other=0).to(ACC)
         else:
-            x_j = tl.load(x_at, mask=here[:, :, None] & (cols < D)[None, None, :], other=0).to(ACC)
+            x_j = tl.load(x_at, mask=fetch[:, :, None] & (cols < D)[None, None, :], other=0).to(ACC)
         if SUMS:
             a = tl.load(values + at, mask=here, other=0).to(ACC)
             if DROP:
@@ -148,9 +152,9 @@ def _finish(
 
 @triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
 def _walk_rows(
-    rowptr, col, values, x, out, y, dot, held, seeds, n, long, threshold, scale, seed_low, seed_high, step, layer,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ACC: tl.constexpr,
-    D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
+    rowptr, col, values, x, out, y, dot, only, held, seeds, n, long, threshold, scale, seed_low, seed_high, step, layer,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
+    ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     """`_visit` for every row but the long ones, 32 columns at a time and then the REST.
@@ -173,15 +177,15 @@ def _walk_rows(
     for c in tl.static_range(0, D - D % 32, 32):
         if DOTS and c > 0:
             tl.debug_barrier()  # dots are added up block by block
-        total = _visit(col, values, x, y, dot, rows, start, count, row_scale, 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, 32)  # fmt: skip
+        total = _visit(col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, 32)  # fmt: skip
         if SUMS:
             _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, c, 32)
     if D % 32 > 0:
         if DOTS and D > 32:
             tl.debug_barrier()
-        total = _visit(col, values, x, y, dot, rows, start, count, row_scale, 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, D - D % 32, ROWS, STEP, REST)  # fmt: skip
+        total = _visit(col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, D - D % 32, ROWS, STEP, REST)  # fmt: skip
         if SUMS:
             _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, D - D % 32, REST)
 
@@ -200,8 +204,8 @@ def _walk_chunks(
     for c in tl.static_range(0, D, COLS):
         if DOTS and c > 0:
             tl.debug_barrier()
-        total = _visit(col, values, x, y, dot, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
+        total = _visit(col, values, x, y, dot, x, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
+                       SUMS, DOTS, ADD, False, False, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
         if SUMS:
             cols = c + tl.arange(0, COLS)
             tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
@@ -252,26 +256,32 @@ def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
     return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
 
 
-WALK = {8: (32, 4, 1), 16: (16, 4, 1), 32: (8, 4, 1)}  # columns: (rows a program, entries a step, warps), measured on an H200
+# rows a program, entries a step, warps, by the columns of a block: for sums alone, and with dots; measured on an H200
+SUMS = {8: (16, 1, 1), 16: (16, 2, 1), 32: (32, 2, 1), 40: (8, 2, 1)}
+DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1), 40: (32, 2, 2)}  # 40: more than one block of columns
 
 
 def _walk(
     csr: CSR, x: Tensor, *, values: Tensor | None = None, out: Tensor | None = None, y: Tensor | None = None,
     dot: Tensor | None = None, add: bool = False, held: Tensor | None = None, seeds: Tensor | None = None, mode: int = 0,
-    drop: Bits | None = None,
+    drop: Bits | None = None, only: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given."""
+    """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given.
+
+    `only` marks the rows of x that are not zero, [m]; `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
+    """
     n, d = csr.num_rows, x.shape[1]
     if n == 0 or d == 0:
         return
     rest = max(8, triton.next_power_of_2(d % 32))
-    rows, step, warps = WALK[32 if d >= 32 else rest]
-    values, out_, y, dot_, held, seeds = (x if t is None else t for t in (values, out, y, dot, held, seeds))  # unused: any pointer
+    rows, step, warps = (DOTS if dot is not None else SUMS)[40 if d > 32 else 32 if d == 32 else rest]
+    unused = x  # any pointer will do
+    values, out_, y, dot_, held, seeds = (unused if t is None else t for t in (values, out, y, dot, held, seeds))
     common = dict(SUMS=out is not None, DOTS=dot is not None, ADD=add, ACC=_accumulator(x), D=d, X_STRIDE=x.stride(0),
                   Y_STRIDE=y.stride(0))  # fmt: skip
     _walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr, csr.col, values, x, out_, y, dot_, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
-        HELD=mode, DROP=drop is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, REST=rest, **common, num_warps=warps,
+        csr.rowptr, csr.col, values, x, out_, y, dot_, unused if only is None else only, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
+        HELD=mode, DROP=drop is not None, ONLY=only is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, REST=rest, **common, num_warps=warps,
     )  # fmt: skip
     plan = _long_rows(csr)
     if plan is None:
@@ -311,7 +321,7 @@ def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
 
 @triton.jit
 def _reduce_rows(
-    rowptr, scores, grad, out, n, long, long_row, num_long,
+    rowptr, scores, grad, out, n, long, long_row,
     WHAT: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Row sums (WHAT 0), softmax (1) or the gradient of softmax (2). ROWS 1 walks the long rows, one each, TILE at a time."""
@@ -359,15 +369,19 @@ def _reduce_rows(
             tl.store(out + at, s, mask=here)
 
 
+REDUCE = (64, 8, 4)  # rows a program, entries a step, warps
+
+
 def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> Tensor:
     plan, acc = _long_rows(csr), _accumulator(scores)
+    rows, tile, warps = REDUCE
     if csr.num_rows:
-        _reduce_rows[(triton.cdiv(csr.num_rows, 64),)](
-            csr.rowptr, scores, grad, out, csr.num_rows, LONG, csr.rowptr, 0, WHAT=what, ACC=acc, ROWS=64, TILE=8
+        _reduce_rows[(triton.cdiv(csr.num_rows, rows),)](
+            csr.rowptr, scores, grad, out, csr.num_rows, LONG, csr.rowptr, WHAT=what, ACC=acc, ROWS=rows, TILE=tile, num_warps=warps
         )
     if plan is not None:
         _reduce_rows[(len(plan.row),)](
-            csr.rowptr, scores, grad, out, csr.num_rows, LONG, plan.row, len(plan.row), WHAT=what, ACC=acc, ROWS=1, TILE=1024
+            csr.rowptr, scores, grad, out, csr.num_rows, LONG, plan.row, WHAT=what, ACC=acc, ROWS=1, TILE=1024
         )
     return out
 
@@ -435,8 +449,8 @@ def _layer_forward(
     word = tl.zeros([], dtype=tl.uint32)
     if IN_DROP:
         word = _word(in_seed_low, in_seed_high, in_step, in_layer)
-    h = _visit(col, values, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
-               True, False, False, IN_DROP, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+    h = _visit(col, values, z, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
+               True, False, False, IN_DROP, False, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
     h = tl.maximum(h, 0.0)
     ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
     if DROP:
@@ -451,39 +465,37 @@ def _layer_forward(
 
 
 @triton.jit
-def _layer_backward(
-    rowptr, col, values, grad, z, dot, x, weight, below, partial, n, scale,
-    DOTS: tl.constexpr, ADD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr, BELOW_STRIDE: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
+def _dense_backward(
+    grad_z, x, weight, below, partial, n, scale,
+    D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr, BELOW_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
 ):  # fmt: skip
-    """The backward pass of z = x W, h = A z, from the gradient of h, over the transpose of A:
+    """The backward pass of z = x W and x = dropout(relu(h)) in one pass over the rows:
 
-    dz_j = Σ_i a_ij dh_i,   da_ij = dh_i · z_j,   dW = Σ_j x_j dz_jᵀ,   dh'_j = (dz_j Wᵀ) ∘ [x_j > 0] · scale,
-    the last being the gradient of A z' one layer below. A program takes every num_programs-th block of rows, so that
-    its share of dW stays in registers.
+    dW = Σ_j x_j dz_jᵀ,   dh_j = (dz_j Wᵀ) ∘ [x_j > 0] · scale.
+    A program takes every num_programs-th block of rows, so that its share of dW stays in registers.
     """
     cols, below_cols = tl.arange(0, COLS), tl.arange(0, BELOW_COLS)
     in_weight = (cols < D)[:, None] & (below_cols < BELOW)[None, :]
     w_t = tl.load(weight + below_cols[None, :] * D + cols[:, None], mask=in_weight, other=0)
     grad_weight = tl.zeros([BELOW_COLS, COLS], dtype=tl.float32)
-    one = tl.full([ROWS], 1.0, dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(n, ROWS), tl.num_programs(0)):
-        rows, inside, start, count = _block_of_rows(rowptr, block, n, 2147483647, ROWS)
-        grad_z = _visit(col, values, grad, z, dot, rows, start, count, one, 0, 0, 0.0,
-                        True, DOTS, ADD, False, tl.float32, STRIDE, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
-        ids, ours = rows.to(tl.int64), inside[:, None] & (below_cols < BELOW)[None, :]
+        rows = block * ROWS + tl.arange(0, ROWS)
+        inside, ids = rows < n, rows.to(tl.int64)
+        in_row, ours = inside[:, None] & (cols < D)[None, :], inside[:, None] & (below_cols < BELOW)[None, :]
+        dz_j = tl.load(grad_z + ids[:, None] * STRIDE + cols[None, :], mask=in_row, other=0)
         x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
-        grad_weight += tl.dot(tl.trans(x_j), grad_z, input_precision=PRECISION)
-        down = tl.dot(grad_z, w_t, input_precision=PRECISION)
+        grad_weight += tl.dot(tl.trans(x_j), dz_j, input_precision=PRECISION)
+        down = tl.dot(dz_j, w_t, input_precision=PRECISION)
         tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours)
     spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
     tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :])
 
 
-PRECISION = "tf32x3"
-FORWARD = (16, 4, 2)  # rows a program, entries a step, warps: measured on an H200
-BACKWARD = (16, 4, 2)
-PROGRAMS = 132 * 16  # of the layer backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
+FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
+DENSE = {16: (32, 1), 32: (32, 1), 64: (64, 2)}  # columns: (rows a program, warps)
+PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
 
 
 def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
@@ -493,11 +505,18 @@ def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
     return new(n, (d + 7) // 8 * 8, dtype=like.dtype, device=like.device)
 
 
+def _rows_of(x: Tensor) -> Tensor | None:
+    """Which rows of a gradient made by `costs_backward` are not zero, [n]; None for any other tensor."""
+    rows: Tensor | None = getattr(x if x._base is None else x._base, "nonzero_rows", None)
+    return rows
+
+
 def _pad(x: Tensor) -> Tensor:
     """x with zero columns up to a multiple of eight; no copy where x is the front of an array already padded so."""
     if x.shape[1] % 8 == 0:
         return x.contiguous()
-    if x._base is not None and getattr(x._base, "is_zero_padded", False) and x._base.shape[0] == x.shape[0]:
+    if _rows_of(x) is not None:
+        assert x._base is not None
         return x._base
     out = _padded(*x.shape, like=x, zero=True)
     out[:, : x.shape[1]] = x
@@ -545,30 +564,35 @@ def relu_stack_backward(
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
     n, grads, add, grad = transpose.num_rows, [], False, _pad(grad)
-    rows, step, warps = BACKWARD
+    only = _rows_of(grad)
     for weight, x, z in zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True):
         d_below, d = weight.shape
+        grad_z = torch.empty_like(z)
+        _walk(transpose, grad, values=values, out=grad_z, y=z, dot=dot, add=add, only=only)
+        rows, warps = DENSE[max(_block(d), _block(d_below))]
         programs = min(PROGRAMS, triton.cdiv(n, rows))
         below, partial = _padded(n, d_below, z, zero=d_below % 8 > 0), z.new_empty(programs, d_below, d)
-        _layer_backward[(programs,)](
-            transpose.rowptr, transpose.col, values, grad, z, z if dot is None else dot, x, weight, below, partial, n, scale,
-            DOTS=dot is not None, ADD=add, D=d, STRIDE=z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
-            PRECISION=PRECISION, ROWS=rows, STEP=step, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
+        _dense_backward[(programs,)](
+            grad_z, x, weight, below, partial, n, scale, D=d, STRIDE=z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
+            PRECISION=PRECISION, ROWS=rows, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
         )  # fmt: skip
         grads.append(partial.sum(0))
-        grad, add = below, True
+        grad, add, only = below, True, None
     first = torch.empty_like(zs[0])
-    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows)
+    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows, only=only)
     return first, grads[::-1]
 
 
 def propagation(csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> list[Tensor]:
     """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last."""
-    steps = [_pad(seeds)]
+    if "padded" not in seeds.__dict__:
+        seeds.__dict__["padded"] = _pad(seeds)  # the same seeds serve every step
+    steps = [seeds.__dict__["padded"]]
     for k in range(iterations):
         out = torch.empty_like(steps[0])
         reset = clamp and k < iterations - 1
-        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=1 if reset else 0)
+        only = held if k == 0 else None  # at first only the seeds have a row that is not zero
+        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=1 if reset else 0, only=only)
         steps.append(out)
     return steps
 
@@ -577,18 +601,19 @@ def propagation_backward(transpose: CSR, values: Tensor, grad: Tensor, steps: li
     """The gradient for the values, in transpose order, [E]."""
     dot = values.new_empty(transpose.num_entries) if len(steps) > 2 else values.new_zeros(transpose.num_entries)
     grad = _pad(grad)
+    only = _rows_of(grad)
     for k in reversed(range(1, len(steps) - 1)):
         below = torch.empty_like(grad)
-        add = k < len(steps) - 2
-        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=2 if clamp else 0)
-        grad = below
-    _walk(transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3)  # only seeds have a row that is not 0
+        add, mode = k < len(steps) - 2, 2 if clamp else 0
+        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, only=only)
+        grad, only = below, None
+    _walk(transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=only)  # others' y_i are zero
     return dot
 
 
 @triton.jit
 def _costs(
-    values, nodes, target, out, upstream, m, tiny,
+    values, nodes, target, out, mark, upstream, m, tiny,
     KIND: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
@@ -626,29 +651,32 @@ def _costs(
     if BACKWARD:
         result = result * (tl.load(upstream) / m)
         tl.store(out + node[:, None] * OUT_STRIDE + cols[None, :], result, mask=in_row)
+        tl.store(mark + node, 1, mask=inside)
     else:
         tl.store(out + at, cost, mask=inside)
 
 
-def _launch_costs(values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, upstream: Tensor, kind: int, tiny: float, backward: bool) -> None:
+def _launch_costs(values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, kind: int, tiny: float, **backward: Tensor) -> None:
     d, cols = values.shape[1], max(8, triton.next_power_of_2(values.shape[1]))
     rows = max(1, 1024 // cols)
+    mark, upstream = backward.get("mark", out), backward.get("upstream", out)
     _costs[(triton.cdiv(len(nodes), rows),)](
-        values, nodes, target, out, upstream, len(nodes), tiny, KIND=kind, BACKWARD=backward, D=d, STRIDE=values.stride(0),
-        OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
+        values, nodes, target, out, mark, upstream, len(nodes), tiny, KIND=kind, BACKWARD=bool(backward), D=d,
+        STRIDE=values.stride(0), OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
     )  # fmt: skip
 
 
 def costs(values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
     """The cost of every one of `nodes`, [m]."""
     out = torch.empty(len(nodes), dtype=torch.float32, device=values.device)
-    _launch_costs(values, nodes, target, out, out, kind, tiny, backward=False)
+    _launch_costs(values, nodes, target, out, kind, tiny)
     return out
 
 
 def costs_backward(values: Tensor, nodes: Tensor, target: Tensor, upstream: Tensor, kind: int, tiny: float) -> Tensor:
-    """The gradient of the mean cost for `values`, [n, c], the front of a zero-padded array."""
+    """The gradient of the mean cost for `values`, [n, c]: the front of a zero-padded array that knows its rows that are not zero."""
     full = _padded(*values.shape, like=values, zero=True)
-    full.is_zero_padded = True  # type: ignore[attr-defined]
-    _launch_costs(values, nodes, target, full, upstream.contiguous(), kind, tiny, backward=True)
+    mark = torch.zeros(len(values), dtype=torch.int8, device=values.device)
+    _launch_costs(values, nodes, target, full, kind, tiny, mark=mark, upstream=upstream.contiguous())
+    full.nonzero_rows = mark  # type: ignore[attr-defined]
     return full[:, : values.shape[1]]

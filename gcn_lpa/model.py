@@ -297,7 +297,8 @@ def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int
     to_unlabeled = off_diagonal.values * transition.pattern.spread_cols(1 - labeled.squeeze(1))
     comes_back = transition.pattern.row_sum(to_unlabeled * transition.T_values).unsqueeze(1)  # Σ_j ã_aj ã_ja over unlabelled j
     two_hops = off_diagonal @ torch.where(labeled > 0, seeds, one_hop)
-    return (two_hops - comes_back * seeds + transition.diagonal().unsqueeze(1) * one_hop).clamp_min(0)
+    votes = two_hops - comes_back * seeds + transition.diagonal().unsqueeze(1) * one_hop
+    return torch.where(votes > TINY, votes, 0)  # what the subtraction leaves of a vote of zero is rounding
 
 
 def class_weights(target: Tensor, num_classes: int) -> Tensor:

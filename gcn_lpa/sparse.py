@@ -336,7 +336,12 @@ class SparseMatrix:
         return SparseMatrix(self.pattern, values)
 
     def add(self, values: Tensor) -> SparseMatrix:
-        return self.with_values(self.values + values)
+        return self.with_values(values if self.is_zero else self.values + values)
+
+    @cached_property
+    def is_zero(self) -> bool:
+        """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
+        return not self.values.requires_grad and not bool(self.values.any())
 
     def log(self) -> SparseMatrix:
         return self._log if not self.values.requires_grad else self.with_values(self.values.log())
@@ -471,6 +476,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         values_t, x = ctx.saved_tensors
         kernels, transpose, grad = _kernels(grad), ctx.matrix.pattern.columns, grad.contiguous()
+        if grad.shape[1] == 0:  # no column, nothing that a kernel would write
+            return None, None if values_t is None else torch.zeros_like(values_t), grad.new_zeros(transpose.num_rows, 0)
         if not ctx.needs_input_grad[1]:
             return None, None, kernels.spmm(transpose, ctx.matrix.transposed_values.detach(), grad)
         if not ctx.needs_input_grad[2]:
@@ -484,6 +491,8 @@ class _EdgeDot(torch.autograd.Function):
     def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
         ctx.pattern = pattern
         ctx.save_for_backward(u, v)
+        if u.shape[1] == 0:
+            return u.new_zeros(pattern.num_entries)
         return _kernels(u).edge_dot(pattern.rows, u.contiguous(), v.contiguous())  # type: ignore[no-any-return]
 
     @staticmethod

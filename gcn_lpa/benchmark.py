@@ -1,0 +1,537 @@
+"""How long one product and one training step take, beside everything a user could pick instead, in the same run.
+
+`kernels` times one product A X with learnable A, forward and both gradients. `epochs` times a full training step
+(forward, both losses, backward, Adam) on the paper's timing graphs (Section 4.6, Figure 5), in two protocols:
+
+paper   100 training nodes whatever the size, label 0 for all: with one class the losses and gradients are 0
+work    10 % of the nodes labelled, 7 classes (or 1, or 40), so that the losses do something
+
+Both: mean degree 5 plus self-loops, identity features, Cora's settings of Table 4 (5 layers of 32, 5 LPA iterations, dropout
+0.2, L2 1e-4, λ 10), dropout and L2 on for every rival, float32. Speed on a shared CPU is a ratio, not a time.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import PAPER, Recipe
+from gcn_lpa.runfolder import environment
+from gcn_lpa.sparse import Key, SparseMatrix, use_backend
+
+SETTINGS = PAPER["cora"].replace(
+    features="raw", origin="Cora's settings on identity features, the paper's timing study"
+)
+PAPER_EXTRA = 9.2  # per cent more time than GCN, Section 4.6
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One timing graph, ready for every rival."""
+
+    graph: Graph
+    nodes: Tensor  # the labelled ones, [m]
+    recipe: Recipe = SETTINGS
+
+    @property
+    def target(self) -> Tensor:
+        return self.graph.y.index_select(0, self.nodes)
+
+    @classmethod
+    def random(cls, n: int, *, classes: int, labeled: int, device: str, seed: int = 0) -> Problem:
+        graph = SETTINGS.prepare(load("random", n=n, classes=classes, seed=seed))
+        nodes = np.random.Generator(np.random.PCG64(seed)).choice(n, size=labeled, replace=False)
+        return cls(graph.to(device), torch.from_numpy(np.sort(nodes)).to(device))
+
+
+@dataclass(frozen=True)
+class Timing:
+    rival: str
+    nodes: int
+    entries: int
+    classes: int
+    labeled: int
+    milliseconds: float  # median of a step
+    mean_milliseconds: float
+    captured: bool  # replayed as one CUDA graph
+    peak_mib: float | None
+    floor_milliseconds: float | None = None  # bytes that must move over the measured copy bandwidth
+
+
+def _optimizer(
+    weights: Iterable[nn.Parameter], edges: Iterable[nn.Parameter], recipe: Recipe, device: torch.device
+) -> Any:
+    groups = [
+        {"params": list(weights), "weight_decay": recipe.l2},
+        {"params": list(edges), "weight_decay": recipe.l2_edges},
+    ]
+    on_gpu = device.type == "cuda"
+    return torch.optim.Adam([g for g in groups if g["params"]], lr=recipe.lr, fused=True, capturable=on_gpu)
+
+
+def ours(problem: Problem, *, fixed: bool = False) -> Step:
+    """Our GCN-LPA; or, with fixed edges and λ = 0, our GCN."""
+    recipe = problem.recipe.replace(edges="fixed", lpa_weight=0.0) if fixed else problem.recipe
+    device = problem.nodes.device
+    model = GCNLPA(recipe, problem.graph.to("cpu"), seed=0).to(device)
+    optimizer = _optimizer(model.weight_parameters(), model.edge_parameters(), recipe, device)
+    key = Key(0, torch.zeros(1, dtype=torch.int64, device=device))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model.loss(problem.graph, problem.nodes, key).total.backward()
+        optimizer.step()
+        key.step.add_(1)  # type: ignore[union-attr]
+
+    return step
+
+
+def _weights(problem: Problem) -> nn.ParameterList:
+    recipe, graph = problem.recipe, problem.graph
+    widths = [graph.num_nodes, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+    new = (torch.empty(a, b, device=problem.nodes.device) for a, b in zip(widths, widths[1:], strict=False))
+    return nn.ParameterList(nn.Parameter(nn.init.xavier_uniform_(w)) for w in new)
+
+
+def _plain_step(problem: Problem, weights: nn.ParameterList, product: Callable[[Tensor], Tensor]) -> Step:
+    """A GCN on identity features, as one writes it by hand around a constant product A X."""
+    recipe = problem.recipe
+    optimizer = _optimizer(weights, [], recipe, problem.nodes.device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        z = F.dropout(torch.ones_like(weights[0][:, :1]), recipe.dropout) * weights[0]
+        for weight in list(weights)[1:]:
+            z = F.dropout(product(z).relu(), recipe.dropout) @ weight
+        F.cross_entropy(product(z)[problem.nodes], problem.target).backward()
+        optimizer.step()
+
+    return step
+
+
+def csr_gcn(problem: Problem) -> Step:
+    """A GCN on torch's own CSR product (cuSPARSE or MKL) with the transpose kept, as an expert would write it."""
+    walk = problem.graph.adjacency.row_normalized()
+
+    def csr(matrix: SparseMatrix) -> Tensor:
+        rows = matrix.pattern.rows
+        return torch.sparse_csr_tensor(rows.rowptr, rows.col, matrix.values, size=matrix.shape, check_invariants=False)
+
+    forward, backward = csr(walk), csr(walk.T)
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return forward @ x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return backward @ grad.contiguous()
+
+    return _plain_step(problem, _weights(problem), lambda x: Product.apply(x))
+
+
+def pyg_gcn(problem: Problem) -> Step:
+    """PyG's GCNConv (scatter) with edge weights normalised once."""
+    walk, convolutions, weights, edge_index = _pyg_parts(problem)
+    optimizer = _optimizer(weights, [], problem.recipe, problem.nodes.device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        _pyg_loss(problem, weights, convolutions, edge_index, walk.values).backward()
+        optimizer.step()
+
+    return step
+
+
+def pyg_gcn_lpa(problem: Problem) -> Step:
+    """GCN-LPA from GCNConv, PyG's softmax and scatter, as a user would write it."""
+    from torch_geometric.utils import scatter, softmax
+
+    walk, convolutions, weights, edge_index = _pyg_parts(problem)
+    n, recipe = problem.graph.num_nodes, problem.recipe
+    scores = nn.Parameter(torch.zeros_like(walk.values))
+    optimizer = _optimizer(weights, [scores], recipe, problem.nodes.device)
+    seeds = torch.zeros(n, problem.graph.num_classes, device=problem.nodes.device)
+    seeds[problem.nodes, problem.target] = 1
+    labeled = seeds.sum(dim=1, keepdim=True) > 0
+    source, destination = edge_index
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        weight = softmax(scores, destination, num_nodes=n)
+        loss = _pyg_loss(problem, weights, convolutions, edge_index, weight)
+        y = seeds
+        for k in range(recipe.lpa_iterations):
+            y = torch.where(labeled, seeds, y) if k else y
+            y = scatter(weight.unsqueeze(1) * y.index_select(0, source), destination, dim=0, dim_size=n, reduce="sum")
+        votes = y[problem.nodes]
+        share = votes.gather(1, problem.target.unsqueeze(1)).squeeze(1) / votes.sum(dim=1).clamp_min(1e-6)
+        (loss - recipe.lpa_weight * share.clamp_min(1e-6).log().mean()).backward()
+        optimizer.step()
+
+    return step
+
+
+def _pyg_parts(problem: Problem) -> Any:
+    from torch_geometric.nn import GCNConv
+
+    recipe, device = problem.recipe, problem.nodes.device
+    walk = problem.graph.adjacency.row_normalized()
+    edge_index = torch.stack([walk.pattern.col.long(), walk.pattern.row.long()])  # source, destination
+    widths = [*[recipe.hidden] * (recipe.gcn_layers - 1), problem.graph.num_classes]
+    convolutions = [
+        GCNConv(a, b, normalize=False, bias=False).to(device) for a, b in zip(widths, widths[1:], strict=False)
+    ]
+    first = GCNConv(1, 1, normalize=False, bias=False).to(
+        device
+    )  # identity features: X W is W, so only its product is used
+    embedding = nn.Parameter(
+        nn.init.xavier_uniform_(torch.empty(problem.graph.num_nodes, recipe.hidden, device=device))
+    )
+    weights = [embedding, *(p for convolution in convolutions for p in convolution.parameters())]
+    return walk, [first, *convolutions], weights, edge_index
+
+
+def _pyg_loss(problem: Problem, weights: Any, convolutions: Any, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+    rate = problem.recipe.dropout
+    z = F.dropout(torch.ones_like(weights[0][:, :1]), rate) * weights[0]
+    x = convolutions[0].propagate(edge_index, x=z, edge_weight=edge_weight)
+    for convolution in convolutions[1:]:
+        x = convolution(F.dropout(x.relu(), rate), edge_index, edge_weight)
+    return F.cross_entropy(x[problem.nodes], problem.target)
+
+
+RIVALS: dict[str, Callable[[Problem], Step]] = {
+    "pyg gcn": pyg_gcn,
+    "pyg gcn-lpa": pyg_gcn_lpa,
+    "csr gcn": csr_gcn,
+    "our gcn": lambda problem: ours(problem, fixed=True),
+    "our gcn-lpa": ours,
+}
+
+
+def captured(step: Step) -> Step:
+    """The same step recorded as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def milliseconds(step: Step, device: torch.device, *, repeats: int, seconds: float = 20.0) -> list[float]:
+    """The time of each of up to `repeats` steps, after three for warming up; at least three, however slow."""
+    for _ in range(3):
+        step()
+    times: list[float] = []
+    begin = time.perf_counter()
+    if device.type == "cuda":
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            step()
+            mark.record()
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+    while len(times) < repeats and (len(times) < 3 or time.perf_counter() - begin < seconds):
+        start = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - start) * 1000)
+    return times
+
+
+class PeakMemory:
+    """Peak memory while the block runs: of the CUDA allocator, or the growth of the resident set on Linux."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.mib: float | None = None
+
+    def __enter__(self) -> PeakMemory:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            self.before = _resident("VmRSS")
+            if self.before is not None:
+                Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.type == "cuda":
+            self.mib = torch.cuda.max_memory_allocated() / 2**20
+        elif self.before is not None:
+            self.mib = (_resident("VmHWM") or 0.0) - self.before
+
+
+def _resident(field: str) -> float | None:
+    status = Path("/proc/self/status")
+    if platform.system() != "Linux" or not status.exists():
+        return None
+    return next(float(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith(field))
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a large copy."""
+    x = torch.ones(2**27 if device.type == "cuda" else 2**24, device=device)
+    y = torch.empty_like(x)
+    return 2 * x.numel() * 4 / (statistics.median(milliseconds(lambda: y.copy_(x), device, repeats=10)) / 1000)
+
+
+def floor_bytes(problem: Problem, *, learned: bool) -> int:
+    """Bytes one step cannot do without: a gathered row read once per entry, every array of a layer written once.
+
+    With n rows, E entries and width d, a product moves E (4 d + 8) + 4 n d; its backward pass the same, and with learned
+    edges 4 n d + 4 E more. Adam moves 28 bytes per parameter.
+    """
+    n, entries, recipe = problem.graph.num_nodes, problem.graph.pattern.num_entries, problem.recipe
+    widths = [*[recipe.hidden] * (recipe.gcn_layers - 1), problem.graph.num_classes]
+    widths += [problem.graph.num_classes] * recipe.lpa_iterations if learned else []
+    total = 0
+    for d in widths:
+        product = entries * (4 * d + 8) + 4 * n * d
+        total += 2 * product + (4 * n * d + 4 * entries if learned else 0)
+    parameters = n * recipe.hidden + (entries if learned else 0)
+    return total + 28 * parameters
+
+
+def epochs(
+    sizes: Sequence[int], *, protocol: str = "work", classes: int = 7, rivals: Sequence[str] = tuple(RIVALS),
+    device: str = "cpu", repeats: int = 30, capture: bool = True, largest_rival: int | None = None,
+    report: Callable[[Timing], None] = lambda timing: None,
+) -> list[Timing]:  # fmt: skip
+    """Time a training step of every rival at every size. Rivals other than ours stop at `largest_rival` nodes."""
+    if protocol not in ("paper", "work"):
+        raise ValueError(f"unknown protocol {protocol!r}; there are paper and work")
+    place, results = torch.device(device), []
+    bandwidth = copy_bandwidth(place)
+    for n in sizes:
+        paper = protocol == "paper"
+        problem = Problem.random(
+            n, classes=1 if paper else classes, labeled=min(100, n) if paper else max(1, n // 10), device=device
+        )
+        for name in rivals:
+            if largest_rival is not None and n > largest_rival and not name.startswith("our"):
+                continue
+            for as_graph in (False, True) if capture and place.type == "cuda" else (False,):
+                with PeakMemory(place) as peak:
+                    step = RIVALS[name](problem)
+                    step = captured(step) if as_graph else step
+                    times = milliseconds(step, place, repeats=repeats)
+                floor = floor_bytes(problem, learned="lpa" in name) / bandwidth * 1000
+                results.append(
+                    Timing(name, n, problem.graph.pattern.num_entries, problem.graph.num_classes, len(problem.nodes),
+                           statistics.median(times), statistics.fmean(times), as_graph, peak.mib, floor)
+                )  # fmt: skip
+                report(results[-1])
+                del step
+                gc.collect()
+                if place.type == "cuda":
+                    torch.cuda.empty_cache()
+    return results
+
+
+def extra_time(timings: Sequence[Timing]) -> dict[int, float]:
+    """Per cent more time of our GCN-LPA over our GCN at each size (captured steps where there are)."""
+    best: dict[tuple[str, int], float] = {}
+    for t in timings:
+        key = (t.rival, t.nodes)
+        best[key] = min(best.get(key, float("inf")), t.milliseconds)
+    sizes = sorted({t.nodes for t in timings if ("our gcn", t.nodes) in best and ("our gcn-lpa", t.nodes) in best})
+    return {n: 100 * (best["our gcn-lpa", n] / best["our gcn", n] - 1) for n in sizes}
+
+
+def growth_exponent(timings: Sequence[Timing], rival: str, *, at_least: int = 0) -> float | None:
+    """The slope of log time over log nodes of a rival, by least squares."""
+    best: dict[int, float] = {}
+    for t in timings:
+        if t.rival == rival and t.nodes >= at_least:
+            best[t.nodes] = min(best.get(t.nodes, float("inf")), t.milliseconds)
+    if len(best) < 2:
+        return None
+    return float(np.polyfit(np.log(list(best)), np.log(list(best.values())), 1)[0])
+
+
+@dataclass(frozen=True)
+class KernelTiming:
+    kernel: str
+    nodes: int
+    columns: int
+    milliseconds: float
+    extra_mib: float | None  # peak memory above the operands
+    edge_array_mib: float  # what an [E, d] array would take
+
+
+def _scatter_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
+    from torch_geometric.utils import scatter
+
+    row, col = matrix.pattern.row.long(), matrix.pattern.col.long()
+    return scatter(values.unsqueeze(1) * x.index_select(0, col), row, dim=0, dim_size=matrix.shape[0], reduce="sum")
+
+
+def _csr_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
+    rows = matrix.pattern.rows
+    return torch.sparse_csr_tensor(rows.rowptr, rows.col, values, size=matrix.shape, check_invariants=False) @ x
+
+
+def _chunked_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
+    return _Chunked.apply(matrix, values, x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Chunked(torch.autograd.Function):
+    """Plain torch over blocks of entries: what one would write without a kernel of one's own."""
+
+    BLOCK = 1 << 18
+
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        ctx.save_for_backward(values, x)
+        out = x.new_zeros(matrix.shape[0], x.shape[1])
+        for k in range(0, len(values), _Chunked.BLOCK):
+            part = slice(k, k + _Chunked.BLOCK)
+            row, col = matrix.pattern.row[part], matrix.pattern.col[part]
+            out.index_add_(0, row, values[part].unsqueeze(1) * x.index_select(0, col))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
+        values, x = ctx.saved_tensors
+        grad_values, grad_x = torch.empty_like(values), torch.zeros_like(x)
+        for k in range(0, len(values), _Chunked.BLOCK):
+            part = slice(k, k + _Chunked.BLOCK)
+            row, col = ctx.matrix.pattern.row[part], ctx.matrix.pattern.col[part]
+            g = grad.index_select(0, row)
+            grad_values[part] = (g * x.index_select(0, col)).sum(dim=1)
+            grad_x.index_add_(0, col, values[part].unsqueeze(1) * g)
+        return None, grad_values, grad_x
+
+
+PRODUCTS: dict[str, Callable[[SparseMatrix, Tensor, Tensor], Tensor]] = {
+    "pyg scatter": _scatter_product,
+    "torch csr": _csr_product,
+    "chunked torch": _chunked_product,
+    "ours": lambda matrix, values, x: matrix.with_values(values) @ x,
+}
+
+
+def kernels(
+    sizes: Sequence[int], columns: Sequence[int] = (32, 7), *, device: str = "cpu", repeats: int = 20,
+    products: Sequence[str] = tuple(PRODUCTS), report: Callable[[KernelTiming], None] = lambda timing: None,
+) -> list[KernelTiming]:  # fmt: skip
+    """Time A X with learnable A, mean degree 5 plus self-loops: forward and both gradients."""
+    place, results = torch.device(device), []
+    for n in sizes:
+        matrix = load("random", n=n).with_self_loops().adjacency.to(device)
+        _ = (
+            matrix.pattern.columns,
+            matrix.pattern.inverse_order,
+            matrix.pattern.row,
+        )  # built once per graph, not per product
+        for d in columns:
+            generator = torch.Generator().manual_seed(0)
+            values = torch.rand(matrix.num_entries, generator=generator).to(device).requires_grad_()
+            x = torch.rand(n, d, generator=generator).to(device).requires_grad_()
+            grad = torch.rand(n, d, generator=generator).to(device)
+            for name in products:
+
+                def step(
+                    product: Any = PRODUCTS[name], values: Tensor = values, x: Tensor = x, grad: Tensor = grad
+                ) -> None:
+                    values.grad = x.grad = None
+                    product(matrix, values, x).backward(grad)
+
+                if name == "torch csr" and matrix.num_entries * d > 20_000_000 and place.type == "cpu":
+                    continue  # its gradient for the values is a dense n x n product on the CPU
+                times = milliseconds(step, place, repeats=repeats)
+                values.grad = x.grad = None
+                with PeakMemory(place) as peak:
+                    step()
+                edge_array = matrix.num_entries * d * 4 / 2**20
+                results.append(KernelTiming(name, n, d, statistics.median(times), peak.mib, edge_array))
+                report(results[-1])
+    return results
+
+
+def record(kind: str, timings: Sequence[Any], **facts: Any) -> dict[str, Any]:
+    """What goes to benchmarks/results: the timings and where they were taken."""
+    return {"benchmark": kind, **facts, "environment": environment(), "timings": [asdict(t) for t in timings]}
+
+
+def draw_epochs(timings: Sequence[Timing], path: str | Path, *, title: str) -> None:
+    """Time per epoch over the number of nodes, log-log, as the paper's Figure 5."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    styles = {"pyg gcn": ("#E69F00", "--"), "pyg gcn-lpa": ("#D55E00", "-"), "csr gcn": ("#999999", ":"),
+              "our gcn": ("#56B4E9", "--"), "our gcn-lpa": ("#0072B2", "-")}  # fmt: skip
+    figure, axes = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    for rival, (color, dash) in styles.items():
+        best: dict[int, float] = {}
+        for t in timings:
+            if t.rival == rival:
+                best[t.nodes] = min(best.get(t.nodes, float("inf")), t.milliseconds)
+        if best:
+            axes.plot(
+                sorted(best), [best[n] for n in sorted(best)], dash, color=color, marker="o", markersize=4, label=rival
+            )
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="milliseconds per training step", title=title)
+    axes.grid(alpha=0.3, which="both", linewidth=0.5)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=160)
+    pyplot.close(figure)
+
+
+def check_same_bits(device: str, *, reruns: int = 5, n: int = 20_000) -> bool:
+    """Whether `reruns` trainings of five steps from the same start end in the same bits."""
+    ends = []
+    for _ in range(reruns):
+        problem = Problem.random(n, classes=7, labeled=n // 10, device=device)
+        model = GCNLPA(problem.recipe, problem.graph.to("cpu"), seed=0).to(device)
+        optimizer = _optimizer(model.weight_parameters(), model.edge_parameters(), problem.recipe, problem.nodes.device)
+        for k in range(5):
+            optimizer.zero_grad()
+            model.loss(problem.graph, problem.nodes, Key(0, k)).total.backward()
+            optimizer.step()
+        ends.append([p.detach().clone() for p in model.parameters()])
+    return all(torch.equal(a, b) for end in ends[1:] for a, b in zip(ends[0], end, strict=True))
+
+
+def agreement(device: str, *, n: int = 20_000, classes: int = 7) -> float:
+    """The largest relative difference between the gradients of one step here and in float64 by plain torch on the CPU."""
+    problem = Problem.random(n, classes=classes, labeled=n // 10, device=device)
+
+    def gradients(place: str, dtype: torch.dtype) -> list[Tensor]:
+        graph = problem.graph.to(place)
+        graph = replace(graph, adjacency=graph.adjacency.to(dtype), x=graph.x.to(dtype))
+        model = GCNLPA(problem.recipe, problem.graph.to("cpu"), seed=0).to(device=place, dtype=dtype)
+        model.loss(graph, problem.nodes.to(place), Key(0, 1)).total.backward()
+        return [p.grad.double().cpu() for p in model.parameters() if p.grad is not None]
+
+    with use_backend("reference"):
+        exact = gradients("cpu", torch.float64)
+    here = gradients(device, torch.float32)
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(here, exact, strict=True))
