@@ -355,7 +355,9 @@ class GraphSAGE(Network):
 
 def pyg_layers(method: str) -> Any:
     try:
-        import torch_geometric.nn
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # PyG's own affair with torch.jit
+            import torch_geometric.nn
     except ImportError as error:
         raise ImportError(f'method {method!r} needs PyTorch Geometric: pip install "gcn-lpa[pyg]"') from error
     return torch_geometric.nn

@@ -1,0 +1,297 @@
+"""For users of PyTorch Geometric: GCN-LPA on (x, edge_index, edge_weight), and its regulariser for any PyG model.
+
+`edge_index` is PyG's: source above target, [2, E]. Messages are summed at the target, so it is the weights of the edges
+into a node that sum to 1. Nothing here needs PyG itself, only its customs: dropout follows `train()` and `eval()`, and
+without a seed the first weights come from torch's global generator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcn_lpa import model
+from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.sparse import Key, Pattern, SparseMatrix
+
+T = TypeVar("T")
+
+
+class LPARegularizer(nn.Module):
+    """Learned edge weights, and how badly they carry labels, Eq. (15), for any PyG model whose layers take edge_weight.
+
+    ```
+    weight = regularizer(edge_index, x)
+    out = net(x, edge_index, weight)
+    loss = cross_entropy(out[train], y[train]) + λ * regularizer.loss(edge_index, weight, y, train)
+    ```
+    The weights are D*⁻¹A*. They are the paper's if edge_index has self-loops (`add_remaining_self_loops`) and the
+    layers neither add nor normalise, as in `GCNConv(..., normalize=False)`.
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        edges: int | nn.Module,
+        *,
+        loss: str = "leave_one_out",
+        iterations: int = 1,
+        ratio: float = 1.0,
+        num_classes: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Make the weights of the edges.
+
+        Args:
+            edges: the number of edges, for one free weight each, or an edge form of `gcn_lpa.edges`, such as AGNN.
+            loss: official, literal, held_out, leave_one_out or influence: see `gcn_lpa.model.lpa_loss`.
+            iterations: the number of hops a label may travel.
+            ratio: the share of the labelled nodes whose labels travel.
+            num_classes: without it, one more than the highest label that is scored; matters for `official` alone.
+            seed: of the choices that `held_out` and `ratio` make.
+        """
+        super().__init__()
+        self.form = None if isinstance(edges, int) else edges
+        self.weight = nn.Parameter(torch.zeros(edges)) if isinstance(edges, int) else None
+        self.recipe = Recipe(loss=loss, lpa_iterations=iterations, lpa_ratio=ratio)
+        self.num_classes, self.seed, self.layout = num_classes, seed, Remembered(layout_of)
+        self.register_buffer("step", torch.zeros(1, dtype=torch.int64))  # names the random bits of `loss`
+
+    def forward(
+        self,
+        edge_index: Tensor,
+        x: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        *,
+        num_nodes: int | None = None,
+    ) -> Tensor:
+        """The weight of each edge: positive, those into a node sum to 1, [E].
+
+        Args:
+            x: node features, for an edge form that reads them.
+            edge_weight: what the learned factor multiplies, positive; 1 without.
+        """
+        layout = self.layout(edge_index, num_nodes or num_nodes_of(edge_index, x), False)
+        adjacency = adjacency_of(layout, edge_weight, torch.float32 if x is None else x.dtype)
+        scores = adjacency.log().add(self.log_factors(layout, adjacency, x))
+        return scores.row_softmax().values.index_select(0, layout.place)
+
+    def log_factors(self, layout: Layout, adjacency: SparseMatrix, x: Tensor | None) -> Tensor:
+        """log M_ij in the order of the matrix, [E]."""
+        if self.form is not None:
+            if x is None:
+                raise ValueError("an edge form reads the features of the nodes: call the regulariser with x too")
+            factors: Tensor = self.form(Graph(adjacency, features_of(x), unknown(adjacency)))
+            return factors
+        assert self.weight is not None
+        if len(self.weight) != len(layout.place):
+            raise ValueError(
+                f"there is a free weight for each of {len(self.weight)} edges, but edge_index has {len(layout.place)}; "
+                "where edges change, use an edge form of gcn_lpa.edges, such as AGNN"
+            )
+        return self.weight.index_select(0, layout.order)
+
+    def loss(self, edge_index: Tensor, edge_weight: Tensor, y: Tensor, labeled: Tensor) -> Tensor:
+        """Eq. (15) under the weights that `forward` gave; `labeled` is a mask or an index, no other label is read."""
+        layout = self.layout(edge_index, len(y), False)
+        nodes = index_of(labeled)
+        target = y.index_select(0, nodes)
+        num_classes = self.num_classes or int(target.max()) + 1
+        transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
+        key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
+        self.step += self.training
+        return model.lpa_loss(transition, nodes, target, num_classes, self.recipe, key)
+
+
+class GCNLPA(nn.Module):
+    """GCN-LPA as a PyG model: `model(x, edge_index, edge_weight)` gives logits, [n, c].
+
+    x is taken as it is, dense or sparse; a node without a self-loop gets one of weight 1, unless `self_loops=False`.
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        *,
+        edge_index: Tensor | None = None,
+        num_nodes: int | None = None,
+        seed: int | None = None,
+        **settings: Any,
+    ) -> None:
+        """Make a model of any graph with so many features and classes.
+
+        Args:
+            edge_index: the graph it will be trained on; `edges="free"` needs it, for one weight per edge.
+            num_nodes: of that graph; without it, one more than the highest number in edge_index.
+            seed: of the first weights and of dropout; None draws one from torch's global generator.
+            settings: fields of `gcn_lpa.Recipe`, e.g. dropout=0.5, edges="agnn", loss="held_out", lpa_weight=1.0.
+        """
+        super().__init__()
+        settings = {"features": "raw", "hidden": hidden_channels, "gcn_layers": num_layers, **settings}
+        self.recipe, self.out_channels, self.given_seed = DEFAULT.replace(**settings), out_channels, seed
+        if self.recipe.edges == "free" and edge_index is None:
+            raise ValueError("edges='free' keeps one weight per edge: pass the edge_index that it will be trained on")
+        self.layout, self.graph = Remembered(layout_of), Remembered(self._graph_of)
+        layout = layout_of(torch.empty(2, 0, dtype=torch.int64), 1, False)
+        if edge_index is not None:
+            layout = layout_of(edge_index.cpu(), num_nodes or num_nodes_of(edge_index, None), self.recipe.self_loops)
+        adjacency = adjacency_of(layout, None, torch.float32)
+        self.template = Graph(
+            adjacency, torch.zeros(adjacency.shape[0], in_channels), unknown(adjacency), self.class_names
+        )
+        self.register_buffer("step", torch.zeros(1, dtype=torch.int64))  # names the random bits of a training step
+        self.engine = self._new_engine()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.out_channels)))
+
+    def _new_engine(self) -> model.GCNLPA:
+        self.seed = int(torch.randint(2**31, ())) if self.given_seed is None else self.given_seed
+        return model.GCNLPA(self.recipe, self.template, self.seed)
+
+    def reset_parameters(self) -> None:
+        """Begin anew: with the seed that was given, or else with a new one."""
+        self.engine.load_state_dict(self._new_engine().state_dict())
+        self.step.zero_()
+
+    def _graph_of(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Graph:
+        layout = self.layout(edge_index, x.shape[0], self.recipe.self_loops)
+        adjacency = adjacency_of(layout, edge_weight, x.dtype)
+        return Graph(adjacency, features_of(x), unknown(adjacency), self.class_names)
+
+    def _key(self) -> Key | None:
+        return Key(self.seed, self.step.clone()) if self.training else None  # a copy: the backward pass asks again
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """Logits, [n, c]; in training mode every call draws a new dropout."""
+        graph, key = self.graph(x, edge_index, edge_weight), self._key()
+        self.step += self.training
+        return self.engine.convolve(self.engine.smoothing(graph, self.engine.transition(graph, key)), graph.x, key)
+
+    def loss(
+        self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
+    ) -> model.Loss:
+        """L_gcn and L_lpa, Eqs. (15), (17); `.total` is Eq. (18). In training mode every call draws a new dropout.
+
+        `labeled` is a mask or an index; no other label is read.
+        """
+        graph, key = dataclasses.replace(self.graph(x, edge_index, edge_weight), y=y), self._key()
+        self.step += self.training
+        return self.engine.loss(graph, index_of(labeled), key)
+
+    def lpa_loss(
+        self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        """L_lpa alone, Eq. (15), to add to a loss of one's own."""
+        graph, nodes = self.graph(x, edge_index, edge_weight), index_of(labeled)
+        transition, target = self.engine.transition(graph), y.index_select(0, nodes)
+        return model.lpa_loss(transition, nodes, target, self.out_channels, self.recipe, self._key())
+
+    def edge_weights(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The learned matrix D*⁻¹A* as (edge_index, edge_weight), with the self-loops that were added."""
+        transition = self.engine.transition(self.graph(x, edge_index, edge_weight))
+        return torch.stack([transition.pattern.col, transition.pattern.row]).long(), transition.values
+
+
+class Layout(NamedTuple):
+    """Where the edges of an edge_index are in a matrix with a row for each target."""
+
+    pattern: Pattern
+    order: Tensor  # entry k of the matrix is edge order[k]; self-loops that were added come after the edges
+    place: Tensor  # edge e is entry place[e], [E]
+
+
+def layout_of(edge_index: Tensor, num_nodes: int, self_loops: bool) -> Layout:
+    """Sort the edges by target and source; refuse what is no list of different edges."""
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:
+        raise TypeError(f"edge_index is a tensor [2, E] of sources and targets, not {type(edge_index).__name__}")
+    num_edges = edge_index.shape[1]
+    if num_edges and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
+        raise ValueError(
+            f"edge_index names nodes {int(edge_index.min())}..{int(edge_index.max())} of {num_nodes} nodes"
+        )
+    if self_loops:
+        has_loop = torch.zeros(num_nodes, dtype=torch.bool, device=edge_index.device)
+        has_loop[edge_index[0, edge_index[0] == edge_index[1]]] = True
+        edge_index = torch.cat([edge_index, (~has_loop).nonzero().T.expand(2, -1)], dim=1)
+    code, order = (edge_index[1] * num_nodes + edge_index[0]).sort()
+    if (code[1:] == code[:-1]).any():
+        twice = int(code[1:][code[1:] == code[:-1]][0])
+        raise ValueError(f"edge_index has {twice % num_nodes} → {twice // num_nodes} twice; coalesce it first")
+    ends = torch.bincount(edge_index[1], minlength=num_nodes).cumsum(0)
+    pattern = Pattern(F.pad(ends, (1, 0)), edge_index[0].index_select(0, order), (num_nodes, num_nodes))
+    return Layout(pattern, order, order.argsort()[:num_edges])
+
+
+def num_nodes_of(edge_index: Tensor, x: Tensor | None) -> int:
+    """The rows of x or, without it, one more than the highest node that an edge names."""
+    if x is not None:
+        return x.shape[0]
+    return int(edge_index.max()) + 1 if edge_index.numel() else 0
+
+
+def adjacency_of(layout: Layout, edge_weight: Tensor | None, dtype: torch.dtype) -> SparseMatrix:
+    """The weights of the edges, or 1, as a matrix; added self-loops have weight 1."""
+    if edge_weight is None:
+        return SparseMatrix(layout.pattern, torch.ones_like(layout.order, dtype=dtype))
+    if edge_weight.shape != layout.place.shape:
+        raise ValueError(
+            f"edge_weight has shape {tuple(edge_weight.shape)}, not one weight for {len(layout.place)} edges"
+        )
+    if not (edge_weight > 0).all():
+        edge = int((~(edge_weight > 0)).nonzero()[0])
+        raise ValueError(f"edge {edge} has weight {float(edge_weight[edge]):g}; weights are positive")
+    weights = F.pad(edge_weight, (0, len(layout.order) - len(edge_weight)), value=1.0)
+    return SparseMatrix(layout.pattern, weights.index_select(0, layout.order))
+
+
+def features_of(x: Tensor) -> Tensor | SparseMatrix:
+    """x itself, or our form of a sparse tensor."""
+    if x.layout == torch.strided:
+        return x
+    entries = x.to_sparse(layout=torch.sparse_coo).coalesce().cpu()
+    row, col = entries.indices()
+    return SparseMatrix.from_coo(row, col, entries.values(), (x.shape[0], x.shape[1])).to(x.device)
+
+
+def unknown(adjacency: SparseMatrix) -> Tensor:
+    return torch.full((adjacency.shape[0],), -1, device=adjacency.device)
+
+
+def index_of(labeled: Tensor) -> Tensor:
+    return labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
+
+
+class Remembered(Generic[T]):
+    """A function of tensors that keeps its last result for as long as it is called with the same, unchanged tensors."""
+
+    def __init__(self, function: Callable[..., T]) -> None:
+        self.function = function
+        self.last: tuple[tuple[Any, ...], list[Any], T] | None = None
+
+    def __call__(self, *arguments: Any) -> T:
+        if any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+            return self.function(*arguments)  # a result with a gradient serves one backward pass
+        state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
+        if self.last is None or self.last[1] != state:
+            self.last = arguments, state, self.function(*arguments)  # holds the tensors, so that no id is used again
+        return self.last[2]
+
+
+def _state(argument: Any) -> Any:
+    if not isinstance(argument, Tensor):
+        return argument
+    return id(argument), None if argument.is_inference() else argument._version

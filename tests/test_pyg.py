@@ -1,0 +1,283 @@
+"""PyG's door: the same numbers as our own, in PyG's order of edges, and gradients that reach the edge weights."""
+
+import copy
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gcn_lpa import model, pyg
+from gcn_lpa.edges import AGNN, GAT
+from gcn_lpa.graph import Graph
+from gcn_lpa.pyg import LPARegularizer
+from gcn_lpa.recipes import DEFAULT, LOSSES
+from gcn_lpa.sparse import Key
+from gcn_lpa.train import num_threads
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "regularise_pyg_model.py"
+
+
+@pytest.fixture
+def shuffled(karate):
+    """Karate as PyG would hold it: the edges in random order, with self-loops, 5 random features, some weights."""
+    generator = torch.Generator().manual_seed(0)
+    graph = karate.with_self_loops()
+    order = torch.randperm(graph.pattern.num_entries, generator=generator)
+    index = torch.stack([graph.col, graph.row]).long()[:, order]
+    weight = torch.rand(index.shape[1], generator=generator) + 0.5
+    return torch.randn(34, 5, generator=generator), index, weight, karate.y
+
+
+def dense(index, weight, n=34):
+    return torch.zeros(n, n).index_put((index[1], index[0]), weight)
+
+
+def agnn():
+    return AGNN(5, rank=4, generator=torch.Generator().manual_seed(1))
+
+
+def test_weights_into_a_node_sum_to_one_in_the_order_of_the_edges(shuffled):
+    _, index, weight, _ = shuffled
+    regularizer = LPARegularizer(index.shape[1])
+    with torch.no_grad():
+        regularizer.weight.copy_(torch.linspace(-1, 1, index.shape[1]))
+    learned = regularizer(index, None, weight)
+    strength = dense(index, weight * regularizer.weight.exp())
+    assert torch.allclose(dense(index, learned), strength / strength.sum(dim=1, keepdim=True), atol=1e-6)
+    assert (learned > 0).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("free", [True, False])
+def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
+    """PyG's convolutions under the learned weights are Eq. (16), and the two losses together Eq. (18)."""
+    conv = pytest.importorskip("torch_geometric.nn").GCNConv
+    x, index, _, y = shuffled
+    train, iterations = torch.arange(0, 34, 3), 2 if loss == "leave_one_out" else 3
+    recipe = DEFAULT.replace(
+        loss=loss, lpa_iterations=iterations, lpa_weight=0.7, hidden=6, dropout=0.0, residual=False,
+        edges="free" if free else "agnn", edge_rank=4,
+    )  # fmt: skip
+    graph = Graph(karate.with_self_loops().adjacency, x, y, karate.class_names)
+    ours = model.GCNLPA(recipe, graph, seed=1)
+    regularizer = LPARegularizer(
+        index.shape[1] if free else agnn(), loss=loss, iterations=iterations, num_classes=2, seed=4
+    )
+    if free:
+        of_edge = {(int(t), int(s)): k for k, (t, s) in enumerate(zip(graph.row, graph.col, strict=True))}
+        place = [of_edge[int(t), int(s)] for s, t in index.T]
+        ours.edges.weight.data = torch.linspace(-1, 1, len(place))
+        regularizer.weight.data = ours.edges.weight.data[place].clone()
+    else:
+        ours.edges.load_state_dict(regularizer.form.state_dict())
+    layers = [conv(*weight.shape, normalize=False, bias=False) for weight in ours.weights]
+    for layer, weight in zip(layers, ours.weights, strict=True):
+        layer.lin.weight.data = weight.data.T.clone()
+    learned = regularizer(index, x)
+    out = layers[1](layers[0](x, index, learned).relu(), index, learned)
+    total = F.cross_entropy(out[train], y[train]) + 0.7 * regularizer.loss(index, learned, y, train)
+    expected = ours.loss(graph, train, Key(4, 0))
+    assert torch.allclose(out, ours(graph), atol=1e-6)
+    assert torch.allclose(total, expected.total, atol=1e-6)
+    total.backward()
+    expected.total.backward()
+    for theirs, parameter in zip(regularizer.parameters(), ours.edge_parameters(), strict=True):
+        assert parameter.grad.abs().max() > 1e-4
+        assert torch.allclose(theirs.grad, parameter.grad[place] if free else parameter.grad, atol=1e-6)
+
+
+def test_the_model_equals_ours(karate, shuffled):
+    x, index, weight, y = shuffled
+    ours = pyg.GCNLPA(5, 6, 2, seed=3, dropout=0.0)
+    symmetric = dense(index, weight)
+    graph = Graph.from_edges(index.T.tolist(), weights=weight.tolist(), x=x.numpy(), y=y, directed=True)
+    twin = model.GCNLPA(ours.recipe, graph, seed=3)
+    train = torch.arange(0, 34, 2)
+    assert torch.allclose(graph.adjacency.to_dense(), symmetric)
+    assert torch.allclose(ours(x, index, weight), twin(graph), atol=1e-6)
+    loss, expected = ours.loss(x, index, y, train, weight), twin.loss(graph, train)
+    assert torch.allclose(loss.total, expected.total, atol=1e-6)
+    assert torch.allclose(ours.lpa_loss(x, index, y, train, weight), expected.lpa, atol=1e-6)
+
+
+def test_messages_go_from_source_to_target():
+    """0 → 1 and no way back: with a free choice of features node 1 changes with node 0, and node 0 with nothing."""
+    ours = pyg.GCNLPA(2, 4, 2, seed=0, num_layers=1, residual=False).eval()
+    index, x = torch.tensor([[0], [1]]), torch.eye(2)
+    before = ours(x, index)
+    after = ours(torch.tensor([[5.0, -3.0], [0.0, 1.0]]), index)
+    assert not torch.allclose(before[1], after[1])
+    changed = ours(torch.tensor([[1.0, 0.0], [4.0, 4.0]]), index)
+    assert torch.equal(before[0], changed[0])
+
+
+def test_self_loops_are_added_where_missing_and_can_be_refused():
+    index, x = torch.tensor([[0, 1, 0], [1, 0, 0]]), torch.eye(3)
+    loops, _ = pyg.GCNLPA(3, 4, 2, seed=0, edges="fixed").edge_weights(x, index)
+    assert sorted(map(tuple, loops.T.tolist())) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)]
+    bare, weights = pyg.GCNLPA(3, 4, 2, seed=0, edges="fixed", self_loops=False).edge_weights(x, index)
+    assert sorted(zip(*bare.tolist(), weights.tolist(), strict=True)) == [(0, 0, 0.5), (0, 1, 1.0), (1, 0, 0.5)]
+
+
+def test_sparse_features_are_the_same_features(shuffled):
+    x, index, weight, _ = shuffled
+    x = x * (x > 0)
+    ours = pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    assert torch.allclose(ours(x.to_sparse(), index, weight), ours(x, index, weight), atol=1e-6)
+
+
+def test_free_edges_are_those_of_the_edge_index_it_was_made_with(shuffled):
+    x, index, _, _ = shuffled
+    ours = pyg.GCNLPA(5, 6, 2, edges="free", edge_index=index, num_nodes=34, seed=0)
+    assert ours(x, index).shape == (34, 2)
+    with pytest.raises(ValueError, match="cannot score a graph with other edges"):
+        ours(x, index[:, index[0] != 3])
+    with pytest.raises(ValueError, match="pass the edge_index"):
+        pyg.GCNLPA(5, 6, 2, edges="free")
+
+
+def test_gradients_with_dropout_belong_to_the_loss_they_came_with(shuffled):
+    """A difference quotient under the same random bits; the step must not move on before the backward pass."""
+    x, index, _, y = shuffled
+    ours = pyg.GCNLPA(5, 6, 2, seed=0, dropout=0.5, loss="held_out", lpa_iterations=3).double()
+    x, train = x.double(), torch.arange(0, 34, 2)
+    frozen = copy.deepcopy(ours)
+    frozen.loss(x, index, y, train).total.backward()
+    entry = frozen.engine.weights[0].grad.abs().argmax()
+    values = []
+    for change in (1e-6, -1e-6):
+        nudged = copy.deepcopy(ours)
+        nudged.engine.weights[0].data.view(-1)[entry] += change
+        values.append(nudged.loss(x, index, y, train).total)
+    assert torch.allclose((values[0] - values[1]) / 2e-6, frozen.engine.weights[0].grad.view(-1)[entry], rtol=1e-5)
+
+
+def test_dropout_follows_train_and_eval_and_changes_with_every_step(shuffled):
+    x, index, _, _ = shuffled
+    ours = pyg.GCNLPA(5, 6, 2, seed=0)
+    first, second = ours(x, index), ours(x, index)
+    assert not torch.equal(first, second)
+    again = pyg.GCNLPA(5, 6, 2, seed=0)
+    assert torch.equal(again(x, index), first)
+    ours.eval()
+    assert torch.equal(ours(x, index), ours(x, index))
+    assert int(ours.step) == 2
+
+
+def test_held_out_draws_new_halves_in_training_alone(shuffled):
+    _, index, _, y = shuffled
+    regularizer = LPARegularizer(index.shape[1], loss="held_out", iterations=2)
+    learned = regularizer(index).detach()
+    training = [float(regularizer.loss(index, learned, y, torch.arange(34))) for _ in range(3)]
+    assert len(set(training)) == 3
+    regularizer.eval()
+    assert len({float(regularizer.loss(index, learned, y, torch.arange(34))) for _ in range(3)}) == 1
+
+
+def test_masks_and_indices_are_the_same_and_other_labels_are_not_read(shuffled):
+    x, index, _, y = shuffled
+    mask = torch.arange(34) % 3 == 0
+    regularizer, ours = LPARegularizer(agnn(), num_classes=2), pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    learned = regularizer(index, x)
+    results = [
+        (regularizer.loss(index, learned, labels, chosen), ours.loss(x, index, labels, chosen).total)
+        for labels in (y, torch.where(mask, y, 1 - y))
+        for chosen in (mask, mask.nonzero().squeeze(1))
+    ]
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def test_reset_parameters_begins_anew(shuffled):
+    x, index, _, y = shuffled
+    seeded, free = pyg.GCNLPA(5, 6, 2, seed=7), pyg.GCNLPA(5, 6, 2)
+    for ours, same in ((seeded, True), (free, False)):
+        before = copy.deepcopy(ours.state_dict())
+        ours.loss(x, index, y, torch.arange(5)).total.backward()
+        torch.optim.SGD(ours.parameters(), lr=1.0).step()
+        assert not torch.equal(ours.engine.weights[0], before["engine.weights.0"])
+        ours.reset_parameters()
+        assert torch.equal(ours.engine.weights[0], before["engine.weights.0"]) == same
+        assert int(ours.step) == 0
+
+
+def test_the_edges_are_sorted_once(shuffled, monkeypatch):
+    x, index, weight, _ = shuffled
+    calls = []
+    monkeypatch.setattr(pyg, "layout_of", lambda *a, make=pyg.layout_of: calls.append(a) or make(*a))
+    ours = pyg.GCNLPA(5, 6, 2, seed=0)
+    calls.clear()
+    for _ in range(3):
+        ours(x, index, weight)
+        ours(x, index, weight * 2)
+    assert len(calls) == 1
+    index[:, 0] = torch.tensor([33, 4])
+    ours(x, index, weight)
+    assert len(calls) == 2
+
+
+def test_weights_with_a_gradient_can_be_used_more_than_once(shuffled):
+    x, index, weight, _ = shuffled
+    weight.requires_grad_()
+    ours = pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    ours(x, index, weight).sum().backward()
+    once = weight.grad.clone()
+    ours(x, index, weight).sum().backward()
+    assert torch.allclose(weight.grad, 2 * once)
+    assert once.abs().max() > 0
+
+
+def test_what_was_evaluated_in_inference_mode_can_be_trained(shuffled):
+    x, index, _, y = shuffled
+    ours = pyg.GCNLPA(5, 6, 2, seed=0)
+    with torch.inference_mode():
+        ours(x, index)
+    ours.loss(x, index, y, torch.arange(5)).total.backward()
+    assert ours.engine.weights[0].grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("index", "weight", "message"),
+    [
+        ([[0, 0], [1, 1]], None, "0 → 1 twice; coalesce"),
+        ([[0, 5], [1, 1]], None, r"names nodes 0\.\.5 of 3 nodes"),
+        ([[0, 1], [1, 2]], [1.0], "one weight for 2 edges"),
+        ([[0, 1], [1, 2]], [1.0, -2.0], "edge 1 has weight -2; weights are positive"),
+        ([[0, 1], [1, 2]], [float("nan"), 1.0], "edge 0 has weight nan"),
+    ],
+)
+def test_what_is_wrong_with_the_edges_is_said(index, weight, message):
+    weight = None if weight is None else torch.tensor(weight)
+    with pytest.raises(ValueError, match=message):
+        pyg.GCNLPA(3, 4, 2, seed=0)(torch.eye(3), torch.tensor(index), weight)
+
+
+def test_what_a_regulariser_lacks_is_said(shuffled):
+    x, index, _, _ = shuffled
+    with pytest.raises(ValueError, match="a free weight for each of 7 edges, but edge_index has 190"):
+        LPARegularizer(7)(index)
+    with pytest.raises(ValueError, match="call the regulariser with x too"):
+        LPARegularizer(GAT(5, rank=2, generator=torch.Generator()))(index)
+    with pytest.raises(TypeError, match=r"edge_index is a tensor \[2, E\]"):
+        pyg.GCNLPA(5, 6, 2, seed=0)(x, index.T)
+
+
+def test_a_state_dict_brings_the_model_back(shuffled):
+    x, index, _, _ = shuffled
+    ours, other = pyg.GCNLPA(5, 6, 2, seed=0).eval(), pyg.GCNLPA(5, 6, 2, seed=1).eval()
+    assert not torch.equal(ours(x, index), other(x, index))
+    other.load_state_dict(ours.state_dict())
+    assert torch.equal(ours(x, index), other(x, index))
+    assert isinstance(ours, nn.Module)
+
+
+@pytest.mark.long
+def test_the_example_runs_and_learns(capsys):
+    pytest.importorskip("torch_geometric.nn")
+    with num_threads(1):
+        runpy.run_path(str(EXAMPLE))
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("epoch 100:")
+    assert float(last.split()[-1]) > max(0.9, float(first.split()[-1]))
