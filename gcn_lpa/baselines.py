@@ -306,8 +306,6 @@ class JKNet(Network):
 class GAT(Network):
     """PyG's GATConv, Velickovic et al. (2018); the first X W is our own product, as PyG refuses a sparse X."""
 
-    capturable = False  # PyG draws its dropout on the host
-
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         conv, self.recipe = pyg_layers("gat").GATConv, recipe
@@ -377,22 +375,36 @@ def random_bits(device: torch.device, *name: int | Tensor) -> Iterator[None]:
         yield
 
 
+class Perceptron(nn.Module):
+    """x ← σ(x W + b) layer by layer, without the graph: what APPNP and Correct & Smooth start from."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        new = partial(initial_weight, init=recipe.init, generator=generator)
+        self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
+
+    def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        z = self.layer(0, x, key)
+        for k in range(1, len(self.weights)):
+            z = self.layer(k, z.relu(), key)
+        return z
+
+    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
+        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
+
+
 class APPNP(Network):
     """A perceptron whose predictions H travel: Z ← (1 - α) D^-½AD^-½ Z + α H, Klicpera et al. (2019)."""
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
-        self.recipe, self.layers = recipe, GCNLPA(recipe, graph, seed)
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
 
     def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
-        start = perceptron(self.layers, graph, key)
-        return personalized(graph.adjacency.symmetric_normalized(), start, self.recipe)
-
-
-def perceptron(layers: GCNLPA, graph: Graph, key: Key | None) -> Tensor:
-    """The layers of a GCN without the graph: a convolution on self-loops alone is a perceptron, [n, c]."""
-    alone = SparseMatrix.identity(graph.num_nodes).to(graph.device)
-    return layers.convolve(alone, graph.x, key)
+        return personalized(graph.adjacency.symmetric_normalized(), self.perceptron(graph.x, key), self.recipe)
 
 
 def personalized(
@@ -416,17 +428,17 @@ class CorrectAndSmooth(Network):
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
-        self.recipe, self.layers = recipe, GCNLPA(recipe, graph, seed)
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
         self.register_buffer("known", torch.full((graph.num_nodes,), -1))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         self.known.copy_(labels_of(graph, nodes))
-        target, logits = graph.y.index_select(0, nodes), perceptron(self.layers, graph, key)
+        target, logits = graph.y.index_select(0, nodes), self.perceptron(graph.x, key)
         cost = F.cross_entropy(logits.index_select(0, nodes), target, importance(target, graph, self.recipe))
         return Loss(cost, cost.new_zeros(()), 0.0)
 
     def forward(self, graph: Graph) -> Tensor:
-        guess = F.softmax(perceptron(self.layers, graph, None), dim=1)
+        guess = F.softmax(self.perceptron(graph.x), dim=1)
         return correct_and_smooth(
             graph.adjacency.symmetric_normalized(), guess, one_hot(self.known, graph), self.recipe
         )
@@ -581,15 +593,13 @@ METHODS: dict[str, Method] = {
         Method(
             "appnp",
             APPNP,
-            _PLAIN.replace(method="appnp", hidden=64, bias=True, dropout=0.5, propagation_steps=10, teleport=0.1),
+            _PLAIN.replace(method="appnp", hidden=64, dropout=0.5, propagation_steps=10, teleport=0.1),
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
         ),
         Method(
             "correct-and-smooth",
             CorrectAndSmooth,
-            _PLAIN.replace(
-                method="correct-and-smooth", hidden=64, bias=True, dropout=0.5, propagation_steps=50, teleport=0.2
-            ),
+            _PLAIN.replace(method="correct-and-smooth", hidden=64, dropout=0.5, propagation_steps=50, teleport=0.2),
             "perceptron of width 64, then 50 steps each of correcting and smoothing, α = 0.8, autoscale",
         ),
         Method(

@@ -179,7 +179,7 @@ def test_jk_net_equals_pyg_s_jumping_knowledge(ragged):
 def test_appnp_equals_that_of_pyg(ragged):
     pyg = pytest.importorskip("torch_geometric.nn")
     model, graph = build("appnp", ragged, propagation_steps=7, teleport=0.3)
-    (w1, w2), (b1, b2) = model.layers.weights, model.layers.biases
+    (w1, w2), (b1, b2) = model.perceptron.weights, model.perceptron.biases
     start = (graph.x @ w1 + b1).relu() @ w2 + b2
     index = torch.stack([ragged.col, ragged.row]).long()
     assert torch.allclose(model(graph), pyg.APPNP(K=7, alpha=0.3)(start, index), atol=1e-6)
@@ -190,7 +190,7 @@ def test_correct_and_smooth_equals_a_dense_transcription(ragged):
     model, graph = build("correct-and-smooth", ragged, propagation_steps=6, teleport=0.25)
     nodes = torch.tensor([0, 1, 3, 4])
     model.loss(graph, nodes, Key(0))
-    (w1, w2), (b1, b2) = model.layers.weights, model.layers.biases
+    (w1, w2), (b1, b2) = model.perceptron.weights, model.perceptron.biases
     a = dense(graph)
     scale = a.sum(dim=1).rsqrt()
     smoothing = scale[:, None] * a * scale
