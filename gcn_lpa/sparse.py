@@ -319,7 +319,7 @@ class SparseMatrix:
     @property
     def T_values(self) -> Tensor:
         """The value of (j, i) at entry (i, j), [E]; for patterns that hold both, such as an undirected graph's."""
-        if not torch.equal(self.pattern.columns.col, self.pattern.col):
+        if self.pattern.columns is not self.pattern.rows:  # they are one where the pattern is symmetric
             raise ValueError("the pattern is not symmetric: an entry (i, j) has no (j, i) beside it")
         return self.transposed_values
 
