@@ -210,8 +210,12 @@ def learn(
     where = choose_device(device)
     with num_threads(threads):
         model = build(recipe, prepared, seed).to(where)
-        run = fit(model, prepared.to(where), train, val, recipe, seed=seed, **options)
+        run = fit(model, _on(where, prepared), train, val, recipe, seed=seed, **options)
     return model, run
+
+
+def _on(device: torch.device, graph: Graph) -> Graph:
+    return graph if graph.device.type == device.type else graph.to(device)  # a graph keeps what was computed of it
 
 
 def choose_device(device: str = "auto") -> torch.device:
@@ -272,7 +276,7 @@ def predict_proba(model: Model, graph: Graph, *, recipe: Recipe | None = None) -
     prepared = graph if recipe is None else recipe.prepare(graph)
     tensors = [*model.state_dict().values()]
     with torch.no_grad():
-        logits = model(prepared.to(tensors[0].device) if tensors else prepared)
+        logits = model(_on(tensors[0].device, prepared) if tensors else prepared)
     return F.softmax(logits.double(), dim=1).cpu()
 
 
