@@ -1,8 +1,9 @@
 """Runs on disk: what `gcn-lpa train` does, what it leaves behind, and how later commands find it again.
 
 A named data set is divided into train, validation and test nodes, and scored on the test nodes. A graph of one's own is
-not: 80 % of its labelled nodes train while 20 % choose the epoch, then the model is fitted anew to all of them for
-that many epochs; its scores are those of 5-fold cross-validation, each fold with a choice of its own.
+not: 80 % of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then
+the model is fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold
+with a choice of its own.
 
 A run folder is that of `runfolder`, with run.json (seed, epochs) and, where asked for, the graph itself in
 graph.safetensors and graph.json. While training goes on it has plan.json, which says what is to be done, and a
@@ -136,19 +137,20 @@ def make_plan(
     """
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    graph = source.load()
+    graph, kind = source.load(), split or ("uniform" if source.is_named else None)
     if Path(recipe).suffix == ".json":
         settings = Recipe.from_dict(runfolder.read_json(recipe))
         settings = settings if method is None else settings.replace(method=method)
     else:
         ours = recipe_for(str(recipe), graph.name, has_features=graph.x_kind == "given")
         settings = METHODS[method or "gcn-lpa"].settings(ours)
+        if kind is None:  # of a few validation nodes, many epochs get all right, and the first of them knows little
+            settings = settings.replace(select="loss")
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:
         said = ", ".join(f"{name} = {value}" for name, value in changes.items())
         settings = settings.replace(origin=f"{settings.origin}; with {said}", **changes)
-    kind = split or ("uniform" if source.is_named else None)
     return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every), graph
 
 

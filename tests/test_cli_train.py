@@ -150,7 +150,7 @@ def test_own_data_is_scored_by_cross_validation_and_says_so(own, tmp_path):
 
 
 def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own, tmp_path):
-    ok("train", own, "--out", tmp_path / "run", "--epochs", 30, "--select", "loss", "--device", "cpu")
+    ok("train", own, "--out", tmp_path / "run", "--epochs", 30, "--device", "cpu")
     out = tmp_path / "predictions.csv"
     assert ok("predict", tmp_path / "run", "--out", out) == f"3 rows, 2 reached, 1 unreachable in {out}\n"
     header, *rows = csv.reader(io.StringIO(out.read_text()))

@@ -111,6 +111,13 @@ def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
     assert run.results.protocol == "cross-validation"
 
 
+def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
+    source = Source(str(own))
+    assert make_plan(source)[0].recipe == DEFAULT.replace(select="loss")
+    assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
+    assert make_plan(source, split="uniform")[0].recipe == DEFAULT
+
+
 def test_one_labelled_node_leaves_nothing_to_score(tmp_path):
     pandas.DataFrame({"id": ["a", "b", "c"], "label": ["x", "", ""]}).to_csv(tmp_path / "nodes.csv", index=False)
     pandas.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(tmp_path / "edges.csv", index=False)
