@@ -1,0 +1,262 @@
+"""The fused loops equal the plain ones of model.py: values and every gradient, with the same random bits."""
+
+import itertools
+
+import pytest
+import torch
+from test_triton import DEVICE, test_in_a_process_of_their_own, triton  # noqa: F401
+from torch.nn import functional as F
+
+from gcn_lpa import _triton, fused
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.recipes import LOSSES, PAPER
+from gcn_lpa.sparse import Key, SparseMatrix, dropout, use_backend
+
+pytestmark = [
+    pytest.mark.long,  # together: the interpreter is slow
+    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # in lanes that are masked
+]
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+N = 21  # no multiple of a block of rows
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The graphs here are small: a second thread would only wait for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def transition(hub=False, seed=0):
+    """A random D⁻¹A in float32, not symmetric; row 5 is empty, and with a hub row 0 and column 0 are full."""
+    generator = torch.Generator().manual_seed(seed)
+    dense = torch.rand(N, N, generator=generator) * (torch.rand(N, N, generator=generator) < 0.2)
+    if hub:
+        dense[0], dense[:, 0] = 0.5, 0.5
+    dense[5] = 0
+    row, col = dense.nonzero(as_tuple=True)
+    return SparseMatrix.from_coo(row, col, dense[row, col], (N, N)).row_normalized().to(DEVICE)
+
+
+def noise(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def plain_stack(matrix, x, weights, rates, key):
+    """The loop of model.py, on the reference backend."""
+    for k, weight in enumerate(weights):
+        x = matrix @ (dropout(x, rates[min(k, 1)], key, layer=k) @ weight)
+        x = torch.relu(x) if k < len(weights) - 1 else x
+    return x
+
+
+def with_gradients(function, leaves):
+    """The result and the gradient of each leaf, for an uneven upstream gradient."""
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    out = function(*leaves)
+    upstream = noise(out.numel(), seed=9).view(out.shape)
+    grads = torch.autograd.grad((out * upstream).sum(), leaves, allow_unused=True)
+    return [out, *(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves, strict=True))]
+
+
+DROPOUT, NO_DROPOUT = (0.3, 0.5), (0.0, 0.0)
+STACKS = [
+    (11, 16, 7),
+    (11, 32, 40),
+    (11, 20, 7),
+    (11, 32, 32, 32, 32, 7),
+    (11, 7),
+    (11, 64, 3),
+    (5, 1, 1),
+    (11, 16, 20, 9),
+]
+
+
+@pytest.mark.parametrize(
+    ("widths", "rates", "learned"),  # of the layers, input first; of input and hidden dropout; whether edges are
+    [
+        *[(widths, DROPOUT, True) for widths in STACKS],
+        *[(widths, NO_DROPOUT, learned) for widths in STACKS[:3] for learned in (True, False)],
+        *[(widths, DROPOUT, False) for widths in STACKS[:2]],
+    ],
+    ids=str,
+)
+def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned):
+    matrix, x, key = transition(), noise(N, widths[0]), Key(3, 2)
+    weights = [noise(a, b, seed=k) / a**0.5 for k, (a, b) in enumerate(itertools.pairwise(widths))]
+
+    def run(stack, *leaves):
+        values, x, *weights = leaves
+        out = stack(matrix.with_values(values if learned else values.detach()), x, weights, rates, key)
+        assert out is not None, "no fused kernel for these widths"
+        return out
+
+    leaves = (matrix.values, x, *weights)
+    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    with use_backend("reference"):
+        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.parametrize("rates", [NO_DROPOUT, DROPOUT], ids=["no dropout", "dropout"])
+@pytest.mark.parametrize("kind", ["sparse", "identity", "diagonal"])
+def test_the_fused_layers_take_sparse_features(kind, rates):
+    matrix, key = transition(), Key(3, 2)
+    eye = SparseMatrix.identity(N).to(DEVICE)
+    x = {"sparse": transition(seed=4), "identity": eye, "diagonal": eye.with_values(noise(N))}[kind]
+    leaves = matrix.values, noise(N, 16) / 4, noise(16, 16, seed=2) / 4, noise(16, 7, seed=3) / 4
+
+    def run(stack, values, *weights):
+        return stack(matrix.with_values(values), x, list(weights), rates, key)
+
+    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    with use_backend("reference"):
+        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_without_a_key_the_fused_layers_drop_nothing():
+    matrix, x, weights = transition(), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
+    torch.testing.assert_close(
+        fused.relu_stack(matrix, x, weights, (0.5, 0.5), None), plain_stack(matrix, x, weights, (0, 0), None), **CLOSE
+    )
+
+
+def test_a_hub_is_no_obstacle(monkeypatch):
+    """Rows too long for a fused kernel: either it can, or the caller's own loop does; the model gives the same."""
+    monkeypatch.setattr(_triton, "LONG", 8)
+    matrix, x, weights = transition(hub=True), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
+    out = fused.relu_stack(matrix, x, weights, (0.0, 0.0), None)
+    out = plain_stack(matrix, x, weights, (0, 0), None) if out is None else out
+    with use_backend("reference"):
+        torch.testing.assert_close(out, plain_stack(matrix, x, weights, (0, 0), None), **CLOSE)
+
+
+@pytest.mark.parametrize("hub", [False, True], ids=["thin rows", "hub"])
+@pytest.mark.parametrize("clamp", [True, False], ids=["clamp", "no clamp"])
+@pytest.mark.parametrize(("iterations", "num_classes"), [(1, 7), (2, 40), (2, 7), (4, 7)])
+def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp, hub, monkeypatch):
+    """The hub, cut into chunks, is labelled where there are two iterations; edges learned, then fixed."""
+    monkeypatch.setattr(_triton, "LONG", 8)
+    matrix = transition(hub=hub)
+    held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
+    held[0] = iterations == 2
+    seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
+    walk = lambda values: fused.propagate(matrix.with_values(values), seeds, held, iterations, clamp)  # noqa: E731
+    ours = with_gradients(walk, [matrix.values])
+    with use_backend("reference"):
+        plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)  # noqa: E731
+        expected = with_gradients(plain, [matrix.values])
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+    torch.testing.assert_close(walk(matrix.values), expected[0].detach(), **CLOSE)
+
+
+def test_soft_seeds_and_an_empty_side():
+    matrix, nobody = transition(), torch.zeros(N, dtype=torch.bool, device=DEVICE)
+    soft, everybody = noise(N, 3).abs(), ~nobody
+    for seeds, held in ((soft, everybody), (torch.zeros(N, 3, device=DEVICE), nobody)):
+        ours = fused.propagate(matrix, seeds, held, 3, True)
+        with use_backend("reference"):
+            torch.testing.assert_close(ours, propagate_labels(matrix, seeds, 3), **CLOSE)
+
+
+def test_seeds_that_need_a_gradient_take_the_plain_loop():
+    seeds = noise(N, 3).abs().requires_grad_()
+    held = torch.ones(N, dtype=torch.bool, device=DEVICE)
+    assert fused.propagate(transition(), seeds, held, 2, True) is None
+    propagate_labels(transition(), seeds, 2).sum().backward()
+    assert seeds.grad.count_nonzero() > 0
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_other_backends_have_no_fused_loops(backend):
+    if backend == "cpu" and DEVICE != "cpu":
+        pytest.skip("the tensors are on the GPU")
+    matrix, held = transition(), torch.ones(N, dtype=torch.bool, device=DEVICE)
+    with use_backend(backend):
+        assert fused.relu_stack(matrix, noise(N, 5), [noise(5, 16), noise(16, 3)], (0.0, 0.0), None) is None
+        assert fused.propagate(matrix, noise(N, 3), held, 2, True) is None
+
+
+@pytest.mark.parametrize("kind", fused.COSTS)
+@pytest.mark.parametrize("num_classes", [1, 2, 7, 40])
+def test_fused_costs_equal_their_formulas(kind, num_classes):
+    """Nodes in any order, some rows never read: their gradient is zero."""
+    values = noise(N, num_classes) if kind == "logits" else noise(N, num_classes).abs()
+    nodes = torch.tensor([7, 3, 20, 0, 11], device=DEVICE)
+    target = torch.arange(5, device=DEVICE) % num_classes
+
+    def plain(values):
+        rows = values[nodes]
+        own = rows.gather(1, target.unsqueeze(1)).squeeze(1) + 1e-6
+        total = {"share": rows.sum(1) + 1e-6 * num_classes, "votes": torch.ones(5, device=DEVICE)}
+        if kind == "logits":
+            return -(rows.exp() / rows.exp().sum(1, keepdim=True)).gather(1, target.unsqueeze(1)).log().mean()
+        return -(own / total[kind]).log().mean()
+
+    ours = with_gradients(lambda values: fused.mean_cost(values, nodes, target, kind, 1e-6), [values])
+    for one, other in zip(ours, with_gradients(plain, [values]), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_costs_of_a_strided_view_are_read_right():
+    """The fused loops return the first columns of a padded array."""
+    padded = noise(N, 8).abs()
+    nodes, target = torch.tensor([1, 4], device=DEVICE), torch.tensor([0, 2], device=DEVICE)
+    view, copy = padded[:, :3], padded[:, :3].contiguous()
+    ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], nodes, target, "share", 1e-6), [padded])
+    theirs = with_gradients(lambda values: fused.mean_cost(values, nodes, target, "share", 1e-6), [copy])
+    assert ours[0].item() == theirs[0].item()
+    torch.testing.assert_close(ours[1][:, : view.shape[1]], theirs[1])
+    assert ours[1][:, 3:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "ratio"), [*[(loss, 1.0) for loss in LOSSES], ("literal", 0.5), ("leave_one_out", 0.5)]
+)
+def test_a_step_of_the_model_has_the_same_loss_and_gradients_as_on_the_reference(loss, ratio):
+    """Cora's settings on a ring with chords: five layers, dropout, learned edges, every LPA loss.
+
+    Leave-one-out at one hop: at two it subtracts the walk that came back, and where nothing remains the logarithm makes
+    a rounding error of 1e-8 large.
+    """
+    pairs = [(i, (i + step) % N) for step in (1, 5) for i in range(N)]
+    graph = Graph.from_edges(pairs, y=[i % 3 for i in range(N)], self_loops=True).to(DEVICE)
+    recipe = PAPER["cora"].replace(lpa_iterations=1 if loss == "leave_one_out" else 3, lpa_ratio=ratio, hidden=16)
+    recipe = recipe.replace(loss=loss)
+    results = []
+    for name in ("triton", "reference"):
+        with use_backend(name):
+            model = GCNLPA(recipe, graph.to("cpu"), seed=1).to(DEVICE)
+            with torch.no_grad():
+                model.edges.weight.add_(noise(*model.edges.weight.shape))
+            cost = model.loss(graph, torch.arange(0, N, 2, device=DEVICE), Key(1, 4))
+            cost.total.backward()
+            results.append([cost.gcn, cost.lpa, *(p.grad for p in model.parameters()), model(graph)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+def test_five_reruns_have_the_same_bits():
+    """A step on 20,000 nodes: loss and every gradient."""
+    n = 20_000
+    ends = torch.randint(n, (5 * n, 2), generator=torch.Generator().manual_seed(0)).numpy()
+    graph = Graph.from_edges(ends, x=torch.rand(n, 30), y=[i % 7 for i in range(n)], self_loops=True)
+    model, graph = GCNLPA(PAPER["cora"], graph).to("cuda"), graph.to("cuda")
+
+    def run():
+        model.zero_grad()
+        cost = model.loss(graph, torch.arange(0, n, 3, device="cuda"), Key(1, 4)).total
+        cost.backward()
+        return [cost.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+    first = run()
+    assert all(torch.equal(one, other) for _ in range(4) for one, other in zip(run(), first, strict=True))
