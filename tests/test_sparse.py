@@ -23,6 +23,15 @@ WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 24, 31, 32, 33, 40, 64, 100, 200)
 CLOSE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float64: {"rtol": 1e-12, "atol": 1e-12}}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The graphs here are small: a second thread would only wait for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request):
     with use_backend(request.param):
@@ -142,10 +151,14 @@ def test_a_matrix_without_entries(backend, shape):
     assert empty.to_dense().shape == shape
 
 
-def test_no_columns_give_no_columns(backend):
+def test_no_columns_give_no_columns_and_no_gradient(backend):
     sparse, _ = random_matrix(6, 5)
-    x = torch.zeros(5, 0, dtype=torch.float64, requires_grad=True)
-    assert (sparse @ x).shape == (6, 0)
+    x, values = torch.zeros(5, 0, dtype=torch.float64, requires_grad=True), sparse.values.clone().requires_grad_()
+    y = sparse.with_values(values) @ x
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == ((6, 0), (5, 0))
+    assert values.grad.count_nonzero() == 0
+    assert sparse.pattern.edge_dot(noise(6, 0), noise(5, 0)).count_nonzero() == 0
 
 
 @pytest.mark.long  # compiles every kernel anew
