@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
     from gcn_lpa.comparison import Comparison as Comparison
     from gcn_lpa.comparison import compare as compare
+    from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.graph import Split as Split
     from gcn_lpa.graph import split as split
@@ -49,6 +50,7 @@ _MODULE = {
     "fit": "train",
     "learn": "train",
     "predict_proba": "train",
+    "GCNLPAClassifier": "estimator",
 }
 
 __all__ = list(_MODULE)

@@ -1,0 +1,367 @@
+"""GCN-LPA as a scikit-learn classifier: `fit`, `predict`, `predict_proba`, pipelines, grid search.
+
+Where the rows of X are the nodes of a kNN graph, a new row is attached to it at predict time: it listens to its
+neighbours and nobody listens to it, so the answer for a row does not depend on the rows that come with it.
+
+Where a graph is given, X is a column of node ids. Cross-validation then slices ids, and the labels of the ids that were
+left out are hidden, whoever holds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Hashable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas
+import scipy.sparse
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import DEFAULT, Recipe, recipe_for
+from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.train import Run, learn, num_threads, predict_proba
+
+STOPPING = {
+    "select": "loss",
+    "patience": 30,
+}  # accuracy on a handful of validation rows has too few values to choose by
+FROM_FEATURES = DEFAULT.replace(
+    features="raw",  # scaled by `Neighborhood`
+    bias=True,  # centred features have no constant column that could stand in
+    feature_dropout=0.0,  # there may be only one feature
+    residual=False,
+    lr=0.03,
+    origin="GCNLPAClassifier without a graph: trials on digits, wine, iris, breast cancer and moons, a tenth labelled",
+    **STOPPING,
+)
+SMALL = 1 << 21  # edges × width below which one thread is faster than two, the more so on a busy machine
+FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")
+
+
+class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A GCN whose edge weights must also carry labels, behind scikit-learn's door.
+
+    Rows without a label take part: their y is None or NaN (or `unlabeled`). A share of the labelled rows chooses the
+    number of epochs; the model is then trained anew on all of them, for so many epochs.
+
+    Args:
+        graph: X is then a column of ids of its nodes, and its own labels are not looked at. Without one, X holds
+            features, and the graph joins every row to its nearest.
+        unlabeled: a value of y that also means "no label", usually -1; NaN says that there is none.
+        recipe: all settings at once. By default those of `recipes.DEFAULT`, with early stopping; without a graph,
+            FROM_FEATURES.
+        edges, hidden, gcn_layers, lpa_iterations, lpa_weight, loss, dropout, lr, l2, epochs: fields of the recipe;
+            None leaves what it says.
+        n_neighbors, metric: of the kNN graph, as in scikit-learn.
+        validation_fraction: share of the labelled rows that chooses the epoch. With 0, or where a class would have no
+            row left to train on, all labels train for all epochs.
+        random_state: of the validation rows, the initial weights and the dropout.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        threads: of the CPU. By default torch's setting, but one for a small graph, where sharing the work costs more.
+
+    Attributes:
+        classes_: the classes, [c].
+        label_distributions_: probability of every class for every node of the graph, [n, c].
+        transduction_: the likeliest class of every node, [n]. Nodes are the rows of X, or those of `graph`.
+        edge_weights_: the learned transition D*⁻¹A* as a table source, target, weight; those of a target sum to 1.
+        graph_: what was trained on: the graph with the labels of `fit` and no others.
+        model_, recipe_, run_: the trained GCNLPA, its settings and its history.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        *,
+        unlabeled: Any = None,
+        recipe: Recipe | None = None,
+        edges: str | None = None,
+        hidden: int | None = None,
+        gcn_layers: int | None = None,
+        lpa_iterations: int | None = None,
+        lpa_weight: float | None = None,
+        loss: str | None = None,
+        dropout: float | None = None,
+        lr: float | None = None,
+        l2: float | None = None,
+        epochs: int | None = None,
+        n_neighbors: int = 7,
+        metric: str = "euclidean",
+        validation_fraction: float = 0.2,
+        random_state: Any = 0,
+        device: str = "auto",
+        threads: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.unlabeled = unlabeled
+        self.recipe = recipe
+        self.edges = edges
+        self.hidden = hidden
+        self.gcn_layers = gcn_layers
+        self.lpa_iterations = lpa_iterations
+        self.lpa_weight = lpa_weight
+        self.loss = loss
+        self.dropout = dropout
+        self.lr = lr
+        self.l2 = l2
+        self.epochs = epochs
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+        self.threads = threads
+
+    def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
+        """Train on the rows of X whose y is known; the others take part without a label."""
+        if not (self.graph is None or isinstance(self.graph, Graph)):
+            raise TypeError(
+                f"graph is a gcn_lpa.Graph (see Graph.from_edges and its like), not {type(self.graph).__name__}"
+            )
+        self.recipe_ = self._chosen_recipe()
+        self._neighborhood: Neighborhood | None = None
+        if self.graph is None:
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
+            self._neighborhood = Neighborhood(X, self.n_neighbors, self.metric)
+            graph, nodes = self._neighborhood.graph, np.arange(X.shape[0])
+        else:
+            graph = self.graph.to("cpu")
+            nodes = self._nodes_named(X, graph, reset=True)
+        known, labels = self._known_labels(y, len(nodes))
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if self.unlabeled is None and len(self.classes_) > 2 and -1 in self.classes_.tolist():
+            raise ValueError(
+                f"y holds -1 beside {len(self.classes_) - 1} other classes; pass unlabeled=-1 if it means 'no label', "
+                "or unlabeled=float('nan') if it is a class"
+            )
+        targets = node_targets(nodes[known], codes, graph)
+        class_names = tuple(map(str, self.classes_))
+        self.graph_ = dataclasses.replace(graph, y=targets, class_names=class_names, public=None)
+        self.model_, self.run_ = self._train(self.graph_)
+        self.label_distributions_ = self._probabilities(self.graph_)
+        if self._neighborhood is not None:
+            self.label_distributions_ = self._neighborhood.mean_over_equal_rows(self.label_distributions_)
+        self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class of `classes_` for every row, [n, c].
+
+        A row that equals one of the training rows is that node of the graph; any other is attached to it.
+        """
+        check_is_fitted(self)
+        if self._neighborhood is None:
+            found = self._nodes_named(X, self.graph_, reset=False)
+            return np.asarray(self.label_distributions_[found])
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        found = self._neighborhood.find(X)
+        probabilities: np.ndarray = self.label_distributions_[found]
+        is_new = found < 0
+        if is_new.any():
+            attached = self._neighborhood.attach(X[is_new])
+            probabilities[is_new] = self._probabilities(attached)[self.graph_.num_nodes :]
+        return probabilities
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of every row, [n]."""
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy over the rows whose label is known."""
+        predictions = self.predict(X)
+        known, labels = self._known_labels(y, len(predictions))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(labels, predictions[known], sample_weight=weight))
+
+    @property
+    def edge_weights_(self) -> pandas.DataFrame:
+        check_is_fitted(self)
+        prepared = self.recipe_.prepare(self.graph_)
+        with torch.no_grad():
+            weight = self.model_.transition(prepared).values.numpy()
+        names = pandas.Series(list(prepared.node_names))
+        source, target = (names.iloc[ends.numpy()].to_numpy() for ends in (prepared.col, prepared.row))
+        return pandas.DataFrame({"source": source, "target": target, "weight": weight})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.graph is None
+        tags.input_tags.string = self.graph is not None
+        return tags
+
+    def _chosen_recipe(self) -> Recipe:
+        """`recipe`, or the default for these nodes, with the fields that were given one by one."""
+        if not (self.recipe is None or isinstance(self.recipe, Recipe)):
+            raise TypeError(
+                f"recipe is a gcn_lpa.Recipe, not {self.recipe!r}; single settings are arguments of their own"
+            )
+        if self.graph is None:
+            base = FROM_FEATURES
+        else:
+            has_features = self.graph.x_kind != "identity"
+            base = recipe_for("default", self.graph.name, has_features=has_features).replace(**STOPPING)
+        given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+        recipe = (self.recipe or base).replace(**plain)
+        if recipe.method != "gcn-lpa":
+            raise ValueError(f"GCNLPAClassifier trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
+        if self.graph is None and recipe.features == "tfidf":
+            raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the classifier")
+        return recipe
+
+    def _nodes_named(self, X: Any, graph: Graph, *, reset: bool) -> np.ndarray:
+        """The position of each id, [n]."""
+        ids = id_column(X)
+        validate_data(self, X if hasattr(X, "columns") else np.empty((len(ids), 1)), reset=reset, skip_check_array=True)
+        return np.array([graph.index_of(name) for name in ids], dtype=np.int64)
+
+    def _known_labels(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows have a label, [n], and the labels of those."""
+        if y is None:
+            raise ValueError("GCNLPAClassifier requires y to be passed, but the target y is None")
+        # as objects: an array would make the text "nan" of a NaN beside text
+        y = column_or_1d(np.array(y, dtype=object) if isinstance(y, (list, tuple)) else y, warn=True)
+        if len(y) != num_rows:
+            raise ValueError(f"y has {len(y)} labels for {num_rows} rows of X")
+        known = ~pandas.isna(y)
+        if self.unlabeled is not None:
+            known[known] = y[known].astype(object) != self.unlabeled
+        if not known.any():
+            raise ValueError(f"none of the {len(y)} rows of y has a label")
+        labels = y[known]
+        if labels.dtype == object:
+            kinds = {isinstance(label, str) for label in labels}
+            if len(kinds) > 1:
+                raise ValueError("y mixes text and numbers; give all classes as text")
+            labels = labels if kinds == {True} else np.array(labels.tolist())
+        assert_all_finite(labels, input_name="y")
+        check_classification_targets(labels)
+        return known, labels
+
+    def _train(self, graph: Graph) -> tuple[Any, Run]:
+        share = self.validation_fraction
+        if not 0 <= share < 1:
+            raise ValueError(f"validation_fraction = {share}; it is in [0, 1)")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        parts, stop_at = split(graph, (1 - share, share, 0), seed, kind="stratified"), None
+        if parts.val.any() and len(np.unique(graph.y[parts.train])) == graph.num_classes:
+            stop_at = self._learn(graph, parts.train, parts.val, seed)[1].best_epoch
+        nobody = torch.zeros_like(graph.labeled)
+        model, run = self._learn(graph, graph.labeled, nobody, seed, stop_at=stop_at)
+        return model.cpu(), run
+
+    def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> tuple[Any, Run]:
+        threads = self._num_threads(graph)
+        return learn(GCNLPA, graph, train, val, self.recipe_, seed=seed, device=self.device, threads=threads, **options)
+
+    def _probabilities(self, graph: Graph) -> np.ndarray:
+        with num_threads(self._num_threads(graph)):
+            return predict_proba(self.model_, graph, recipe=self.recipe_).numpy()
+
+    def _num_threads(self, graph: Graph) -> int | None:
+        is_small = graph.pattern.num_entries * self.recipe_.hidden < SMALL
+        return 1 if self.threads is None and is_small else self.threads
+
+
+class Neighborhood:
+    """The kNN graph of the rows of X, and the place of other rows in it.
+
+    Its features are the rows, centred (sparse ones are not) and divided by their root mean square length: whatever the
+    units of X, one learning rate fits, and the neighbours stay the same.
+    """
+
+    def __init__(self, X: Any, n_neighbors: int, metric: str) -> None:
+        self.num_rows, self.n_neighbors = X.shape[0], n_neighbors
+        self.nearest = NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(X)
+        self.is_sparse = scipy.sparse.issparse(X)
+        X = self.as_stored(X)
+        self.center = 0.0 if self.is_sparse else X.mean(axis=0)
+        self.length = 1.0
+        self.length = root_mean_square_length(self.features(X)) or 1.0
+        links = scipy.sparse.csr_array((1, 1))
+        if self.num_rows > 1:
+            links = self.nearest.kneighbors_graph(n_neighbors=min(n_neighbors, self.num_rows - 1))
+        self.graph = Graph.from_scipy(links, x=self.features(X), name="neighbours")
+        self.first: dict[bytes, int] = {}
+        for i, key in enumerate(row_keys(X)):
+            self.first.setdefault(key, i)
+        self.twin = self.find(X)  # of each row, the first that equals it
+
+    def as_stored(self, X: Any) -> Any:
+        """X as the first X was: sparse or dense."""
+        if self.is_sparse:
+            return scipy.sparse.csr_array(X)
+        return X.toarray() if scipy.sparse.issparse(X) else X
+
+    def features(self, X: Any) -> Any:
+        return (X if self.is_sparse else X - self.center) / self.length
+
+    def find(self, X: Any) -> np.ndarray:
+        """The first row of the graph that equals each row, -1 where none does, [m]."""
+        return np.array([self.first.get(key, -1) for key in row_keys(X)])
+
+    def mean_over_equal_rows(self, values: np.ndarray) -> np.ndarray:
+        """Equal rows may have other neighbours, but one answer: the mean of theirs, [n, c]."""
+        totals = np.zeros_like(values)
+        np.add.at(totals, self.twin, values)
+        counts = np.bincount(self.twin, minlength=self.num_rows)
+        mean: np.ndarray = totals[self.twin] / counts[self.twin, None]
+        return mean
+
+    def attach(self, X: Any) -> Graph:
+        """The graph with a node for each row, which listens to its neighbours; nobody listens to it."""
+        X = self.as_stored(X)
+        links = self.nearest.kneighbors_graph(X, n_neighbors=min(self.n_neighbors, self.num_rows))
+        listens = scipy.sparse.block_array(
+            [[self.graph.to_scipy(), None], [links, scipy.sparse.csr_array((X.shape[0], X.shape[0]))]]
+        )
+        stack = scipy.sparse.vstack if self.is_sparse else np.vstack
+        before = self.graph.x.to_scipy() if isinstance(self.graph.x, SparseMatrix) else self.graph.x.numpy()
+        return Graph.from_scipy(listens.T, x=stack([before, self.features(X)]), directed=True)
+
+
+def root_mean_square_length(x: Any) -> float:
+    return float(np.sqrt((x * x).sum() / x.shape[0]))
+
+
+def row_keys(X: Any) -> list[bytes]:
+    """Sixteen bytes per row, the same for equal rows, sparse or dense."""
+    rows = scipy.sparse.csr_array(X, copy=True)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    columns, values = rows.indices.astype(np.int64), rows.data
+    parts = [slice(*ends) for ends in pairwise(rows.indptr)]
+    return [hashlib.blake2b(columns[p].tobytes() + values[p].tobytes(), digest_size=16).digest() for p in parts]
+
+
+def id_column(X: Any) -> list[Hashable]:
+    """Node ids from an array, a series, a frame with one column, or a list."""
+    if hasattr(X, "__array__"):
+        X = np.asarray(X)
+        X = X[:, 0] if X.ndim == 2 and X.shape[1] == 1 else X
+    if scipy.sparse.issparse(X) or (isinstance(X, np.ndarray) and X.ndim != 1):
+        raise ValueError(f"with a graph, X is a column of node ids, [n] or [n, 1]; this X is {list(X.shape)}")
+    ids = X.tolist() if isinstance(X, np.ndarray) else list(X)
+    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in ids]
+
+
+def node_targets(nodes: np.ndarray, codes: np.ndarray, graph: Graph) -> Tensor:
+    """The class of every node, -1 where it was given none, [n]."""
+    targets = np.full(graph.num_nodes, -1)
+    targets[nodes] = codes
+    torn = nodes[targets[nodes] != codes]
+    if len(torn):
+        raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
+    return torch.from_numpy(targets)
