@@ -31,6 +31,7 @@ from gcn_lpa.runs import (
 )
 from gcn_lpa.train import evaluate, learn, predict_proba, scores
 
+EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
 SMALL = {"epochs": 6, "hidden": 4, "edge_rank": 4}
 SBM = Source("sbm", None, {"n": 40, "classes": 3, "features": 5, "noise": 1.0})
 
@@ -60,7 +61,7 @@ def same_weights(one, other):
     return states[0].keys() == states[1].keys() and all(torch.equal(states[0][k], states[1][k]) for k in states[0])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_a_run_comes_back_from_its_folder(tmp_path, method):
     if METHODS[method].needs == "pyg":
         pytest.importorskip("torch_geometric")
@@ -200,17 +201,20 @@ def stop_in(stage, at):
     return watch
 
 
-@pytest.mark.parametrize("stage", ["choose", "fold-3", "refit"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("stage", [pytest.param("choose", marks=LONG), "fold-3", pytest.param("refit", marks=LONG)])
 def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
-    whole = trained(Source(str(own)), tmp_path / "whole", checkpoint_every=1)
-    stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=1, watch=stop_in(stage, 1))
+    whole = trained(Source(str(own)), tmp_path / "whole", checkpoint_every=2)
+    stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, watch=stop_in(stage, 3))
     assert stopped.run.interrupted
     assert load_run(tmp_path / "part").run.interrupted
     assert sorted(predict_proba(stopped.model, stopped.graph, recipe=stopped.plan.recipe).shape) == [2, 30]
     with pytest.raises(ValueError, match="holds an unfinished run: `gcn-lpa resume` goes on with it"):
-        trained(Source(str(own)), tmp_path / "part", checkpoint_every=1)
+        trained(Source(str(own)), tmp_path / "part", checkpoint_every=2)
     with pytest.raises(ValueError, match="unfinished run with other settings or data"):
-        trained(Source(str(own)), tmp_path / "part", checkpoint_every=1, seed=7, resume=True)
+        trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, seed=7, resume=True)
     finished = resume_run(tmp_path / "part", device="cpu")
     assert same_weights(whole, finished)
     assert finished.results == whole.results
