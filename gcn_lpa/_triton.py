@@ -78,18 +78,18 @@ def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
 def _visit(
     col, values, x, y, dot, only, rows, start, count, y_scale, word, threshold, scale,
     SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
-    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """For each row i of a block, over its entries k that point to row j of x, columns C … C + COLS:
+    """For each row i of a block, over its entries k that point to row j of x:
 
-    SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD, or C > 0: added to what is there)
+    SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD: added to what is there)
     DROP: x_j counts as dropped, or scaled up, by the random bits of (j, j): dropout of identity features.
     ONLY: rows j without only_j are zero and are not fetched.
 
     STEP entries of every row are fetched at once, so that many loads are under way; the widths are compile-time numbers,
     so that a row is fetched in 16-byte words.
     """
-    cols = C + tl.arange(0, COLS)
+    cols = tl.arange(0, COLS)
     if DOTS:
         y_at = y + rows.to(tl.int64)[:, None, None] * Y_STRIDE + cols[None, None, :]
         y_i = tl.load(y_at, mask=(count > 0)[:, None, None] & (cols < D)[None, None, :], other=0).to(ACC)
@@ -104,7 +104,7 @@ def _visit(
         fetch = here
         if ONLY:
             fetch = here & (tl.load(only + j, mask=here, other=0) != 0)
-        if C + COLS <= D:
+        if COLS == D:
             x_j = tl.load(x_at, mask=fetch[:, :, None], other=0).to(ACC)
         else:
             x_j = tl.load(x_at, mask=fetch[:, :, None] & (cols < D)[None, None, :], other=0).to(ACC)
@@ -115,7 +115,7 @@ def _visit(
             total += a[:, :, None] * x_j
         if DOTS:
             product = tl.sum(y_i * x_j, axis=2)
-            if ADD or C > 0:
+            if ADD:
                 product += tl.load(dot + at, mask=here, other=0).to(ACC)
             tl.store(dot + at, product, mask=here)
     return tl.sum(total, axis=1)
@@ -132,38 +132,19 @@ def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):  # type: ignore[
     return rows, inside, start.to(tl.int64), tl.where(inside, count, 0).to(tl.int32)
 
 
-@triton.jit
-def _finish(
-    total, rows, inside, is_held, row_scale, out, seeds,
-    HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, OUT_STRIDE: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """Write the sums of a block of rows, columns C … C + COLS."""
-    cols = C + tl.arange(0, COLS)
-    ours = inside[:, None] & (cols < D)[None, :]
-    place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
-    total = total * row_scale[:, None]
-    if HELD == 1:
-        seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
-        total = tl.where(is_held[:, None], seed, total)
-    if HELD == 2:
-        total = tl.where(is_held[:, None], 0.0, total)
-    tl.store(out + place, total, mask=ours)
-
-
 @triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
 def _walk_rows(
     rowptr, col, values, x, out, y, dot, only, held, seeds, n, long, threshold, scale, seed_low, seed_high, step, layer,
     SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
     ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr, STEP: tl.constexpr, REST: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """`_visit` for every row but the long ones, 32 columns at a time and then the REST.
+    """`_visit` for every row but the long ones.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
     are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits of (i, i).
     """
     rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, long, ROWS)
-    is_held = rows < 0
     if HELD > 0:
         is_held = tl.load(held + rows, mask=inside, other=0) != 0
         if HELD == 1:
@@ -174,20 +155,19 @@ def _walk_rows(
     if DROP:
         kept = _keep(_word(seed_low, seed_high, step, layer), rows.to(tl.int64), rows, threshold)
         row_scale = tl.where(kept, row_scale * scale, 0.0)
-    for c in tl.static_range(0, D - D % 32, 32):
-        if DOTS and c > 0:
-            tl.debug_barrier()  # dots are added up block by block
-        total = _visit(col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, c, ROWS, STEP, 32)  # fmt: skip
-        if SUMS:
-            _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, c, 32)
-    if D % 32 > 0:
-        if DOTS and D > 32:
-            tl.debug_barrier()
-        total = _visit(col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, D - D % 32, ROWS, STEP, REST)  # fmt: skip
-        if SUMS:
-            _finish(total, rows, inside, is_held, row_scale, out, seeds, HELD, ACC, D, OUT_STRIDE, D - D % 32, REST)
+    total = _visit(col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
+                   SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, ROWS, STEP, COLS)  # fmt: skip
+    if SUMS:
+        cols = tl.arange(0, COLS)
+        ours = inside[:, None] & (cols < D)[None, :]
+        place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
+        total = total * row_scale[:, None]
+        if HELD == 1:
+            seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
+            total = tl.where(is_held[:, None], seed, total)
+        if HELD == 2:
+            total = tl.where(is_held[:, None], 0.0, total)
+        tl.store(out + place, total, mask=ours)
 
 
 @triton.jit
@@ -201,14 +181,11 @@ def _walk_chunks(
     row = tl.load(chunk_row + chunk + tl.arange(0, 1))
     start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
     count = tl.minimum(tl.load(rowptr + row + 1) - start, CHUNK).to(tl.int32)
-    for c in tl.static_range(0, D, COLS):
-        if DOTS and c > 0:
-            tl.debug_barrier()
-        total = _visit(col, values, x, y, dot, x, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
-                       SUMS, DOTS, ADD, False, False, ACC, D, X_STRIDE, Y_STRIDE, c, 1, STEP, COLS)  # fmt: skip
-        if SUMS:
-            cols = c + tl.arange(0, COLS)
-            tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
+    total = _visit(col, values, x, y, dot, x, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
+                   SUMS, DOTS, ADD, False, False, ACC, D, X_STRIDE, Y_STRIDE, 1, STEP, COLS)  # fmt: skip
+    if SUMS:
+        cols = tl.arange(0, COLS)
+        tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
 
 
 @triton.jit
@@ -220,21 +197,20 @@ def _add_chunks(
     which = tl.program_id(0)
     i = tl.load(row + which).to(tl.int64)
     start, end = tl.load(first + which), tl.load(first + which + 1)
-    for c in tl.static_range(0, D, COLS):
-        cols = c + tl.arange(0, COLS)
-        total = tl.zeros([TILE, COLS], dtype=ACC)
-        for k in range(start, end, TILE):
-            at = k + tl.arange(0, TILE)
-            mask = (at < end)[:, None] & (cols < D)[None, :]
-            total += tl.load(partial + at.to(tl.int64)[:, None] * D + cols[None, :], mask=mask, other=0)
-        result = tl.sum(total, axis=0)
-        if HELD > 0:
-            is_held = tl.load(held + i) != 0
-            if HELD == 1:
-                result = tl.where(is_held, tl.load(seeds + i * OUT_STRIDE + cols, mask=cols < D, other=0).to(ACC), result)
-            if HELD == 2:
-                result = tl.where(is_held, 0.0, result)
-        tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
+    cols = tl.arange(0, COLS)
+    total = tl.zeros([TILE, COLS], dtype=ACC)
+    for k in range(start, end, TILE):
+        at = k + tl.arange(0, TILE)
+        mask = (at < end)[:, None] & (cols < D)[None, :]
+        total += tl.load(partial + at.to(tl.int64)[:, None] * D + cols[None, :], mask=mask, other=0)
+    result = tl.sum(total, axis=0)
+    if HELD > 0:
+        is_held = tl.load(held + i) != 0
+        if HELD == 1:
+            result = tl.where(is_held, tl.load(seeds + i * OUT_STRIDE + cols, mask=cols < D, other=0).to(ACC), result)
+        if HELD == 2:
+            result = tl.where(is_held, 0.0, result)
+    tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
 
 
 def _accumulator(x: Tensor) -> Any:
@@ -256,9 +232,10 @@ def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
     return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
 
 
-# rows a program, entries a step, warps, by the columns of a block: for sums alone, and with dots; measured on an H200
-SUMS = {8: (16, 1, 1), 16: (16, 2, 1), 32: (32, 2, 1), 40: (8, 2, 1)}
-DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1), 40: (32, 2, 2)}  # 40: more than one block of columns
+BLOCK = 32  # columns walked at once
+# rows a program, entries a step, warps, by columns: for sums alone, and with dots; measured on an H200
+SUMS = {8: (16, 1, 1), 16: (16, 2, 1), 32: (32, 2, 1)}
+DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1)}
 
 
 def _walk(
@@ -270,26 +247,37 @@ def _walk(
 
     `only` marks the rows of x that are not zero, [m]; `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
     """
+    for c in range(0, x.shape[1], BLOCK):
+        part = slice(c, c + BLOCK)
+        out_, y_, seeds_ = (None if t is None else t[:, part] for t in (out, y, seeds))
+        _walk_block(csr, x[:, part], values, out_, y_, dot, add or c > 0, held, seeds_, mode, drop, only)
+
+
+def _walk_block(
+    csr: CSR, x: Tensor, values: Tensor | None, out: Tensor | None, y: Tensor | None, dot: Tensor | None, add: bool,
+    held: Tensor | None, seeds: Tensor | None, mode: int, drop: Bits | None, only: Tensor | None,
+) -> None:  # fmt: skip
     n, d = csr.num_rows, x.shape[1]
-    if n == 0 or d == 0:
+    if n == 0:
         return
-    rest = max(8, triton.next_power_of_2(d % 32))
-    rows, step, warps = (DOTS if dot is not None else SUMS)[40 if d > 32 else 32 if d == 32 else rest]
+    cols = max(8, triton.next_power_of_2(d))
+    rows, step, warps = (DOTS if dot is not None else SUMS)[cols]
     unused = x  # any pointer will do
-    values, out_, y, dot_, held, seeds = (unused if t is None else t for t in (values, out, y, dot, held, seeds))
+    given = (values, out, y, dot, only, held, seeds)
+    values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
     common = dict(SUMS=out is not None, DOTS=dot is not None, ADD=add, ACC=_accumulator(x), D=d, X_STRIDE=x.stride(0),
-                  Y_STRIDE=y.stride(0))  # fmt: skip
+                  Y_STRIDE=y.stride(0), COLS=cols)  # fmt: skip
     _walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr, csr.col, values, x, out_, y, dot_, unused if only is None else only, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
-        HELD=mode, DROP=drop is not None, ONLY=only is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, REST=rest, **common, num_warps=warps,
+        csr.rowptr, csr.col, values, x, out_, y, dot_, only_, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
+        HELD=mode, DROP=drop is not None, ONLY=only is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common,
+        num_warps=warps,
     )  # fmt: skip
     plan = _long_rows(csr)
     if plan is None:
         return
-    cols = min(32, max(8, triton.next_power_of_2(d)))
     partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     _walk_chunks[(len(plan.chunk_row),)](
-        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, COLS=cols, **common
+        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, **common
     )
     if out is not None:
         _add_chunks[(len(plan.row),)](
@@ -450,7 +438,7 @@ def _layer_forward(
     if IN_DROP:
         word = _word(in_seed_low, in_seed_high, in_step, in_layer)
     h = _visit(col, values, z, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
-               True, False, False, IN_DROP, False, tl.float32, D, STRIDE, STRIDE, 0, ROWS, STEP, COLS)  # fmt: skip
+               True, False, False, IN_DROP, False, tl.float32, D, STRIDE, STRIDE, ROWS, STEP, COLS)  # fmt: skip
     h = tl.maximum(h, 0.0)
     ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
     if DROP:
@@ -494,7 +482,7 @@ def _dense_backward(
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
-DENSE = {16: (32, 1), 32: (32, 1), 64: (64, 2)}  # columns: (rows a program, warps)
+DENSE = {16: (32, 1), 32: (32, 1), 64: (16, 1)}  # columns: (rows a program, warps)
 PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
 
 

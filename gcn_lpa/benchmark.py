@@ -101,6 +101,20 @@ def ours(problem: Problem, *, fixed: bool = False) -> Step:
     return step
 
 
+def ours_by_tensor_cores(problem: Problem) -> Step:
+    """Our GCN-LPA with the products x W by three TF32 products each, which is as exact as float32."""
+    from gcn_lpa import _triton
+
+    step = ours(problem)
+
+    def by_tensor_cores() -> None:
+        before, _triton.PRECISION = _triton.PRECISION, "tf32x3"
+        step()
+        _triton.PRECISION = before
+
+    return by_tensor_cores
+
+
 def _weights(problem: Problem) -> nn.ParameterList:
     recipe, graph = problem.recipe, problem.graph
     widths = [graph.num_nodes, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
@@ -223,7 +237,9 @@ RIVALS: dict[str, Callable[[Problem], Step]] = {
     "csr gcn": csr_gcn,
     "our gcn": lambda problem: ours(problem, fixed=True),
     "our gcn-lpa": ours,
+    "our gcn-lpa, 3xTF32": ours_by_tensor_cores,
 }
+ON_GPU_ONLY = ("our gcn-lpa, 3xTF32",)
 
 
 def captured(step: Step) -> Step:
@@ -332,7 +348,8 @@ def epochs(
             n, classes=1 if paper else classes, labeled=min(100, n) if paper else max(1, n // 10), device=device
         )
         for name in rivals:
-            if largest_rival is not None and n > largest_rival and not name.startswith("our"):
+            too_large = largest_rival is not None and n > largest_rival and not name.startswith("our")
+            if too_large or (name in ON_GPU_ONLY and place.type != "cuda"):
                 continue
             for as_graph in (False, True) if capture and place.type == "cuda" else (False,):
                 with PeakMemory(place) as peak:
@@ -477,6 +494,64 @@ def kernels(
 def record(kind: str, timings: Sequence[Any], **facts: Any) -> dict[str, Any]:
     """What goes to benchmarks/results: the timings and where they were taken."""
     return {"benchmark": kind, **facts, "environment": environment(), "timings": [asdict(t) for t in timings]}
+
+
+def epoch_record(timings: Sequence[Timing], *, protocol: str, device: str) -> dict[str, Any]:
+    facts = {"protocol": protocol, "device": device, "recipe": SETTINGS.to_dict(), "seed": 0}
+    extra = extra_time(timings)
+    return record(
+        "epochs", timings, **facts, extra_percent={str(n): percent for n, percent in extra.items()},
+        extra_percent_mean=statistics.fmean(extra.values()) if extra else None, extra_percent_paper=PAPER_EXTRA,
+        growth_exponent=growth_exponent(timings, "our gcn-lpa", at_least=100_000), same_bits=check_same_bits(device),
+        gradient_error=agreement(device), gradient_error_3xtf32=_agreement_by_tensor_cores() if device == "cuda" else None,
+    )  # fmt: skip
+
+
+def _agreement_by_tensor_cores() -> float:
+    from gcn_lpa import _triton
+
+    before, _triton.PRECISION = _triton.PRECISION, "tf32x3"
+    try:
+        return agreement("cuda")
+    finally:
+        _triton.PRECISION = before
+
+
+def epoch_table(timings: Sequence[Timing]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and lines: each rival at each size, how many times as long as our GCN-LPA (both as they are, both captured), the floor."""
+    base = {(t.nodes, t.captured): t.milliseconds for t in timings if t.rival == "our gcn-lpa"}
+    lines = []
+    for t in timings:
+        ratio = base.get((t.nodes, t.captured))
+        lines.append(
+            (t.rival + (", one CUDA graph" if t.captured else ""), f"{t.nodes:,}", f"{t.classes}", f"{t.milliseconds:.3g}",
+             f"{t.milliseconds / ratio:.2f}" if ratio else "–", f"{t.peak_mib:,.0f}" if t.peak_mib is not None else "–",
+             f"{t.milliseconds / t.floor_milliseconds:.1f}" if t.floor_milliseconds else "–")
+        )  # fmt: skip
+    return ("", "nodes", "classes", "ms a step", "x our gcn-lpa", "peak MiB", "x floor"), lines
+
+
+def epoch_sentences(timings: Sequence[Timing]) -> list[str]:
+    lines, extra = [], extra_time(timings)
+    if extra:
+        each = ", ".join(f"{percent:+.0f} % at {n:,}" for n, percent in extra.items())
+        lines.append(f"GCN-LPA over our own GCN: {each}; mean {statistics.fmean(extra.values()):+.1f} % (the paper: +{PAPER_EXTRA} %).")
+    exponent = growth_exponent(timings, "our gcn-lpa", at_least=100_000)
+    if exponent is not None:
+        lines.append(f"Time of GCN-LPA grows as nodes to the power {exponent:.2f} from 100,000 nodes on.")
+    lines.append("Floor: bytes that must move, over the copy bandwidth measured in this run.")
+    return lines
+
+
+def kernel_table(timings: Sequence[KernelTiming]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    base = {(t.nodes, t.columns): t.milliseconds for t in timings if t.kernel == "ours"}
+    lines = [
+        (t.kernel, f"{t.nodes:,}", f"{t.columns}", f"{t.milliseconds:.3g}",
+         f"{t.milliseconds / base[t.nodes, t.columns]:.1f}" if (t.nodes, t.columns) in base else "–",
+         f"{t.extra_mib:,.1f}" if t.extra_mib is not None else "–", f"{t.edge_array_mib:,.1f}")
+        for t in timings
+    ]  # fmt: skip
+    return ("", "nodes", "columns", "ms", "x ours", "peak MiB", "[E, d] MiB"), lines
 
 
 def draw_epochs(timings: Sequence[Timing], path: str | Path, *, title: str) -> None:

@@ -339,6 +339,59 @@ def compare(
 
 
 @command
+def bench(
+    what: Annotated[str, typer.Argument(metavar="epochs|kernels", help="A training step, or one product.")],
+    protocol: Annotated[
+        str, typer.Option(help="epochs: work (10 % labelled) or paper (100 labelled nodes, one class).")
+    ] = "work",
+    classes: Annotated[int, typer.Option(min=1, help="epochs, protocol work: number of classes.")] = 7,
+    sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
+    repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
+    largest_rival: Annotated[int | None, typer.Option(help="Nodes up to which the others run.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time our engine beside PyTorch Geometric and torch's own CSR product, in one run."""
+    import torch
+
+    from gcn_lpa import benchmark
+    from gcn_lpa.runfolder import write_json
+
+    if what not in ("epochs", "kernels"):
+        raise typer.BadParameter(f"{what!r} is neither epochs nor kernels")
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if threads is not None:
+        torch.set_num_threads(threads)
+    nodes = [int(float(n)) for n in sizes.split(",")]
+
+    def say(timing: Any) -> None:
+        print(".", end="", file=sys.stderr, flush=True)
+
+    if what == "kernels":
+        products = benchmark.kernels(nodes, device=place, repeats=repeats, report=say)
+        found = benchmark.record("kernels", products, device=place)
+        header, lines = benchmark.kernel_table(products)
+    else:
+        steps = benchmark.epochs(
+            nodes, protocol=protocol, classes=classes, device=place, repeats=repeats, largest_rival=largest_rival, report=say
+        )
+        found = benchmark.epoch_record(steps, protocol=protocol, device=place)
+        header, lines = benchmark.epoch_table(steps)
+    print(file=sys.stderr)
+    if out is not None:
+        write_json(out, found)
+        if what == "epochs":
+            benchmark.draw_epochs(steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}")
+    if as_json:
+        return print_json(found)
+    print_table(header, lines)
+    if what == "epochs":
+        print("\n".join(benchmark.epoch_sentences(steps)))
+
+
+@command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
     from gcn_lpa import comparison
@@ -520,7 +573,8 @@ def print_table(header: Iterable[str], lines: Iterable[Iterable[str]]) -> None:
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+    width = None if sys.stdout.isatty() else 200  # a pipe has no width: cut nothing off
+    Console(highlight=False, markup=False, soft_wrap=True, width=width).print(table)
 
 
 def _table1_lines(rows: list[Table1Row]) -> Iterable[tuple[str, ...]]:

@@ -19,7 +19,7 @@ ROWS = [
     ["_download", "_tables", "_untrusted", "data", "edges", "distributed", "fused"],
     ["model", "baselines", "pyg", "sampling", "theory", "calibration"],
     ["train", "explanation"],
-    ["runs", "estimator", "search", "auditing", "comparison", "paper"],
+    ["runs", "estimator", "search", "auditing", "comparison", "benchmark", "paper"],
     ["reporting"],
     ["cli", "__main__", "__init__"],
 ]

@@ -1,0 +1,8 @@
+"""`gcn-lpa bench kernels` as a script: python benchmarks/kernels.py --out benchmarks/results/kernels.json"""
+
+import sys
+
+from gcn_lpa.cli import main
+
+sys.argv[1:1] = ["bench", "kernels"]
+sys.exit(main())
