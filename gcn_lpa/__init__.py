@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.graph import split as split
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.recipes import Recipe as Recipe
+    from gcn_lpa.runs import load_run as load_run
+    from gcn_lpa.runs import resume_run as resume_run
+    from gcn_lpa.runs import train_run as train_run
     from gcn_lpa.sparse import Key as Key
     from gcn_lpa.sparse import Pattern as Pattern
     from gcn_lpa.sparse import SparseMatrix as SparseMatrix
@@ -29,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.train import fit as fit
     from gcn_lpa.train import learn as learn
     from gcn_lpa.train import predict_proba as predict_proba
+    from gcn_lpa.train import predictions as predictions
 
     __version__: str
 
@@ -51,6 +55,10 @@ _MODULE = {
     "learn": "train",
     "predict_proba": "train",
     "GCNLPAClassifier": "estimator",
+    "load_run": "runs",
+    "resume_run": "runs",
+    "train_run": "runs",
+    "predictions": "train",
 }
 
 __all__ = list(_MODULE)
