@@ -526,8 +526,8 @@ _PLAIN = Recipe(
     origin="default in the packages or their open-source code",  # Section 4.2
 )  # fmt: skip
 _ADAPTIVE = _PLAIN.replace(
-    features="l2", edges="free", symmetric_edges=True, loss="literal", lpa_iterations=5, lpa_weight=1.0, lr=0.05,
-    origin="our choice for the criteria of Section 3.2",
+    features="l2", edges="free", loss="literal", lpa_iterations=5, lpa_weight=1.0, lr=0.05,
+    origin="our first choice for Section 3.2",
 )  # fmt: skip
 
 METHODS: dict[str, Method] = {
@@ -617,25 +617,25 @@ METHODS: dict[str, Method] = {
         Method(
             "lpa-leave-one-out",
             AdaptiveLPA,
-            _ADAPTIVE.replace(method="lpa-leave-one-out", loss="leave_one_out", lpa_iterations=2),
-            "LPA with a free weight per edge, learned by the leave-one-out loss at two hops",
+            _ADAPTIVE.replace(method="lpa-leave-one-out", edges="agnn", loss="leave_one_out", lpa_iterations=1),
+            "LPA with weights from the cosine of projected features, learned by the leave-one-out loss at one hop",
         ),
         Method(
             "lpa-gaussian",
             AdaptiveLPA,
-            _ADAPTIVE.replace(method="lpa-gaussian", edges="gaussian", loss="leave_one_out", lpa_iterations=2),
-            "LPA with a Gaussian kernel of the features, its σ learned by the leave-one-out loss at two hops",
+            _ADAPTIVE.replace(method="lpa-gaussian", edges="gaussian"),
+            "LPA with a Gaussian kernel of the features, its σ learned by Eq. (15)",
         ),
         Method(
             "lpa-reconstruction",
             partial(AdaptiveLPA, criterion="reconstruction"),
-            _ADAPTIVE.replace(method="lpa-reconstruction", self_loops=False, symmetric_edges=False),
+            _ADAPTIVE.replace(method="lpa-reconstruction", self_loops=False),
             "LPA with the positive weights that best rebuild each node's features from its neighbours'",
         ),
         Method(
             "lpa-sparse",
             partial(AdaptiveLPA, criterion="sparse"),
-            _ADAPTIVE.replace(method="lpa-sparse", self_loops=False, symmetric_edges=False, edge_sparsity=0.1),
+            _ADAPTIVE.replace(method="lpa-sparse", self_loops=False, edge_sparsity=0.1),
             "the same with weights that need not sum to 1 and an L1 penalty on them",
         ),
     )

@@ -15,9 +15,16 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.runfolder import decode_tensors, encode_tensors
 from gcn_lpa.sparse import Key, SparseMatrix, random_share
-from gcn_lpa.train import fit, predict_proba
+from gcn_lpa.train import fit, num_threads, predict_proba
 
 ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Nine nodes give a second thread nothing to do."""
+    with num_threads(1):
+        yield
 
 
 @pytest.fixture
@@ -304,6 +311,12 @@ class TestContract:
         assert (probabilities >= 0).all()
         assert torch.isfinite(model(graph)).all()
         assert torch.allclose(probabilities, predict_proba(*trained(name, sparse_twin(ragged), self.nodes)), atol=1e-4)
+
+    def test_edges_may_have_a_direction(self, ragged, name):
+        arcs = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 5), (6, 7)]
+        graph = Graph.from_edges(arcs, x=ragged.x, y=ragged.y, directed=True, num_nodes=9, class_names=["a", "b", "c"])
+        probabilities = predict_proba(*trained(name, graph, self.nodes))
+        assert torch.allclose(probabilities.sum(dim=1), torch.ones(9, dtype=torch.float64))
 
     def test_one_class_is_certain(self, ragged, name):
         graph = dataclasses.replace(ragged, y=torch.zeros(9, dtype=torch.int64), class_names=("a",))
