@@ -1,6 +1,7 @@
 """The estimator against scikit-learn's own checks, brute force, dense arithmetic and its own other doors."""
 
 import dataclasses
+import doctest
 import pickle
 import runpy
 import warnings
@@ -22,7 +23,7 @@ from gcn_lpa.estimator import FROM_FEATURES, GCNLPAClassifier, row_keys
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import WITHOUT_FEATURES, Recipe
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "own_estimator.py"
+ROOT = Path(__file__).parents[1]
 
 
 def quick(**settings):
@@ -171,7 +172,7 @@ def test_a_label_that_is_not_held_out_does_change_them(karate):
     assert weights(quick(graph=karate).fit(range(34), y)) != weights(quick(graph=karate).fit(range(34), swapped))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_grid_search_in_other_processes_finds_the_same(karate):
     grid = {"edges": ["free", "fixed"]}
     here, there = (
@@ -330,9 +331,10 @@ def test_single_settings_go_before_the_recipe(blobs, karate):
     assert given.recipe_ == WITHOUT_FEATURES.replace(epochs=2, select="loss", patience=30)
 
 
-def test_a_clone_shares_the_graph_and_a_pickle_predicts_the_same(blobs, karate):
+def test_a_clone_shares_the_graph_and_a_pickle_learns_and_predicts_the_same(blobs, karate):
     classifier = quick(graph=karate).fit([0, 33], ["a", "b"])
     assert clone(classifier).graph is karate
+    assert weights(pickle.loads(pickle.dumps(quick(graph=karate))).fit([0, 33], ["a", "b"])) == weights(classifier)
     assert np.array_equal(
         pickle.loads(pickle.dumps(classifier)).predict_proba(range(34)), classifier.label_distributions_
     )
@@ -392,10 +394,16 @@ def test_a_graph_and_a_recipe_are_ours(settings, message):
 def test_the_example_says_what_it_should(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # LabelSpreading's, not ours
-        runpy.run_path(str(EXAMPLE))
+        runpy.run_path(str(ROOT / "examples" / "own_estimator.py"))
     lines = capsys.readouterr().out.splitlines()
     accuracy = {name: float(value) for name, value in (line.split() for line in lines[1:4])}
     assert (
         accuracy["GCNLPAClassifier"] > accuracy["LogisticRegression"] + 0.01
     )  # five splits: 0.955 and 0.924 on average
     assert lines[4].startswith("karate club: accuracy 0.")
+
+
+@pytest.mark.long
+def test_the_manual_shows_what_happens():
+    done = doctest.testfile(str(ROOT / "docs" / "estimator.md"), module_relative=False, encoding="utf-8")
+    assert done.attempted > 10 and done.failed == 0
