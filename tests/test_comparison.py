@@ -66,9 +66,10 @@ def test_the_signed_rank_test_is_scipy_s_where_scipy_is_exact():
 
 
 def test_differences_that_only_rounding_tells_apart_are_ties():
-    """.3 - .1 and .2 - 0 differ in the last bit: without ties the p-value would be that of ranks 1, 2, 3."""
-    values = np.array([0.3 - 0.1, 0.2, -0.2])
-    assert signed_rank_test(values) == pytest.approx(by_all_signs(np.array([1.0, 1.0, -1.0])))
+    """.3 - .1 is less than .2 in the last bit, which would give the one loss the lowest rank."""
+    assert 0.3 - 0.1 != 0.2
+    values = np.array([0.1 - 0.3, 0.2, 0.2, 0.2, 0.2])
+    assert signed_rank_test(values) == pytest.approx(by_all_signs(np.array([-1.0, 1, 1, 1, 1])))
 
 
 def test_every_method_meets_the_same_splits_as_alone(karate):
