@@ -325,6 +325,15 @@ def test_an_undirected_pattern_is_its_own_transpose():
     assert both.order.tolist() == [1, 0, 3, 2]
 
 
+def test_a_ring_of_arrows_is_not_its_own_transpose(backend):
+    """0 <- 1 <- 2 <- 0: every row and every column has one entry, but not the same one."""
+    ring = SparseMatrix.from_coo([0, 1, 2], [1, 2, 0], torch.tensor([1.0, 2, 3]), (3, 3))
+    assert (ring.T @ torch.tensor([1.0, 10, 100])).tolist() == [300, 1, 20]
+    x = torch.ones(3, 1, requires_grad=True)
+    (ring @ x).backward(torch.tensor([[1.0], [10], [100]]))
+    assert x.grad.flatten().tolist() == [300, 1, 20]
+
+
 def test_the_fingerprint_tells_patterns_apart():
     one, _ = random_matrix(6, 6)
     again, other = random_matrix(6, 6)[0], random_matrix(6, 6, seed=9)[0]
