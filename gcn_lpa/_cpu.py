@@ -11,8 +11,8 @@ The threads are our own: OpenMP's, which Numba could use, do not survive a fork.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,9 @@ class _Row:
     def splat(self, number: Any) -> Any:
         b, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
         first = b.insert_element(undefined, number, _I32(0))
-        return b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, self.type.count), [0] * self.type.count))
+        return b.shuffle_vector(
+            first, undefined, ir.Constant(ir.VectorType(_I32, self.type.count), [0] * self.type.count)
+        )
 
     def total(self, vector: Any) -> Any:
         b = self.builder
@@ -136,7 +138,7 @@ def _emit_block(
 def _walk(*, sums: bool, dots: bool) -> Any:
     """An intrinsic that walks one row for all its columns: blocks of 32, then 16, 8, and the rest masked."""
 
-    def typer(_: Any, i: Any, start: Any, end: Any, last: Any, col: Any, values: Any, x: Any, out: Any, y: Any, dot: Any) -> Any:  # fmt: skip
+    def typer(_, i, start, end, last, col, values, x, out, y, dot):
         def codegen(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             d = cgutils.unpack_tuple(b, context.make_array(x)(context, b, arguments[6]).shape)[1]
 
@@ -167,14 +169,14 @@ _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
-def _spmm(lo, hi, rowptr, col, values, x, out):  # type: ignore[no-untyped-def]
+def _spmm(lo, hi, rowptr, col, values, x, out):
     last = np.int64(len(col) - 1)
     for i in range(lo, hi):
         _sum_row(i, np.int64(rowptr[i]), np.int64(rowptr[i + 1]), last, col, values, x, out, x, values)
 
 
 @_compiled
-def _spmm_backward(lo, hi, rowptr, col, values, grad, grad_x, x, grad_values):  # type: ignore[no-untyped-def]
+def _spmm_backward(lo, hi, rowptr, col, values, grad, grad_x, x, grad_values):
     last = np.int64(len(col) - 1)
     for i in range(lo, hi):
         start, end = np.int64(rowptr[i]), np.int64(rowptr[i + 1])
@@ -182,14 +184,14 @@ def _spmm_backward(lo, hi, rowptr, col, values, grad, grad_x, x, grad_values):  
 
 
 @_compiled
-def _edge_dot(lo, hi, rowptr, col, v, u, dot):  # type: ignore[no-untyped-def]
+def _edge_dot(lo, hi, rowptr, col, v, u, dot):
     last = np.int64(len(col) - 1)
     for i in range(lo, hi):
         _dot_row(i, np.int64(rowptr[i]), np.int64(rowptr[i + 1]), last, col, dot, v, v, u, dot)
 
 
 @_compiled
-def _row_sum(lo, hi, rowptr, values, out):  # type: ignore[no-untyped-def]
+def _row_sum(lo, hi, rowptr, values, out):
     for i in range(lo, hi):
         total = values.dtype.type(0)
         for k in range(rowptr[i], rowptr[i + 1]):
@@ -198,7 +200,7 @@ def _row_sum(lo, hi, rowptr, values, out):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _below_row_max(lo, hi, rowptr, scores, out):  # type: ignore[no-untyped-def]
+def _below_row_max(lo, hi, rowptr, scores, out):
     for i in range(lo, hi):
         top = -np.inf
         for k in range(rowptr[i], rowptr[i + 1]):
@@ -208,7 +210,7 @@ def _below_row_max(lo, hi, rowptr, scores, out):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _over_row_sum(lo, hi, rowptr, weights):  # type: ignore[no-untyped-def]
+def _over_row_sum(lo, hi, rowptr, weights):
     for i in range(lo, hi):
         total = weights.dtype.type(0)
         for k in range(rowptr[i], rowptr[i + 1]):
@@ -218,7 +220,7 @@ def _over_row_sum(lo, hi, rowptr, weights):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _row_softmax_backward(lo, hi, rowptr, weights, grad, out):  # type: ignore[no-untyped-def]
+def _row_softmax_backward(lo, hi, rowptr, weights, grad, out):
     for i in range(lo, hi):
         total = weights.dtype.type(0)
         for k in range(rowptr[i], rowptr[i + 1]):
@@ -228,7 +230,7 @@ def _row_softmax_backward(lo, hi, rowptr, weights, grad, out):  # type: ignore[n
 
 
 @_compiled
-def _mix(h):  # type: ignore[no-untyped-def]
+def _mix(h):
     h = np.uint32(h ^ (h >> np.uint32(16)))
     h = np.uint32(h * np.uint32(0x85EBCA6B))
     h = np.uint32(h ^ (h >> np.uint32(13)))
@@ -237,7 +239,7 @@ def _mix(h):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _word(seed, step, layer):  # type: ignore[no-untyped-def]
+def _word(seed, step, layer):
     """The 32 bits that start the hash of this (seed, step, layer)."""
     word = _mix(np.uint32(seed + np.uint64(0x9E3779B9)))
     word = _mix(word ^ np.uint32(seed >> np.uint64(32)))
@@ -246,12 +248,12 @@ def _word(seed, step, layer):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _row_word(word, row):  # type: ignore[no-untyped-def]
+def _row_word(word, row):
     return np.uint32(_mix(np.uint32(word ^ np.uint32(row))) ^ np.uint32(np.uint64(row) >> np.uint64(32)))
 
 
 @_compiled
-def _dropout_rows(lo, hi, x, row, threshold, scale, seed, step, layer, out):  # type: ignore[no-untyped-def]
+def _dropout_rows(lo, hi, x, row, threshold, scale, seed, step, layer, out):
     word = _word(seed, step, layer)
     for i in range(lo, hi):
         row_word = _row_word(word, row[i])
@@ -261,7 +263,7 @@ def _dropout_rows(lo, hi, x, row, threshold, scale, seed, step, layer, out):  # 
 
 
 @_compiled
-def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, out):  # type: ignore[no-untyped-def]
+def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, out):
     word = _word(seed, step, layer)
     for k in range(lo, hi):
         bits = _mix(np.uint32(_row_word(word, row[k]) + np.uint32(col[k]) * np.uint32(0x9E3779B9)))
@@ -285,7 +287,7 @@ def _share(kernel: Any, cuts: list[int], *arguments: Any) -> None:
     global _pool
     if len(cuts) > 2 and _pool is None:
         _pool = ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="gcn-lpa")
-    waiting = [_pool.submit(kernel, lo, hi, *arguments) for lo, hi in zip(cuts[1:], cuts[2:], strict=False)] if _pool else []
+    waiting = [_pool.submit(kernel, lo, hi, *arguments) for lo, hi in pairwise(cuts[1:])] if _pool else []
     kernel(cuts[0], cuts[1], *arguments)
     for one in waiting:
         one.result()
@@ -356,7 +358,13 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
     workers = min(torch.get_num_threads(), 1 + x.numel() * 4 // ALONE)
     cuts = [len(x) * k // workers for k in range(workers + 1)]
     number = x.detach().numpy().dtype.type
-    bits = np.uint32(round(rate * 2**24)), number(1 / (1 - rate)), np.uint64(seed), np.uint64(int(step)), np.uint32(layer)
+    bits = (
+        np.uint32(round(rate * 2**24)),
+        number(1 / (1 - rate)),
+        np.uint64(seed),
+        np.uint64(int(step)),
+        np.uint32(layer),
+    )
     if col is None:
         _share(_dropout_rows, cuts, x.detach().numpy(), row.numpy(), *bits, out.numpy())
     else:

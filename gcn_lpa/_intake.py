@@ -238,7 +238,7 @@ def _feature_array(x: Any) -> Any:
     if isinstance(x, SparseMatrix):
         x = x.to_scipy()
     elif isinstance(x, Tensor) and x.layout != torch.strided:
-        x = x.detach().cpu().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        x = x.detach().cpu().to_sparse_coo().coalesce()
         return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
     if scipy.sparse.issparse(x):
         return scipy.sparse.coo_array(x)

@@ -51,14 +51,14 @@ def _long_rows(csr: CSR) -> LongRows | None:
 
 
 @triton.jit
-def _mix(h):  # type: ignore[no-untyped-def]
+def _mix(h):
     h = (h ^ (h >> 16)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
     return h ^ (h >> 16)
 
 
 @triton.jit
-def _word(seed_low, seed_high, step_ptr, layer):  # type: ignore[no-untyped-def]
+def _word(seed_low, seed_high, step_ptr, layer):
     """The 32 bits that start the hash of this (seed, step, layer)."""
     word = _mix(seed_low.to(tl.uint32) + 0x9E3779B9)
     word = _mix(word ^ seed_high.to(tl.uint32))
@@ -67,7 +67,7 @@ def _word(seed_low, seed_high, step_ptr, layer):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
+def _keep(word, row, column, threshold):
     """Whether the element (row, column) survives; `row` int64, `column` int32, both of the same shape or broadcast."""
     row_word = _mix(word ^ row.to(tl.uint32)) ^ (row >> 32).to(tl.uint32)
     bits = _mix(row_word + column.to(tl.uint32) * 0x9E3779B9)
@@ -77,7 +77,8 @@ def _keep(word, row, column, threshold):  # type: ignore[no-untyped-def]
 @triton.jit
 def _visit(
     col, values, x, y, dot, only, rows, start, count, y_scale, word, threshold, scale,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr,
+    D: tl.constexpr,
     X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """For each row i of a block, over its entries k that point to row j of x:
@@ -122,7 +123,7 @@ def _visit(
 
 
 @triton.jit
-def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):
     """(rows, which of them are ours, first entry of each, number of entries) of a block; long rows are not ours."""
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n
@@ -142,7 +143,8 @@ def _walk_rows(
     """`_visit` for every row but the long ones.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
-    are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits of (i, i).
+    are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits
+    of (i, i).
     """
     rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, long, ROWS)
     if HELD > 0:
@@ -265,8 +267,8 @@ def _walk_block(
     unused = x  # any pointer will do
     given = (values, out, y, dot, only, held, seeds)
     values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
-    common = dict(SUMS=out is not None, DOTS=dot is not None, ADD=add, ACC=_accumulator(x), D=d, X_STRIDE=x.stride(0),
-                  Y_STRIDE=y.stride(0), COLS=cols)  # fmt: skip
+    common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add, "ACC": _accumulator(x), "D": d}
+    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "COLS": cols}
     _walk_rows[(triton.cdiv(n, rows),)](
         csr.rowptr, csr.col, values, x, out_, y, dot_, only_, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
         HELD=mode, DROP=drop is not None, ONLY=only is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common,
@@ -277,7 +279,18 @@ def _walk_block(
         return
     partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     _walk_chunks[(len(plan.chunk_row),)](
-        csr.rowptr, csr.col, values, x, partial, y, dot_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, **common
+        csr.rowptr,
+        csr.col,
+        values,
+        x,
+        partial,
+        y,
+        dot_,
+        plan.chunk_row,
+        plan.chunk_start,
+        CHUNK=LONG,
+        STEP=32,
+        **common,
     )
     if out is not None:
         _add_chunks[(len(plan.row),)](
@@ -365,7 +378,18 @@ def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> T
     rows, tile, warps = REDUCE
     if csr.num_rows:
         _reduce_rows[(triton.cdiv(csr.num_rows, rows),)](
-            csr.rowptr, scores, grad, out, csr.num_rows, LONG, csr.rowptr, WHAT=what, ACC=acc, ROWS=rows, TILE=tile, num_warps=warps
+            csr.rowptr,
+            scores,
+            grad,
+            out,
+            csr.num_rows,
+            LONG,
+            csr.rowptr,
+            WHAT=what,
+            ACC=acc,
+            ROWS=rows,
+            TILE=tile,
+            num_warps=warps,
         )
     if plan is not None:
         _reduce_rows[(len(plan.row),)](
@@ -421,7 +445,18 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
     return out
 
 
-@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer", "in_threshold", "in_seed_low", "in_seed_high", "in_layer"])
+@triton.jit(
+    do_not_specialize=[
+        "threshold",
+        "seed_low",
+        "seed_high",
+        "layer",
+        "in_threshold",
+        "in_seed_low",
+        "in_seed_high",
+        "in_layer",
+    ]
+)
 def _layer_forward(
     rowptr, col, values, z, weight, x, z_next, n, threshold, scale, seed_low, seed_high, step, layer,
     in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
@@ -475,15 +510,23 @@ def _dense_backward(
         x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
         grad_weight += tl.dot(tl.trans(x_j), dz_j, input_precision=PRECISION)
         down = tl.dot(dz_j, w_t, input_precision=PRECISION)
-        tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours)
+        tl.store(
+            below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours
+        )
     spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
-    tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :])
+    tl.store(
+        spot + below_cols[:, None] * D + cols[None, :],
+        grad_weight,
+        mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :],
+    )
 
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
 DENSE = {16: (32, 1), 32: (32, 1), 64: (16, 1)}  # columns: (rows a program, warps)
-PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+PROGRAMS = (
+    132 * 8
+)  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
 
 
 def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
@@ -506,13 +549,13 @@ def _pad(x: Tensor) -> Tensor:
     if _rows_of(x) is not None:
         assert x._base is not None
         return x._base
-    out = _padded(*x.shape, like=x, zero=True)
+    out = _padded(x.shape[0], x.shape[1], x, zero=True)
     out[:, : x.shape[1]] = x
     return out
 
 
 def _block(d: int) -> int:
-    return max(16, triton.next_power_of_2(d))  # tl.dot wants at least sixteen
+    return max(16, int(triton.next_power_of_2(d)))  # tl.dot wants at least sixteen
 
 
 def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
@@ -527,7 +570,8 @@ def relu_stack(
 
     `drop_rows`: the rows of the first z are dropped by these bits, without being written.
     """
-    n, xs, zs = csr.num_rows, [], [_pad(z)]
+    xs: list[Tensor] = []
+    n, zs = csr.num_rows, [_pad(z)]
     rows, step, warps = FORWARD
     for weight, b in zip(weights, drop, strict=True):
         d, d_next = weight.shape
@@ -536,7 +580,8 @@ def relu_stack(
         first = drop_rows if not xs else None
         _layer_forward[(triton.cdiv(n, rows),)](
             csr.rowptr, csr.col, values, zs[-1], weight, x, z_next, n, *(b or nothing), *(first or nothing),
-            DROP=b is not None, IN_DROP=first is not None, PRECISION=PRECISION, D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
+            DROP=b is not None, IN_DROP=first is not None, PRECISION=PRECISION, D=d, STRIDE=zs[-1].stride(0),
+            D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
             ROWS=rows, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
         )  # fmt: skip
         xs.append(x)
@@ -585,7 +630,9 @@ def propagation(csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iteration
     return steps
 
 
-def propagation_backward(transpose: CSR, values: Tensor, grad: Tensor, steps: list[Tensor], held: Tensor, clamp: bool) -> Tensor:
+def propagation_backward(
+    transpose: CSR, values: Tensor, grad: Tensor, steps: list[Tensor], held: Tensor, clamp: bool
+) -> Tensor:
     """The gradient for the values, in transpose order, [E]."""
     dot = values.new_empty(transpose.num_entries) if len(steps) > 2 else values.new_zeros(transpose.num_entries)
     grad = _pad(grad)
@@ -595,7 +642,9 @@ def propagation_backward(transpose: CSR, values: Tensor, grad: Tensor, steps: li
         add, mode = k < len(steps) - 2, 2 if clamp else 0
         _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, only=only)
         grad, only = below, None
-    _walk(transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=only)  # others' y_i are zero
+    _walk(
+        transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=only
+    )  # others' y_i are zero
     return dot
 
 
@@ -644,7 +693,9 @@ def _costs(
         tl.store(out + at, cost, mask=inside)
 
 
-def _launch_costs(values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, kind: int, tiny: float, **backward: Tensor) -> None:
+def _launch_costs(
+    values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, kind: int, tiny: float, **backward: Tensor
+) -> None:
     d, cols = values.shape[1], max(8, triton.next_power_of_2(values.shape[1]))
     rows = max(1, 1024 // cols)
     mark, upstream = backward.get("mark", out), backward.get("upstream", out)
@@ -662,8 +713,8 @@ def costs(values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float)
 
 
 def costs_backward(values: Tensor, nodes: Tensor, target: Tensor, upstream: Tensor, kind: int, tiny: float) -> Tensor:
-    """The gradient of the mean cost for `values`, [n, c]: the front of a zero-padded array that knows its rows that are not zero."""
-    full = _padded(*values.shape, like=values, zero=True)
+    """The gradient of the mean cost for `values`, [n, c]: the front of a zero-padded array that knows its non-zero rows."""
+    full = _padded(values.shape[0], values.shape[1], values, zero=True)
     mark = torch.zeros(len(values), dtype=torch.int8, device=values.device)
     _launch_costs(values, nodes, target, full, kind, tiny, mark=mark, upstream=upstream.contiguous())
     full.nonzero_rows = mark  # type: ignore[attr-defined]

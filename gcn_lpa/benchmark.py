@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.runfolder import environment
-from gcn_lpa.sparse import Key, SparseMatrix, use_backend
+from gcn_lpa.sparse import Key, SparseMatrix, apply, use_backend
 
 SETTINGS = PAPER["cora"].replace(
     features="raw", origin="Cora's settings on identity features, the paper's timing study"
@@ -118,7 +119,7 @@ def ours_by_tensor_cores(problem: Problem) -> Step:
 def _weights(problem: Problem) -> nn.ParameterList:
     recipe, graph = problem.recipe, problem.graph
     widths = [graph.num_nodes, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
-    new = (torch.empty(a, b, device=problem.nodes.device) for a, b in zip(widths, widths[1:], strict=False))
+    new = (torch.empty(a, b, device=problem.nodes.device) for a, b in pairwise(widths))
     return nn.ParameterList(nn.Parameter(nn.init.xavier_uniform_(w)) for w in new)
 
 
@@ -157,7 +158,7 @@ def csr_gcn(problem: Problem) -> Step:
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return backward @ grad.contiguous()
 
-    return _plain_step(problem, _weights(problem), lambda x: Product.apply(x))
+    return _plain_step(problem, _weights(problem), lambda x: apply(Product, x))
 
 
 def pyg_gcn(problem: Problem) -> Step:
@@ -209,9 +210,7 @@ def _pyg_parts(problem: Problem) -> Any:
     walk = problem.graph.adjacency.row_normalized()
     edge_index = torch.stack([walk.pattern.col.long(), walk.pattern.row.long()])  # source, destination
     widths = [*[recipe.hidden] * (recipe.gcn_layers - 1), problem.graph.num_classes]
-    convolutions = [
-        GCNConv(a, b, normalize=False, bias=False).to(device) for a, b in zip(widths, widths[1:], strict=False)
-    ]
+    convolutions = [GCNConv(a, b, normalize=False, bias=False).to(device) for a, b in pairwise(widths)]
     first = GCNConv(1, 1, normalize=False, bias=False).to(
         device
     )  # identity features: X W is W, so only its product is used
@@ -269,7 +268,7 @@ def milliseconds(step: Step, device: torch.device, *, repeats: int, seconds: flo
             step()
             mark.record()
         torch.cuda.synchronize()
-        return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+        return [a.elapsed_time(b) for a, b in pairwise(marks)]
     while len(times) < repeats and (len(times) < 3 or time.perf_counter() - begin < seconds):
         start = time.perf_counter()
         step()
@@ -404,7 +403,9 @@ def _scatter_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
     from torch_geometric.utils import scatter
 
     row, col = matrix.pattern.row.long(), matrix.pattern.col.long()
-    return scatter(values.unsqueeze(1) * x.index_select(0, col), row, dim=0, dim_size=matrix.shape[0], reduce="sum")
+    messages = values.unsqueeze(1) * x.index_select(0, col)
+    out: Tensor = scatter(messages, row, dim=0, dim_size=matrix.shape[0], reduce="sum")
+    return out
 
 
 def _csr_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
@@ -413,7 +414,7 @@ def _csr_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
 
 
 def _chunked_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
-    return _Chunked.apply(matrix, values, x)  # type: ignore[no-any-return, no-untyped-call]
+    return apply(_Chunked, matrix, values, x)
 
 
 class _Chunked(torch.autograd.Function):
@@ -472,13 +473,7 @@ def kernels(
             x = torch.rand(n, d, generator=generator).to(device).requires_grad_()
             grad = torch.rand(n, d, generator=generator).to(device)
             for name in products:
-
-                def step(
-                    product: Any = PRODUCTS[name], values: Tensor = values, x: Tensor = x, grad: Tensor = grad
-                ) -> None:
-                    values.grad = x.grad = None
-                    product(matrix, values, x).backward(grad)
-
+                step = _product_step(PRODUCTS[name], matrix, values, x, grad)
                 if name == "torch csr" and matrix.num_entries * d > 20_000_000 and place.type == "cpu":
                     continue  # its gradient for the values is a dense n x n product on the CPU
                 times = milliseconds(step, place, repeats=repeats)
@@ -489,6 +484,16 @@ def kernels(
                 results.append(KernelTiming(name, n, d, statistics.median(times), peak.mib, edge_array))
                 report(results[-1])
     return results
+
+
+def _product_step(
+    product: Callable[..., Tensor], matrix: SparseMatrix, values: Tensor, x: Tensor, grad: Tensor
+) -> Step:
+    def step() -> None:
+        values.grad = x.grad = None
+        product(matrix, values, x).backward(grad)
+
+    return step
 
 
 def record(kind: str, timings: Sequence[Any], **facts: Any) -> dict[str, Any]:
@@ -518,9 +523,9 @@ def _agreement_by_tensor_cores() -> float:
 
 
 def epoch_table(timings: Sequence[Timing]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and lines: each rival at each size, how many times as long as our GCN-LPA (both as they are, both captured), the floor."""
+    """Header and lines: each rival at each size, how many times as long as our GCN-LPA of the same kind, and over the floor."""
     base = {(t.nodes, t.captured): t.milliseconds for t in timings if t.rival == "our gcn-lpa"}
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for t in timings:
         ratio = base.get((t.nodes, t.captured))
         lines.append(
@@ -535,7 +540,9 @@ def epoch_sentences(timings: Sequence[Timing]) -> list[str]:
     lines, extra = [], extra_time(timings)
     if extra:
         each = ", ".join(f"{percent:+.0f} % at {n:,}" for n, percent in extra.items())
-        lines.append(f"GCN-LPA over our own GCN: {each}; mean {statistics.fmean(extra.values()):+.1f} % (the paper: +{PAPER_EXTRA} %).")
+        lines.append(
+            f"GCN-LPA over our own GCN: {each}; mean {statistics.fmean(extra.values()):+.1f} % (the paper: +{PAPER_EXTRA} %)."
+        )
     exponent = growth_exponent(timings, "our gcn-lpa", at_least=100_000)
     if exponent is not None:
         lines.append(f"Time of GCN-LPA grows as nodes to the power {exponent:.2f} from 100,000 nodes on.")
@@ -545,7 +552,7 @@ def epoch_sentences(timings: Sequence[Timing]) -> list[str]:
 
 def kernel_table(timings: Sequence[KernelTiming]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     base = {(t.nodes, t.columns): t.milliseconds for t in timings if t.kernel == "ours"}
-    lines = [
+    lines: list[tuple[str, ...]] = [
         (t.kernel, f"{t.nodes:,}", f"{t.columns}", f"{t.milliseconds:.3g}",
          f"{t.milliseconds / base[t.nodes, t.columns]:.1f}" if (t.nodes, t.columns) in base else "–",
          f"{t.extra_mib:,.1f}" if t.extra_mib is not None else "–", f"{t.edge_array_mib:,.1f}")

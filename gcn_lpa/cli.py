@@ -348,7 +348,9 @@ def bench(
     sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
     repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
     largest_rival: Annotated[int | None, typer.Option(help="Nodes up to which the others run.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     as_json: AsJson = False,
@@ -375,7 +377,13 @@ def bench(
         header, lines = benchmark.kernel_table(products)
     else:
         steps = benchmark.epochs(
-            nodes, protocol=protocol, classes=classes, device=place, repeats=repeats, largest_rival=largest_rival, report=say
+            nodes,
+            protocol=protocol,
+            classes=classes,
+            device=place,
+            repeats=repeats,
+            largest_rival=largest_rival,
+            report=say,
         )
         found = benchmark.epoch_record(steps, protocol=protocol, device=place)
         header, lines = benchmark.epoch_table(steps)
@@ -383,7 +391,9 @@ def bench(
     if out is not None:
         write_json(out, found)
         if what == "epochs":
-            benchmark.draw_epochs(steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}")
+            benchmark.draw_epochs(
+                steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}"
+            )
     if as_json:
         return print_json(found)
     print_table(header, lines)

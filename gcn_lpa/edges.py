@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.sparse import Pattern, SparseMatrix
+from gcn_lpa.sparse import Pattern, SparseMatrix, apply
 
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
 
@@ -42,7 +42,9 @@ class Free(nn.Module):
     or all edges of one type share theirs.
     """
 
-    def __init__(self, graph: Graph, *, init: str = "zeros", ties: Tensor | None = None, generator: torch.Generator) -> None:
+    def __init__(
+        self, graph: Graph, *, init: str = "zeros", ties: Tensor | None = None, generator: torch.Generator
+    ) -> None:
         super().__init__()
         num_weights = graph.pattern.num_entries if ties is None else int(ties.max()) + 1 if len(ties) else 0
         start = torch.zeros(num_weights)
@@ -78,7 +80,8 @@ def both_directions(pattern: Pattern) -> Tensor:
     if not torch.equal(pattern.columns.col, pattern.col):
         raise ValueError("symmetric edge weights need an undirected graph")
     pair = torch.minimum(here, pattern.inverse_order.long().cpu())
-    return torch.unique(pair, return_inverse=True)[1]
+    ties: Tensor = torch.unique(pair, return_inverse=True)[1]
+    return ties
 
 
 class Bilinear(nn.Module):
@@ -153,7 +156,7 @@ class GeniePath(nn.Module):
         self.attend = nn.Parameter(glorot(rank, 1, generator=generator).squeeze(1).detach())
 
     def forward(self, graph: Graph) -> Tensor:
-        return cast(Tensor, _TanhAttention.apply(graph.pattern, graph.x @ self.left, graph.x @ self.right, self.attend))
+        return apply(_TanhAttention, graph.pattern, graph.x @ self.left, graph.x @ self.right, self.attend)
 
 
 class _TanhAttention(torch.autograd.Function):

@@ -14,23 +14,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.sparse import Key, SparseMatrix, dropout, fused_backend
+from gcn_lpa.sparse import Key, SparseMatrix, apply, dropout, fused_backend
 
 
 def relu_stack(
-    matrix: SparseMatrix, x: Tensor | SparseMatrix, weights: Sequence[Tensor], rates: tuple[float, float], key: Key | None
+    matrix: SparseMatrix,
+    x: Tensor | SparseMatrix,
+    weights: Sequence[Tensor],
+    rates: tuple[float, float],
+    key: Key | None,
 ) -> Tensor | None:
     """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers."""
     kernels = fused_backend(weights[0])
     widths = [w.shape[1] for w in weights]
-    if kernels is None or not all(kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)):
+    if kernels is None or not all(
+        kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)
+    ):
         return None
     if len(weights) > 1 and isinstance(x, SparseMatrix) and x.is_identity:
         z, drop_rows = weights[0], rates[0]
     else:
         z, drop_rows = dropout(x, rates[0], key, layer=0) @ weights[0], 0.0
-    result: Tensor = _ReluStack.apply(matrix, _learned(matrix), z, drop_rows, rates[1], key, *weights[1:])
-    return result
+    return apply(_ReluStack, matrix, _learned(matrix), z, drop_rows, rates[1], key, *weights[1:])
 
 
 def propagate(matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> Tensor | None:
@@ -38,8 +43,7 @@ def propagate(matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int
     kernels = fused_backend(seeds)
     if kernels is None or seeds.requires_grad or iterations == 0:
         return None
-    result: Tensor = _Propagation.apply(matrix, _learned(matrix), seeds, held, iterations, clamp)
-    return result
+    return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp)
 
 
 COSTS = {"logits": 0, "share": 1, "votes": 2}
@@ -50,8 +54,7 @@ def mean_cost(values: Tensor, nodes: Tensor, target: Tensor, kind: str, tiny: fl
     kernels = fused_backend(values)
     if kernels is None or len(nodes) == 0 or values.dtype != torch.float32 or values.shape[1] > 1024:
         return None
-    result: Tensor = _MeanCost.apply(values, nodes, target, COSTS[kind], tiny)
-    return result
+    return apply(_MeanCost, values, nodes, target, COSTS[kind], tiny)
 
 
 def _learned(matrix: SparseMatrix) -> Tensor | None:
@@ -61,7 +64,8 @@ def _learned(matrix: SparseMatrix) -> Tensor | None:
 class _ReluStack(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, row_rate: float, rate: float, key: Key | None, *weights: Tensor
+        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, row_rate: float, rate: float, key: Key | None,
+        *weights: Tensor,
     ) -> Tensor:  # fmt: skip
         kernels = fused_backend(z)
         assert kernels is not None
@@ -91,7 +95,15 @@ class _ReluStack(torch.autograd.Function):
 
 class _Propagation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        matrix: SparseMatrix,
+        values_t: Tensor | None,
+        seeds: Tensor,
+        held: Tensor,
+        iterations: int,
+        clamp: bool,
+    ) -> Tensor:
         kernels = fused_backend(seeds)
         assert kernels is not None
         steps = kernels.propagation(matrix.pattern.rows, matrix.values.detach(), seeds, held, iterations, clamp)
@@ -103,7 +115,9 @@ class _Propagation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         values_t, held, *steps = ctx.saved_tensors
-        dot = ctx.kernels.propagation_backward(ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp)
+        dot = ctx.kernels.propagation_backward(
+            ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp
+        )
         return None, dot, None, None, None, None
 
 

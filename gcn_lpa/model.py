@@ -11,6 +11,7 @@ well along an edge tell features to travel there too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,11 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import Key, SparseMatrix, dropout, random_share, version_of
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda x: x}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
 TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
 EDGE_LAYER, SEED_LAYER, RATIO_LAYER = 1000, 1001, 1002  # random bits that are not a layer's dropout
 
@@ -103,8 +108,10 @@ class GCNLPA(nn.Module):
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
         self._kept: Kept | None = None
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
-        shapes = list(zip(widths, widths[1:], strict=False))
-        self.weights = nn.ParameterList(initial_weight(*shape, init=recipe.init, generator=generator) for shape in shapes)
+        shapes = list(pairwise(widths))
+        self.weights = nn.ParameterList(
+            initial_weight(*shape, init=recipe.init, generator=generator) for shape in shapes
+        )
         self.edges = edge_form(recipe.edges, graph, rank=recipe.edge_rank, init=recipe.edge_init,
                                symmetric=recipe.symmetric_edges, generator=generator)  # fmt: skip
         skips = shapes if recipe.residual else []
@@ -192,7 +199,9 @@ class GCNLPA(nn.Module):
         gcn = mean_cost(logits, nodes, target, "logits", importance=importance)  # Eq. (17)
         lpa = logits.new_zeros(())
         if self.recipe.lpa_weight and self.recipe.lpa_iterations and self.recipe.lpa_ratio:
-            lpa = lpa_loss(transition, nodes, target, graph.num_classes, self.recipe, key, importance, seeds)  # Eq. (15)
+            lpa = lpa_loss(
+                transition, nodes, target, graph.num_classes, self.recipe, key, importance, seeds
+            )  # Eq. (15)
         return Loss(gcn, lpa, self.recipe.lpa_weight)
 
     def labels(self, graph: Graph, nodes: Tensor, key: Key | None) -> tuple[Tensor, Seeds]:
@@ -231,7 +240,13 @@ def lpa_loss(
 
 
 def mean_cost(
-    values: Tensor, nodes: Tensor, target: Tensor, kind: str, *, scored: Tensor | None = None, importance: Tensor | None = None
+    values: Tensor,
+    nodes: Tensor,
+    target: Tensor,
+    kind: str,
+    *,
+    scored: Tensor | None = None,
+    importance: Tensor | None = None,
 ) -> Tensor:
     """The mean over `nodes` of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
 
@@ -239,7 +254,11 @@ def mean_cost(
         scored: the nodes that count, a mask over `nodes`; None for all.
         importance: the weight of each class, [c].
     """
-    if scored is None and importance is None and (cost := fused.mean_cost(values, nodes, target, kind, TINY)) is not None:
+    if (
+        scored is None
+        and importance is None
+        and (cost := fused.mean_cost(values, nodes, target, kind, TINY)) is not None
+    ):
         return cost
     rows = values.index_select(0, nodes)
     if kind == "logits":
@@ -257,7 +276,7 @@ def lpa_votes(
     transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None,
     seeds: Seeds | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which of `nodes` are scored (None: all).
+    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which `nodes` are scored (None: all).
 
     `lpa_ratio` thins the seeds, the same ones at every step (Table 3); `held_out` draws its half anew.
     """
@@ -295,7 +314,9 @@ def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int
         return one_hop
     labeled = (seeds.detach().sum(dim=1, keepdim=True) > 0).to(seeds.dtype)
     to_unlabeled = off_diagonal.values * transition.pattern.spread_cols(1 - labeled.squeeze(1))
-    comes_back = transition.pattern.row_sum(to_unlabeled * transition.T_values).unsqueeze(1)  # Σ_j ã_aj ã_ja over unlabelled j
+    comes_back = transition.pattern.row_sum(to_unlabeled * transition.T_values).unsqueeze(
+        1
+    )  # Σ_j ã_aj ã_ja over unlabelled j
     two_hops = off_diagonal @ torch.where(labeled > 0, seeds, one_hop)
     votes = two_hops - comes_back * seeds + transition.diagonal().unsqueeze(1) * one_hop
     return torch.where(votes > TINY, votes, 0)  # what the subtraction leaves of a vote of zero is rounding

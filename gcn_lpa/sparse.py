@@ -65,6 +65,12 @@ def fused_backend(x: Tensor) -> ModuleType | None:
     return kernels if hasattr(kernels, "relu_stack") else None
 
 
+def apply(function: Any, *arguments: Any) -> Tensor:
+    """`function.apply` of a torch.autograd.Function, typed."""
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
 class Key(NamedTuple):
     """Names the random bits of one training step. The same key gives the same bits on every device and rank.
 
@@ -159,7 +165,7 @@ class Pattern:
         """The same for equal patterns, on any device."""
         digest = hashlib.sha256(repr(self.shape).encode())
         for array in (self.rows.rowptr, self.rows.col):
-            digest.update(array.cpu().numpy())
+            digest.update(array.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Pattern:
@@ -170,7 +176,7 @@ class Pattern:
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
         _check_length(values, self.num_entries)
-        return _RowSum.apply(self, values)  # type: ignore[no-any-return]
+        return apply(_RowSum, self, values)
 
     def col_sum(self, values: Tensor) -> Tensor:
         """Σ_i over the entries of each column, [E] -> [m]."""
@@ -180,24 +186,24 @@ class Pattern:
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
         _check_length(per_row, self.shape[0])
-        return _SpreadRows.apply(self, per_row)  # type: ignore[no-any-return]
+        return apply(_SpreadRows, self, per_row)
 
     def spread_cols(self, per_col: Tensor) -> Tensor:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
         _check_length(per_col, self.shape[1])
-        return _to_rows(self, _SpreadRows.apply(self.T, per_col))
+        return _to_rows(self, apply(_SpreadRows, self.T, per_col))
 
     def row_softmax(self, scores: Tensor) -> Tensor:
         """Softmax of the scores of each row, [E]."""
         _check_length(scores, self.num_entries)
-        return _RowSoftmax.apply(self, scores)  # type: ignore[no-any-return]
+        return apply(_RowSoftmax, self, scores)
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
         if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
             shape = f"{self.shape[0]} x {self.shape[1]}"
             raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
-        return _EdgeDot.apply(self, u, v)  # type: ignore[no-any-return]
+        return apply(_EdgeDot, self, u, v)
 
 
 def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
@@ -310,7 +316,7 @@ class SparseMatrix:
         if self.pattern.is_identity and not self.values.requires_grad:
             return x if self.is_identity else x * self.values.unsqueeze(1)
         values_t = self.transposed_values if self.values.requires_grad and torch.is_grad_enabled() else None
-        return _Product.apply(self, values_t, x)  # type: ignore[no-any-return]
+        return apply(_Product, self, values_t, x)
 
     @cached_property
     def is_identity(self) -> bool:
@@ -370,7 +376,7 @@ class SparseMatrix:
     def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
         """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
-        return self.with_values(_Dropout.apply(self.values, row, self.pattern.col, rate, key, layer))
+        return self.with_values(apply(_Dropout, self.values, row, self.pattern.col, rate, key, layer))
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d x_id² of each row, [n]."""
@@ -414,7 +420,7 @@ def dropout(x: Tensor | SparseMatrix, rate: float, key: Key | None, layer: int, 
     if isinstance(x, SparseMatrix):
         return x.dropout(rate, key, layer, rows)
     row = torch.arange(len(x), device=x.device) if rows is None else rows
-    return _Dropout.apply(x, row, None, rate, key, layer)
+    return apply(_Dropout, x, row, None, rate, key, layer)
 
 
 def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
@@ -443,11 +449,11 @@ def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _to_columns(pattern: Pattern, values: Tensor) -> Tensor:
-    return _Permute.apply(values, pattern.order, pattern.inverse_order)  # type: ignore[no-any-return]
+    return apply(_Permute, values, pattern.order, pattern.inverse_order)
 
 
 def _to_rows(pattern: Pattern, values: Tensor) -> Tensor:
-    return _Permute.apply(values, pattern.inverse_order, pattern.order)  # type: ignore[no-any-return]
+    return apply(_Permute, values, pattern.inverse_order, pattern.order)
 
 
 class _Permute(torch.autograd.Function):
@@ -459,7 +465,7 @@ class _Permute(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         order, inverse = ctx.orders
-        return _Permute.apply(grad.contiguous(), inverse, order), None, None
+        return apply(_Permute, grad.contiguous(), inverse, order), None, None
 
 
 class _Product(torch.autograd.Function):
@@ -514,7 +520,7 @@ class _RowSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, _SpreadRows.apply(ctx.pattern, grad)
+        return None, apply(_SpreadRows, ctx.pattern, grad)
 
 
 class _SpreadRows(torch.autograd.Function):
@@ -525,7 +531,7 @@ class _SpreadRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, _RowSum.apply(ctx.pattern, grad)
+        return None, apply(_RowSum, ctx.pattern, grad)
 
 
 class _RowSoftmax(torch.autograd.Function):
@@ -554,4 +560,4 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        return _Dropout.apply(grad.contiguous(), *ctx.arguments), None, None, None, None, None
+        return apply(_Dropout, grad.contiguous(), *ctx.arguments), None, None, None, None, None

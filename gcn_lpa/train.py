@@ -430,7 +430,7 @@ class _Step:
         self.optimizer.zero_grad()
         loss = self.model.loss(self.graph, self.nodes, Key(self.seed, self.epoch))
         objective = self.phase.objective(loss)
-        objective.backward()  # type: ignore[no-untyped-call]
+        objective.backward()
         self.optimizer.step()
         self.epoch += 1
         with torch.no_grad():
@@ -462,7 +462,7 @@ class CapturedStep:
 
     def __init__(self, step: _Step) -> None:
         before = {name: tensor.clone() for name, tensor in step.state().items()}
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):

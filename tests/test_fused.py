@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gcn_lpa import _triton, fused
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
 from gcn_lpa.sparse import Key, SparseMatrix, dropout, use_backend
 
@@ -172,6 +172,39 @@ def test_seeds_that_need_a_gradient_take_the_plain_loop():
     assert fused.propagate(transition(), seeds, held, 2, True) is None
     propagate_labels(transition(), seeds, 2).sum().backward()
     assert seeds.grad.count_nonzero() > 0
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["cost first", "cost last"])
+@pytest.mark.parametrize("loop", ["propagate", "relu_stack"])
+def test_a_result_that_is_used_twice_gets_both_gradients(loop, order):
+    """A cost reads the rows of a few nodes, another term reads all."""
+    matrix, nodes = transition(), torch.tensor([1, 3], device=DEVICE)
+    target, held = torch.tensor([0, 2], device=DEVICE), torch.arange(N, device=DEVICE) < 8
+    seeds, weights = noise(N, 3).abs() * held.unsqueeze(1), [noise(4, 16), noise(16, 3, seed=2)]
+
+    def cost(values):
+        a = matrix.with_values(values)
+        if loop == "propagate":
+            y = propagate_labels(a, seeds, 2)
+        else:
+            y = fused.relu_stack(a, noise(N, 4), weights, NO_DROPOUT, None)
+            y = plain_stack(a, noise(N, 4), weights, NO_DROPOUT, None) if y is None else y
+        terms = [mean_cost(y, nodes, target, "votes" if loop == "propagate" else "logits"), (y * noise(N, 3)).sum()]
+        return sum(terms[::order])
+
+    ours = with_gradients(cost, [matrix.values])
+    with use_backend("reference"):
+        expected = with_gradients(cost, [matrix.values])
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_seeds_that_were_written_to_are_read_again():
+    matrix, held = transition(), torch.arange(N, device=DEVICE) < 8
+    seeds = noise(N, 3).abs() * held.unsqueeze(1)
+    before = fused.propagate(matrix, seeds, held, 2, True)
+    seeds.mul_(2)
+    torch.testing.assert_close(fused.propagate(matrix, seeds, held, 2, True), 2 * before)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

@@ -99,7 +99,9 @@ def test_a_captured_step_walks_the_same_path_as_a_plain_one():
     assert all(torch.equal(a, b) for a, b in zip(weights(True), weights(False), strict=True))
 
 
-@pytest.mark.parametrize("recipe", [DEFAULT, PAPER["cora"], OFFICIAL["cora"], DEFAULT.replace(edges="gaussian", loss="held_out")])
+@pytest.mark.parametrize(
+    "recipe", [DEFAULT, PAPER["cora"], OFFICIAL["cora"], DEFAULT.replace(edges="gaussian", loss="held_out")]
+)
 def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     graph = load("digits")
     parts = split(graph, (0.6, 0.2, 0.2), seed=0)
@@ -109,7 +111,9 @@ def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
         return model, run
 
     (first, run), (second, _), (_, on_cpu) = train("cuda"), train("cuda"), train("cpu")
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
     best = lambda run: max(epoch.val_accuracy for epoch in run.history)  # noqa: E731
     assert best(run) > best(on_cpu) - 0.03
 
