@@ -47,8 +47,9 @@ BLOCK = 1 << 24  # numbers in a dense block of feature columns, 64 MB
 class FeaturesOnly(nn.Module):
     """scikit-learn's logistic regression or, with `hidden` layers, perceptron; it looks at no edge.
 
-    Of the recipe only `features` applies, all else is the package's default. It is trained until scikit-learn stops,
-    after 100 (LR) or 200 (MLP) iterations at most: validation has no say. The coefficients are copied into buffers.
+    Of the recipe only `features` and, for MLP, `hidden` apply; all else is the package's default. It is trained until
+    scikit-learn stops, after 100 (LR) or 200 (MLP) iterations at most: validation has no say. The coefficients are
+    copied into buffers.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, hidden: tuple[int, ...] = ()) -> None:
@@ -535,7 +536,7 @@ METHODS: dict[str, Method] = {
     for method in (
         Method(
             "mlp",
-            partial(FeaturesOnly, hidden=(50,)),
+            lambda recipe, graph, seed: FeaturesOnly(recipe, graph, seed, hidden=(recipe.hidden,)),
             _PLAIN.replace(method="mlp", features="raw", self_loops=False, hidden=50),
             "scikit-learn's perceptron with 50 hidden units, on raw features; no epoch is selected",
         ),
