@@ -116,6 +116,21 @@ def test_product_and_both_gradients_equal_the_dense_twin(long, dtype, width):
     torch.testing.assert_close(values.grad.double(), (exact[2] @ exact[1].T)[at], **CLOSE[dtype])
 
 
+def test_rows_beyond_the_first_programs_are_reached(long):
+    """150 rows: several programs of every kernel, the last of them not full."""
+    sparse, dense = hub_matrix(n=150)
+    x, values = noise(M, 3), sparse.values.clone().requires_grad_()
+    soft = sparse.with_values(values).row_softmax()
+    y = soft @ x
+    y.backward(noise(150, 3, seed=2))
+    twin, at = dense.clone().requires_grad_(), dense > 0
+    expected = torch.where(at, twin, -torch.inf).softmax(1).where(at, 0) @ x
+    expected.backward(noise(150, 3, seed=2))
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(values.grad, twin.grad[at])
+    torch.testing.assert_close(sparse.row_sums(), dense.sum(1))
+
+
 def test_each_gradient_alone_is_the_same(long):
     sparse, dense = hub_matrix()
     x, grad = noise(M, 9), noise(N, 9, seed=2)
