@@ -120,7 +120,9 @@ class Comparison:
                 groups[verdict].append(f"{row.method} ({found})")
         parts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items() if names]
         said = "; ".join(parts) or "nothing to compare with it"
-        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {said}."
+        least = 2 / 2**self.num_splits
+        few = f" So few splits cannot bring the signed-rank test below p = {least:.2g}." if least > 0.05 else ""
+        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {said}.{few}"
 
     def to_dict(self) -> dict[str, Any]:
         return {"verdict": self.verdict, "splits": self.num_splits, **dataclasses.asdict(self)}

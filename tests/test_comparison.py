@@ -128,6 +128,14 @@ def test_the_verdict_says_what_is_noise():
     )
 
 
+@pytest.mark.parametrize("num_splits", [3, 5, 6])
+def test_the_verdict_warns_where_no_p_value_could_be_small(num_splits):
+    """All differences of one sign are the strongest evidence there can be."""
+    least = by_all_signs(np.arange(1.0, num_splits + 1))
+    verdict = made_up({"gcn": None, "lr": Difference(-0.1, 0.02, least)}, num_splits).verdict
+    assert verdict.endswith(f"below p = {least:.2g}.") == (least > 0.05)
+
+
 def test_one_split_tells_nothing():
     found = made_up({"gcn": None, "lr": Difference(-0.1, None, 1.0)}, num_splits=1)
     assert "cannot tell" in found.verdict
