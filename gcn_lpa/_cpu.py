@@ -10,7 +10,9 @@ The threads are our own: OpenMP's, which Numba could use, do not survive a fork.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -271,6 +273,22 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, o
 
 
 _pool: ThreadPoolExecutor | None = None
+_threads: int | None = None
+
+
+@contextlib.contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """Share the kernels of the block among so many threads, whatever torch's own setting."""
+    global _threads
+    before, _threads = _threads, threads
+    try:
+        yield
+    finally:
+        _threads = before
+
+
+def num_threads() -> int:
+    return _threads or torch.get_num_threads()
 
 
 def _forget_pool() -> None:  # threads do not cross a fork
@@ -294,7 +312,7 @@ def _share(kernel: Any, cuts: list[int], *arguments: Any) -> None:
 
 
 def _over_rows(kernel: Any, csr: CSR, width: int, *arguments: Any) -> None:
-    workers = min(torch.get_num_threads(), 1 + csr.num_entries * width // ALONE)
+    workers = min(num_threads(), 1 + csr.num_entries * width // ALONE)
     _share(kernel, csr.shares(workers), *arguments)
 
 
@@ -355,7 +373,7 @@ def permute(values: Tensor, order: Tensor) -> Tensor:
 def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
     out = _empty(*x.shape, like=x)
-    workers = min(torch.get_num_threads(), 1 + x.numel() * 4 // ALONE)
+    workers = min(num_threads(), 1 + x.numel() * 4 // ALONE)
     cuts = [len(x) * k // workers for k in range(workers + 1)]
     number = x.detach().numpy().dtype.type
     bits = (

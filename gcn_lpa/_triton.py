@@ -618,9 +618,10 @@ def relu_stack_backward(
 
 def propagation(csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> list[Tensor]:
     """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last."""
-    if "padded" not in seeds.__dict__:
-        seeds.__dict__["padded"] = _pad(seeds)  # the same seeds serve every step
-    steps = [seeds.__dict__["padded"]]
+    version = -1 if seeds.is_inference() else seeds._version  # changes when the seeds are written to
+    if seeds.__dict__.get("padded", (None,))[0] != version:
+        seeds.__dict__["padded"] = version, _pad(seeds)  # the same seeds serve every step
+    steps = [seeds.__dict__["padded"][1]]
     for k in range(iterations):
         out = torch.empty_like(steps[0])
         reset = clamp and k < iterations - 1

@@ -46,7 +46,6 @@ FROM_FEATURES = DEFAULT.replace(
     origin="GCNLPAClassifier without a graph: trials on digits, wine, iris, breast cancer and moons, a tenth labelled",
     **STOPPING,
 )
-SMALL = 1 << 21  # edges × width below which one thread is faster than two, the more so on a busy machine
 FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")
 
 
@@ -263,16 +262,12 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model.cpu(), run
 
     def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> tuple[Any, Run]:
-        threads = self._num_threads(graph)
-        return learn(GCNLPA, graph, train, val, self.recipe_, seed=seed, device=self.device, threads=threads, **options)
+        options |= {"seed": seed, "device": self.device, "threads": self.threads}
+        return learn(GCNLPA, graph, train, val, self.recipe_, **options)
 
     def _probabilities(self, graph: Graph) -> np.ndarray:
-        with num_threads(self._num_threads(graph)):
+        with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
             return predict_proba(self.model_, graph, recipe=self.recipe_).numpy()
-
-    def _num_threads(self, graph: Graph) -> int | None:
-        is_small = graph.pattern.num_entries * self.recipe_.hidden < SMALL
-        return 1 if self.threads is None and is_small else self.threads
 
 
 class Neighborhood:

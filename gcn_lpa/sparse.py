@@ -44,6 +44,15 @@ def use_backend(name: str) -> Iterator[None]:
         _forced = before
 
 
+@contextlib.contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
+    from gcn_lpa import _cpu
+
+    with _cpu.use_threads(threads):
+        yield
+
+
 def _kernels(x: Tensor) -> ModuleType:
     """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
     if _forced == "reference":

@@ -199,7 +199,6 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         torch.testing.assert_close(one, other, **CLOSE)
 
 
-@pytest.mark.xfail(reason="the kernels keep a padded copy of the seeds and do not notice", strict=True)
 def test_seeds_that_were_written_to_are_read_again():
     matrix, held = transition(), torch.arange(N, device=DEVICE) < 8
     seeds = noise(N, 3).abs() * held.unsqueeze(1)
