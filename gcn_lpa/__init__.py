@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
     from gcn_lpa.comparison import Comparison as Comparison
     from gcn_lpa.comparison import compare as compare
+    from gcn_lpa.data import load as load
+    from gcn_lpa.data import read_csv as read_csv
+    from gcn_lpa.data import table1 as table1
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
     from gcn_lpa.graph import Graph as Graph
+    from gcn_lpa.graph import GraphInfo as GraphInfo
     from gcn_lpa.graph import Split as Split
+    from gcn_lpa.graph import describe as describe
     from gcn_lpa.graph import split as split
     from gcn_lpa.model import GCNLPA as GCNLPA
+    from gcn_lpa.model import propagate_labels as propagate_labels
     from gcn_lpa.recipes import Recipe as Recipe
     from gcn_lpa.runs import load_run as load_run
     from gcn_lpa.runs import resume_run as resume_run
@@ -37,6 +43,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     __version__: str
 
 _MODULE = {
+    "load": "data",
+    "read_csv": "data",
+    "table1": "data",
+    "GraphInfo": "graph",
+    "describe": "graph",
+    "propagate_labels": "model",
     "Comparison": "comparison",
     "compare": "comparison",
     "Graph": "graph",

@@ -28,7 +28,7 @@ from torch import Tensor
 from gcn_lpa._csr import CSR
 
 AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
-ALONE = 1_500_000  # multiply-adds below which waking a second thread costs more than it saves
+ALONE = 4_000_000  # multiply-adds below which waking a second thread costs more than it saves
 
 _I32, _I64, _BYTES = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
