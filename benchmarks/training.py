@@ -8,6 +8,7 @@ them, and sparse (X W by torch.sparse.mm, then GCNConv's propagation), and the f
 import argparse
 import statistics
 import time
+from itertools import pairwise
 
 import torch
 from torch.nn import functional as F
@@ -23,9 +24,7 @@ from gcn_lpa.train import learn
 class PyGGCN(torch.nn.Module):
     def __init__(self, widths, dropout, sparse):
         super().__init__()
-        self.convolutions = torch.nn.ModuleList(
-            GCNConv(a, b, cached=True, bias=False) for a, b in zip(widths, widths[1:], strict=False)
-        )
+        self.convolutions = torch.nn.ModuleList(GCNConv(a, b, cached=True, bias=False) for a, b in pairwise(widths))
         self.dropout, self.sparse = dropout, sparse
 
     def forward(self, x, edge_index):
@@ -73,7 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=["cora", "coauthor-cs"])
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out")
     options, results = parser.parse_args(), []
     for name in options.names:
@@ -89,11 +88,18 @@ def main():
         }
         mean = statistics.median(ours)
         best = min(statistics.median(times) for times in rivals.values())
-        print(f"{name}: our gcn-lpa {mean:.2f} s", *(f"{r} {statistics.median(t):.2f} s" for r, t in rivals.items()), sep=", ")
+        print(
+            f"{name}: our gcn-lpa {mean:.2f} s",
+            *(f"{r} {statistics.median(t):.2f} s" for r, t in rivals.items()),
+            sep=", ",
+        )
         print(f"{name}: PyG's faster GCN takes {best / mean:.2f} times as long as our GCN-LPA")
-        results.append({"dataset": name, "recipe": recipe.to_dict(), "our gcn-lpa": ours, **rivals, "ratio": best / mean})
+        results.append(
+            {"dataset": name, "recipe": recipe.to_dict(), "our gcn-lpa": ours, **rivals, "ratio": best / mean}
+        )
     if options.out:
-        write_json(options.out, {"benchmark": "training", "epochs": options.epochs, "environment": environment(), "results": results})
+        facts = {"benchmark": "training", "epochs": options.epochs, "environment": environment()}
+        write_json(options.out, {**facts, "results": results})
 
 
 if __name__ == "__main__":

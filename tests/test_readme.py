@@ -1,0 +1,68 @@
+"""What the README shows is run here."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def session(text):
+    """[(command, the lines shown below it)] of a console block."""
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [(lines[0], lines[1:]) for lines in (part.rstrip("\n").split("\n") for part in parts)]
+
+
+def without_numbers(line):
+    return re.sub(r"\d[\d,.]*", "#", line)
+
+
+@pytest.mark.long
+def test_the_session_prints_what_the_readme_shows_but_for_its_numbers(tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = [one for text in blocks("console") for one in session(text)]
+    assert len(commands) >= 4
+    for command, shown in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "gcn-lpa"
+        done = subprocess.run(
+            [sys.executable, "-m", "gcn_lpa", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+        )
+        assert done.returncode == 0, done.stderr
+        printed = [without_numbers(line) for line in done.stdout.splitlines()]
+        for line in shown:
+            assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, done.stdout)
+    assert (tmp_path / "predictions.csv").read_text().startswith("id,label,probability,runner_up,status\n")
+
+
+@pytest.mark.long
+def test_the_python_of_the_readme_runs(capsys):
+    (source,) = blocks("python")
+    exec(compile(source, "README.md", "exec"), {})
+    best_epoch, accuracy = capsys.readouterr().out.split()
+    assert int(best_epoch) > 0
+    assert float(accuracy) > 0.9  # digits; LPA and MLP reach 0.95 and more
+
+
+def test_every_file_the_readme_points_to_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_page_of_the_documentation_points_to_files_that_exist():
+    for page in (ROOT / "docs").glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
