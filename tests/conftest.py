@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import signal
 import ssl
 import threading
 from functools import partial
@@ -21,6 +22,9 @@ def peak_megabytes():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 """
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background: what we start would ignore Ctrl-C too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gcn_lpa", deadline=None, derandomize=True, max_examples=50)  # a run repeats the last one
 settings.load_profile("gcn_lpa")

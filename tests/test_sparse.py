@@ -578,7 +578,7 @@ def everything(matrix, x):
 
 def test_reruns_have_the_same_bits_on_two_threads_and_on_one(two_threads, monkeypatch):
     monkeypatch.setattr(_cpu, "ALONE", 1000)  # every kernel is shared among the threads
-    matrix, x = random_graph(20_000, 5), noise(20_000, 33, dtype=torch.float32)
+    matrix, x = random_graph(40_000, 5), noise(40_000, 33, dtype=torch.float32)
     first = everything(matrix, x)
     assert all(everything(matrix, x) == first for _ in range(4))
     torch.set_num_threads(1)
@@ -627,7 +627,7 @@ def test_a_small_product_wakes_no_thread(monkeypatch, two_threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_can_multiply(two_threads):
     """Threads do not survive a fork; the child makes its own."""
-    matrix, x = random_graph(20_000, 5), noise(20_000, 32, dtype=torch.float32)
+    matrix, x = random_graph(40_000, 5), noise(40_000, 32, dtype=torch.float32)
     expected = bits(matrix @ x)
     assert _cpu._pool is not None, "too small to be shared among threads"
     with warnings.catch_warnings():
