@@ -91,6 +91,7 @@ def test_gcn_same_differs_from_gcn_lpa_in_its_edges_alone():
     assert different == {"method", "edges", "lpa_weight"}
 
 
+@pytest.mark.long
 def test_gcn_equals_that_of_pyg(tiny):
     conv = pytest.importorskip("torch_geometric.nn").GCNConv
     model, graph = build("gcn", tiny)

@@ -281,6 +281,7 @@ def stopped(world, folder, recipe, at, **options):
         fitted(world, recipe, checkpoint=folder, on_epoch=breakdown, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [2, 6, 7, 11])
 @pytest.mark.parametrize(
     "recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"]

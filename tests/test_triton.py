@@ -99,6 +99,7 @@ def test_four_nodes_by_hand():
     assert values.grad.tolist() == [11, 22, 3, 20, 80]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [*[(torch.float64, width) for width in WIDTHS], *[(dtype, 33) for dtype in (torch.float32, torch.bfloat16)]],
