@@ -62,7 +62,7 @@ def read_csv(
         features: feature columns; without, all columns of `nodes` that play no other role. "identity" or "degree"
             reads none and puts the identity matrix or degrees in their place; so does a file without any.
         text: one column of text, turned into TF-IDF features by scikit-learn.
-        label, weight: "" leaves a column that has one of the usual names aside.
+        label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order.
@@ -87,6 +87,7 @@ def read_csv(
         notes: list[str] = []
     else:
         id = node_table.require("id", id)
+        aside = node_table.find("label", None, taken=(id,)) if label == "" else None
         label = node_table.find("label", label, taken=(id,))
         if label_table is not None and label is not None:
             raise ValueError(
@@ -94,7 +95,9 @@ def read_csv(
             )
         names = node_table.ids(id, unique=True)
         y = None if label is None else node_table.labels(label, unknown)
-        x, notes = _feature_columns(node_table, [name for name in (id, label) if name], features, text)
+        x, notes = _feature_columns(node_table, [name for name in (id, label, aside) if name], features, text)
+        if aside is not None and aside not in _several(features):
+            notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
     known = set(names)
     if edge_table is not None:
         for column, ids in ends.items():
@@ -249,13 +252,16 @@ def _feature_columns(
         return _tfidf(table, column)
     if features in STAND_INS:
         return features, []
-    wanted = [features] if isinstance(features, str) else features
-    for column in wanted or ():
+    columns = [column for column in table.columns if column not in taken] if features is None else _several(features)
+    for column in columns:
         table.find("id", column)
-    columns = [column for column in table.columns if column not in taken] if wanted is None else list(wanted)
     right = "a feature is a finite number; name the label column with label=, the feature columns with features="
     values = [table.numbers(column, _is_feature, right) for column in columns]
     return (np.stack(values, axis=1) if values else None), []
+
+
+def _several(names: Sequence[str] | str | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _tfidf(table: Table, column: str) -> tuple[Any, list[str]]:

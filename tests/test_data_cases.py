@@ -505,10 +505,16 @@ def test_columns_by_other_names(folder):
 
 
 def test_columns_with_usual_names_can_be_left_aside(folder):
-    path = folder(nodes_csv="id,class\na,1\nb,2\n", edges_csv="source,target,weight\na,b,7\n")
+    path = folder(nodes_csv="id,class,age\na,1,5\nb,2,6\n", edges_csv="source,target,weight\na,b,7\n")
     graph = load(path, label="", weight="")
-    assert (graph.num_classes, graph.x.tolist()) == (0, [[1], [2]])
+    assert (graph.num_classes, graph.x.tolist()) == (0, [[5], [6]])  # a label that is not read is no feature either
+    assert "column 'class' is left aside: neither label nor feature; features=… reads it as one" in graph.notes
     assert graph.adjacency.values.tolist() == [1, 1]
+    asked = load(path, label="", features=["class", "age"])
+    assert (asked.num_classes, asked.x.tolist()) == (0, [[1, 5], [2, 6]])
+    assert not any("left aside" in note for note in asked.notes)
+    assert load(folder(nodes_csv=NODES, edges_csv=EDGES), label="").x.tolist() == [[1], [2], [3]]  # labels of text
+    assert load(folder(nodes_csv="id,y\na,1\nb,2\nc,3\n"), label="").x_kind == "identity"
 
 
 def test_files_without_a_header(folder):
