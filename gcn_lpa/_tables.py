@@ -78,7 +78,7 @@ def read_csv(
     if first is None:
         raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
     ends, weights, ignored = _edge_columns(edge_table, source, target, weight)
-    own_labels = {} if label_table is None else _label_columns(label_table, id, label, unknown)
+    label_id, own_labels = _label_columns(label_table, node_table, id, label, unknown)
     if node_table is None:
         names = list(
             dict.fromkeys([*(node for pair in zip(*ends.values(), strict=True) for node in pair), *own_labels])
@@ -86,9 +86,10 @@ def read_csv(
         x, y = _stand_in(features), None
         notes: list[str] = []
     else:
-        id = node_table.require("id", id)
-        aside = node_table.find("label", None, taken=(id,)) if label == "" else None
-        label = node_table.find("label", label, taken=(id,))
+        id = node_table.require("id", _meant_for(node_table, id, label_table))
+        elsewhere = label is not None and _meant_for(node_table, label, label_table) is None
+        aside = node_table.find("label", None, taken=(id,)) if label == "" or elsewhere else None
+        label = node_table.find("label", "" if elsewhere else label, taken=(id,))
         if label_table is not None and label is not None:
             raise ValueError(
                 f"labels come twice: {node_table.path.name} has a column {label!r}, and {label_table.path.name}"
@@ -103,7 +104,7 @@ def read_csv(
         for column, ids in ends.items():
             edge_table.require_known(column, ids, known, first)
     if label_table is not None:
-        label_table.require_known(label_table.require("id", None), list(own_labels), known, first)
+        label_table.require_known(label_id, list(own_labels), known, first)
         y = [own_labels.get(node) for node in names]
     graph = Graph.from_edges(
         Ends(*ends.values()), weights=weights, node_names=names, x=x, y=y, directed=directed, name=name or first.name
@@ -234,11 +235,20 @@ def _edge_columns(
     return {source: table.ids(source), target: table.ids(target)}, weights, note
 
 
-def _label_columns(table: Table, id: str | None, label: str | None, unknown: Sequence[str] | str) -> dict[Any, Any]:
-    """Labels by id; the names asked for count where this table has them."""
-    id = table.require("id", id if id in table.columns else None)
-    label = table.require("label", label if label in table.columns else None, taken=(id,))
-    return dict(zip(table.ids(id, unique=True), table.labels(label, unknown), strict=True))
+def _label_columns(
+    table: Table | None, nodes: Table | None, id: str | None, label: str | None, unknown: Sequence[str] | str
+) -> tuple[str, dict[Any, Any]]:
+    """The column of ids in a file of labels, and its labels by id."""
+    if table is None:
+        return "", {}
+    id = table.require("id", _meant_for(table, id, nodes))
+    label = table.require("label", _meant_for(table, label or None, nodes), taken=(id,))
+    return id, dict(zip(table.ids(id, unique=True), table.labels(label, unknown), strict=True))
+
+
+def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:
+    """A stated column, or None where it is one of another file and not of this one."""
+    return None if other is not None and wanted in other.columns and wanted not in table.columns else wanted
 
 
 def _feature_columns(

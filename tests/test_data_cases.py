@@ -462,6 +462,27 @@ def test_labels_in_a_file_of_their_own(folder):
         load(path)
 
 
+@pytest.mark.parametrize("header", ["vid,age", "id,age"])
+def test_columns_of_a_labels_file_by_other_names(folder, header):
+    path = folder(nodes_csv=f"{header}\na,1\nb,2\nc,3\n", edges_csv=EDGES, labels_csv="vid,grp\nc,red\na,\n")
+    graph = load(path, id="vid", label="grp")
+    assert (graph.y.tolist(), graph.x.tolist()) == ([-1, -1, 0], [[1], [2], [3]])
+    with pytest.raises(ValueError, match=r"labels\.csv has no column 'group'; it has 'vid', 'grp'"):
+        load(path, id="vid", label="group")
+    folder(labels_csv="vid,grp\nz,red\n")
+    with pytest.raises(ValueError, match=r"labels\.csv, row 2, column 'vid' is 'z', which nodes\.csv does not list"):
+        load(path, id="vid", label="grp")
+
+
+def test_a_label_stated_of_the_labels_file_leaves_that_of_the_nodes_aside(folder):
+    path = folder(nodes_csv="id,y,age\na,7,1\nb,8,2\nc,9,3\n", edges_csv=EDGES, labels_csv="id,grp\nc,red\n")
+    graph = load(path, label="grp")
+    assert (graph.y.tolist(), graph.x.tolist()) == ([-1, -1, 0], [[1], [2], [3]])
+    folder(nodes_csv="id,grp\na,7\nb,8\nc,9\n")
+    with pytest.raises(ValueError, match=r"labels come twice: nodes\.csv has a column 'grp', and labels\.csv"):
+        load(path, label="grp")
+
+
 def test_edges_only(folder):
     path = folder(edges_csv="source,target,weight\nb,a,2\na,c,3\n")
     graph = load(path)
