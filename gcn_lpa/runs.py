@@ -167,7 +167,8 @@ def train_run(
 ) -> TrainedRun:
     """Do what `plan` says with the graph it was made for; with `out`, keep the result in that run folder.
 
-    Ctrl-C keeps the best so far; the folder can then be resumed.
+    Ctrl-C keeps the best so far; the folder can then be resumed. An error before the first checkpoint leaves no
+    unfinished run behind.
 
     Args:
         resume: go on with the run of the same plan in `out`, if there is one; if it is finished, return it.
@@ -175,16 +176,26 @@ def train_run(
         watch: given the name of each stage and its number of epochs, returns the stage's `on_epoch`.
     """
     folder = None if out is None else Path(out)
+    unfinished = folder is not None and resume and (folder / PLAN).exists()
+    if folder is not None and resume and not unfinished and (folder / runfolder.MANIFEST).exists():
+        return _finished(folder, plan)
+    stages = _Stages(plan, graph, folder, choose_device(device), threads, watch)
+    stages.first_parts()  # fails before the folder is touched
+    claimed, is_new = False, folder is not None and not folder.exists()
     if folder is not None:
-        if resume and (folder / PLAN).exists():
+        if unfinished:
             if _read_plan(folder) != plan:
                 raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
-        elif resume and (folder / runfolder.MANIFEST).exists():
-            return _finished(folder, plan)
         else:
             _claim(folder, overwrite)
             runfolder.write_json(folder / PLAN, plan.to_dict())
-    trained = _Stages(plan, graph, folder, choose_device(device), threads, watch).run()
+            claimed = True
+    try:
+        trained = stages.run()
+    except Exception:  # not Ctrl-C: such a run can be resumed
+        if folder is not None and claimed and runfolder.latest_checkpoint(folder) is None:
+            _withdraw(folder, is_new)
+        raise
     if folder is not None:
         save_run(folder, trained)
         if not trained.run.interrupted:
@@ -331,11 +342,17 @@ class _Stages:
         self.plan, self.graph, self.folder = plan, graph, folder
         self.device, self.threads, self.watch = device, threads, watch
 
+    def first_parts(self) -> Split:
+        """The nodes of the first stage, "fit" or "choose"."""
+        if self.plan.split is None:
+            return self.choice(self.graph.labeled.cpu())
+        return split(self.graph, seed=self.plan.seed, kind=self.plan.split)
+
     def run(self) -> TrainedRun:
         plan = self.plan
         if plan.split is None:
             return self.run_own()
-        parts = split(self.graph, seed=plan.seed, kind=plan.split)
+        parts = self.first_parts()
         model, run = self.fit("fit", parts)
         found = evaluate(model, self.graph, parts.test, recipe=plan.recipe) if parts.test.any() else None
         note = f"{plan.split} split, seed {plan.seed}: scored on test nodes whose labels were hidden while training"
@@ -343,7 +360,7 @@ class _Stages:
 
     def run_own(self) -> TrainedRun:
         labeled = self.graph.labeled.cpu()
-        parts = self.choice(labeled)
+        parts = self.first_parts()
         model, run = self.fit("choose", parts)
         none = Results("none", "interrupted before the cross-validation was complete")
         if run.interrupted:
@@ -418,6 +435,13 @@ def _claim(folder: Path, overwrite: bool) -> None:
         )
         raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
     _clear(folder)
+
+
+def _withdraw(folder: Path, is_new: bool) -> None:
+    """Take a claim back: the plan goes, and the folder too if it was made for it and is empty."""
+    _clear(folder)
+    if is_new and not os.listdir(folder):
+        os.rmdir(folder)
 
 
 def _finished(folder: Path, plan: Plan) -> TrainedRun:

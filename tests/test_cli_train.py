@@ -241,3 +241,23 @@ def _more(descriptor):
         return os.read(descriptor, 1000)
     except OSError:  # Linux says so when the other end is closed
         return b""
+
+
+@pytest.mark.parametrize("mistake", [("--split", "public"), ("--device", "cuda"), ("--seed", -1), ("--lr", 1e30)])
+def test_a_failed_training_does_not_keep_the_folder(tmp_path, mistake, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    folder = tmp_path / "run"
+    assert run("train", "karate", "--out", folder, *QUICK, *mistake).exit_code == 1
+    assert not folder.exists()
+    ok("train", "karate", "--out", folder, *QUICK)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert run("train", "karate", "--out", folder, "--overwrite", *QUICK, *mistake).exit_code == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_graph_without_labels_claims_no_folder(tmp_path):
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    result = run("train", tmp_path, "--out", tmp_path / "run", *QUICK)
+    assert result.exit_code == 1
+    assert "label" in result.stderr
+    assert not (tmp_path / "run").exists()
