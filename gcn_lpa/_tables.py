@@ -101,6 +101,7 @@ def read_csv(
             notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
     known = set(names)
     if edge_table is not None:
+        edge_table.require_header([column for column in ends if column not in (source, target)], known)
         for column, ids in ends.items():
             edge_table.require_known(column, ids, known, first)
     if label_table is not None:
@@ -139,6 +140,7 @@ class Table:
     path: Path
     columns: Mapping[str, Sequence[Any]]
     rows: Sequence[int]
+    first_row_names: bool = False  # the names are the first row of a CSV file, which could be data
 
     @property
     def name(self) -> str:
@@ -194,6 +196,15 @@ class Table:
             i = int(wrong[0])
             raise ValueError(f"{self.where(i, column)} is {values[i]!r}; {right}")
         return numbers
+
+    def require_header(self, guessed: Sequence[str], known: set[Any]) -> None:
+        """Refuse a first row taken for a header by its usual names where one of these is also the id of a node."""
+        node = next((name for name in guessed if name in known), None)
+        if self.first_row_names and node is not None:
+            raise ValueError(
+                f"the first row of {self.path.name} is {some(list(self.columns))}, and {node!r} is also a node: that row may be "
+                "an edge. Say header=False if it is, or source=… and target=… if these are names of columns"
+            )
 
     def require_known(self, column: str, ids: Sequence[Any], known: set[Any], origin: Table) -> None:
         for i, value in enumerate(ids):
@@ -331,7 +342,7 @@ def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, 
                 column.append(cell)
     except csv.Error as error:
         raise ValueError(f"{path.name}, row {seen + 1}: {error}") from error
-    return Table(path, {name: column for name, column in zip(names, columns, strict=True) if name}, numbers)
+    return Table(path, {name: column for name, column in zip(names, columns, strict=True) if name}, numbers, header)
 
 
 def _column_names(path: Path, first: list[str]) -> list[str]:

@@ -496,6 +496,20 @@ def test_edges_only(folder):
         load(path, features="age")
 
 
+@pytest.mark.parametrize("files", [{}, {"nodes_csv": NODES}], ids=["edges only", "with nodes"])
+def test_a_first_row_that_may_be_an_edge_is_refused(folder, files):
+    path = folder(edges_csv="a,b\nb,c\nc,a\n", **files)
+    with pytest.raises(
+        ValueError, match=r"first row of edges\.csv is 'a', 'b', and 'a' is also a node: that row may be an"
+    ):
+        load(path)
+    assert load(path, source="a", target="b").num_edges == 2
+    for file in path.glob("nodes.csv"):
+        file.unlink()
+    assert load(path, header=False).num_edges == 3
+    assert load(folder(edges_csv="a,b\n1,2\n")).num_edges == 1
+
+
 def test_edges_only_with_labels(folder):
     graph = load(folder(edges_csv=EDGES, labels_csv="id,label\nb,red\nd,blue\n"))
     assert graph.node_names == ("a", "b", "c", "d")
