@@ -360,10 +360,11 @@ def bench(
 
     from gcn_lpa import benchmark
     from gcn_lpa.runfolder import write_json
+    from gcn_lpa.train import choose_device
 
     if what not in ("epochs", "kernels"):
         raise typer.BadParameter(f"{what!r} is neither epochs nor kernels")
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = str(choose_device(device))
     if threads is not None:
         torch.set_num_threads(threads)
     nodes = [int(float(n)) for n in sizes.split(",")]

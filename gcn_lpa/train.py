@@ -220,11 +220,20 @@ def _on(device: torch.device, graph: Graph) -> Graph:
 
 
 def choose_device(device: str = "auto") -> torch.device:
+    """ "auto" (a GPU where there is one), "cpu" or "cuda", or "cuda:1" and so on, as torch's."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}; it is one of auto, cpu, cuda")
+    if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} is asked for, but torch sees no GPU here; use 'auto' or 'cpu'")
-    return torch.device(device)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {device!r} is asked for, but torch sees {torch.cuda.device_count()} GPUs here")
+    return found
 
 
 @contextlib.contextmanager

@@ -189,3 +189,12 @@ def test_a_terminal_without_unicode_shows_question_marks(tmp_path):
     result = subprocess.run(arguments, env=environment, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     assert "homophily    edge ?, node ?, adjusted ?" in result.stdout
+
+
+@pytest.mark.parametrize(("device", "said"), [("foo", "unknown device 'foo'"), ("cuda", "torch sees no GPU")])
+@pytest.mark.parametrize("command", [("bench", "kernels"), ("train", "karate")])
+def test_a_device_that_is_not_there_is_one_line(command, device, said, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = run(*command, "--device", device)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr

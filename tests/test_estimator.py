@@ -407,3 +407,8 @@ def test_the_example_says_what_it_should(capsys):
 def test_the_manual_shows_what_happens():
     done = doctest.testfile(str(ROOT / "docs" / "estimator.md"), module_relative=False, encoding="utf-8")
     assert done.attempted > 10 and done.failed == 0
+
+
+def test_an_unknown_device_is_a_value_error():
+    with pytest.raises(ValueError, match="unknown device 'foo'"):
+        quick(device="foo").fit([[0.0], [1.0], [2.0]], [0, 1, 1])

@@ -515,3 +515,9 @@ def test_tensorboard_reads_back_what_was_written(tmp_path):
     read = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in read.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
     assert [(event.step, event.value) for event in read.Scalars("val_accuracy")] == [(1, 0.75)]
+
+
+@pytest.mark.parametrize("device", ["tpu", "foo", "", "meta", "cuda:x", None])
+def test_an_unknown_device_is_named_with_the_choices(device):
+    with pytest.raises(ValueError, match=f"unknown device {device!r}; it is one of auto, cpu, cuda"):
+        choose_device(device)
