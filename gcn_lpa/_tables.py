@@ -78,7 +78,7 @@ def read_csv(
     if first is None:
         raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
     ends, weights, ignored = _edge_columns(edge_table, source, target, weight)
-    label_id, own_labels = _label_columns(label_table, node_table, id, label, unknown)
+    label_id, own_labels, guessed = _label_columns(label_table, node_table, id, label, unknown)
     if node_table is None:
         names = list(
             dict.fromkeys([*(node for pair in zip(*ends.values(), strict=True) for node in pair), *own_labels])
@@ -89,6 +89,7 @@ def read_csv(
         id = node_table.require("id", _meant_for(node_table, id, label_table))
         elsewhere = label is not None and _meant_for(node_table, label, label_table) is None
         aside = node_table.find("label", None, taken=(id,)) if label == "" or elsewhere else None
+        stated = label
         label = node_table.find("label", "" if elsewhere else label, taken=(id,))
         if label_table is not None and label is not None:
             raise ValueError(
@@ -96,6 +97,8 @@ def read_csv(
             )
         names = node_table.ids(id, unique=True)
         y = None if label is None else node_table.labels(label, unknown)
+        if label is not None and y is not None and stated is None:
+            guessed = node_table.guessed_label(label, y)
         x, notes = _feature_columns(node_table, [name for name in (id, label, aside) if name], features, text)
         if aside is not None and aside not in _several(features):
             notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
@@ -110,7 +113,7 @@ def read_csv(
     graph = Graph.from_edges(
         Ends(*ends.values()), weights=weights, node_names=names, x=x, y=y, directed=directed, name=name or first.name
     )
-    return dataclasses.replace(graph, notes=(*graph.notes, *notes, *ignored, *_doubtful_classes(graph)))
+    return dataclasses.replace(graph, notes=(*graph.notes, *guessed, *notes, *ignored, *_doubtful_classes(graph)))
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -187,6 +190,19 @@ class Table:
         missing = {"", *([unknown] if isinstance(unknown, str) else unknown)}
         return [None if is_missing(value) or str(value) in missing else value for value in self.columns[column]]
 
+    def guessed_label(self, column: str, labels: Sequence[Any]) -> list[str]:
+        """A note on a column of labels found by its name or place, which measurements are not."""
+        known = [(i, value) for i, value in enumerate(labels) if value is not None and str(value).lower() != "nan"]
+        numbers = np.fromiter((_number(value) for _, value in known), dtype=np.float64, count=len(known))
+        fractions = np.flatnonzero(numbers != np.floor(numbers))
+        if len(fractions) and np.isfinite(numbers).all():
+            i, value = known[int(fractions[0])]
+            raise ValueError(
+                f"{self.where(i, column)} is {value!r}, which is no class; the column is read as the label: say label=… "
+                "which it is, or label='' for none (features=… can then name this column)"
+            )
+        return [f"column {column!r} is read as the label; label=… says otherwise"]
+
     def numbers(self, column: str, fits: Callable[[np.ndarray], np.ndarray], right: str) -> np.ndarray:
         """A column of numbers, each of which `fits`; `right` says what would be right."""
         values = self.columns[column]
@@ -248,13 +264,16 @@ def _edge_columns(
 
 def _label_columns(
     table: Table | None, nodes: Table | None, id: str | None, label: str | None, unknown: Sequence[str] | str
-) -> tuple[str, dict[Any, Any]]:
-    """The column of ids in a file of labels, and its labels by id."""
+) -> tuple[str, dict[Any, Any], list[str]]:
+    """The column of ids in a file of labels, its labels by id, and a note on a column of labels that was guessed."""
     if table is None:
-        return "", {}
+        return "", {}, []
     id = table.require("id", _meant_for(table, id, nodes))
-    label = table.require("label", _meant_for(table, label or None, nodes), taken=(id,))
-    return id, dict(zip(table.ids(id, unique=True), table.labels(label, unknown), strict=True))
+    stated = _meant_for(table, label or None, nodes)
+    column = table.require("label", stated, taken=(id,))
+    labels = table.labels(column, unknown)
+    note = table.guessed_label(column, labels) if stated is None else []
+    return id, dict(zip(table.ids(id, unique=True), labels, strict=True)), note
 
 
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:

@@ -454,6 +454,27 @@ def test_other_labels_can_mean_unknown(folder):
     assert "the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
 
 
+def test_a_guessed_label_is_said(folder):
+    said = "column 'y' is read as the label; label=… says otherwise"
+    path = folder(nodes_csv="id,y\na,1\nb,2.0\nc,\n", edges_csv=EDGES)
+    assert said in load(path).notes
+    assert said not in load(path, label="y").notes
+    assert load(folder(nodes_csv="id\na\nb\nc\n", labels_csv="id,y\na,v1.5\nb,2.5\n")).notes.count(said) == 1
+
+
+@pytest.mark.parametrize("labels", [False, True], ids=["nodes.csv", "labels.csv"])
+def test_measurements_are_not_guessed_to_be_labels(folder, labels):
+    files = {"nodes_csv": "id\na\nb\nc\n", "labels_csv": "id,x,y\na,1,2\nb,4.5,1.5\nc,1,\n"}
+    if not labels:
+        files = {"nodes_csv": "id,x,y\na,1,2\nb,4.5,1.5\nc,1,3\n"}
+    path = folder(edges_csv=EDGES, **files)
+    with pytest.raises(ValueError, match=r"\.csv, row 3, column 'y' is '1\.5', which is no class; .*say label=… which"):
+        load(path)
+    assert load(path, label="y").num_classes == (2 if labels else 3)  # as stated
+    if not labels:
+        assert load(path, label="", features=["x", "y"]).x.tolist() == [[1, 2], [4.5, 1.5], [1, 3]]
+
+
 def test_labels_in_a_file_of_their_own(folder):
     path = folder(nodes_csv="id,age\na,1\nb,2\nc,3\n", edges_csv=EDGES, labels_csv="node,class\nc,red\na,\n")
     assert load(path).y.tolist() == [-1, -1, 0]
