@@ -305,6 +305,10 @@ def compare(
     """
     from gcn_lpa import comparison
     from gcn_lpa.runfolder import write_json
+    from gcn_lpa.train import check_seed
+
+    check_seed(seed)
+    check_seed(seed + splits - 1)
 
     def say(record: comparison.Record) -> None:
         if sys.stderr.isatty():
@@ -364,10 +368,10 @@ def bench(
 
     if what not in ("epochs", "kernels"):
         raise typer.BadParameter(f"{what!r} is neither epochs nor kernels")
+    nodes = _node_counts(sizes)
     place = str(choose_device(device))
     if threads is not None:
         torch.set_num_threads(threads)
-    nodes = [int(float(n)) for n in sizes.split(",")]
 
     def say(timing: Any) -> None:
         print(".", end="", file=sys.stderr, flush=True)
@@ -515,6 +519,17 @@ def _parse(key: str, value: str, default: Any) -> Any:
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
     return value.split(",") if key in ("features", "unknown") and "," in value else value
+
+
+def _node_counts(sizes: str) -> list[int]:
+    """The numbers of nodes in a text such as 1000,1e5."""
+    try:
+        counts = [int(float(size)) for size in sizes.split(",")]
+    except (ValueError, OverflowError):
+        counts = []
+    if not counts or min(counts) < 1:
+        raise typer.BadParameter(f"sizes is {sizes!r}; it takes numbers of nodes with commas between")
+    return counts
 
 
 def _comparison_line(row: Row) -> tuple[str, ...]:

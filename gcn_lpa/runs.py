@@ -34,6 +34,7 @@ from gcn_lpa.train import (
     Epoch,
     Run,
     Scores,
+    check_seed,
     choose_device,
     evaluate,
     learn,
@@ -135,11 +136,15 @@ def make_plan(
         changes: fields of the recipe that shall differ.
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for one's own graph.
     """
+    check_seed(seed)
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     graph, kind = source.load(), split or ("uniform" if source.is_named else None)
     if Path(recipe).suffix == ".json":
-        settings = Recipe.from_dict(runfolder.read_json(recipe))
+        said = runfolder.read_json(recipe)
+        if not isinstance(said, dict):
+            raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {said!r:.40}')
+        settings = Recipe.from_dict(said)
         settings = settings if method is None else settings.replace(method=method)
     else:
         ours = recipe_for(str(recipe), graph.name, has_features=graph.x_kind == "given")
@@ -149,8 +154,8 @@ def make_plan(
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:
-        said = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        settings = settings.replace(origin=f"{settings.origin}; with {said}", **changes)
+        changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        settings = settings.replace(origin=f"{settings.origin}; with {changed}", **changes)
     return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every), graph
 
 
@@ -180,6 +185,7 @@ def train_run(
     if folder is not None and resume and not unfinished and (folder / runfolder.MANIFEST).exists():
         return _finished(folder, plan)
     stages = _Stages(plan, graph, folder, choose_device(device), threads, watch)
+    check_seed(plan.seed)
     stages.first_parts()  # fails before the folder is touched
     claimed, is_new = False, folder is not None and not folder.exists()
     if folder is not None:

@@ -207,6 +207,7 @@ def learn(
         threads: of the CPU; None: see `num_threads`.
         options: those of `fit`.
     """
+    check_seed(seed)
     prepared = recipe.prepare(graph.reveal(train | val))
     where = choose_device(device)
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
@@ -217,6 +218,11 @@ def learn(
 
 def _on(device: torch.device, graph: Graph) -> Graph:
     return graph if graph.device.type == device.type else graph.to(device)  # a graph keeps what was computed of it
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
 
 
 def choose_device(device: str = "auto") -> torch.device:

@@ -198,3 +198,18 @@ def test_a_device_that_is_not_there_is_one_line(command, device, said, monkeypat
     result = run(*command, "--device", device)
     assert (result.exit_code, result.stdout) == (1, "")
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("sizes", ["inf", "x", "nan", "", "100,", "0", "-5"])
+def test_sizes_that_are_no_numbers_of_nodes_are_mistyped(sizes):
+    result = run("bench", "kernels", f"--sizes={sizes}", "--device", "cpu")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"sizes is {sizes!r}" in result.stderr
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_seed_out_of_range_is_named(command, seed):
+    result = run(command, "karate", "--seed", seed)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"seed = {seed}; it is at least 0" in result.stderr

@@ -315,3 +315,10 @@ def test_only_excel_safe_tables_touch_ids(tmp_path):
     assert [line.split(",")[0].strip('"') for line in safe.split("\n")[1:5]] == ["'=1+1", "'+x", "'-5", "'@handle"]
     assert safe.count("-0.5") == 9
     assert "\na=b,-0.5\n" in safe
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3"])
+def test_a_recipe_file_that_holds_no_settings_is_refused(tmp_path, content):
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(ValueError, match=r"r\.json: a recipe is an object of settings"):
+        make_plan(SBM, recipe=tmp_path / "r.json")

@@ -521,3 +521,10 @@ def test_tensorboard_reads_back_what_was_written(tmp_path):
 def test_an_unknown_device_is_named_with_the_choices(device):
     with pytest.raises(ValueError, match=f"unknown device {device!r}; it is one of auto, cpu, cuda"):
         choose_device(device)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(world, seed):
+    graph, parts = world
+    with pytest.raises(ValueError, match=f"seed = {seed}; it is at least 0"):
+        learn(GCNLPA, graph, parts.train, parts.val, RECIPE, seed=seed, device="cpu")
