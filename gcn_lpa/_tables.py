@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,13 +156,23 @@ class Table:
         """The column that plays a role: the one asked for (none for ""), else the first free one with a usual name."""
         if wanted == "":
             return None
-        if wanted is not None and wanted not in self.columns:
-            raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}")
+        if wanted is not None:
+            return self.stated(role, wanted)
         by_name = {name.lower(): name for name in reversed(list(self.columns)) if name not in taken}
-        return wanted or next((by_name[usual] for usual in USUAL_NAMES[role] if usual in by_name), None)
+        return next((by_name[usual] for usual in USUAL_NAMES[role] if usual in by_name), None)
+
+    def stated(self, option: str, wanted: str) -> str:
+        """A column asked for by its name."""
+        if wanted == "":
+            raise ValueError(
+                f"{option} is '', which names no column of {self.path.name}; leave the option out, or name one"
+            )
+        if wanted not in self.columns:
+            raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}")
+        return wanted
 
     def require(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str:
-        found = self.find(role, wanted, taken)
+        found = self.find(role, wanted, taken) if wanted is None else self.stated(role, wanted)
         if found is None:
             usual = ", ".join(USUAL_NAMES[role][:4])
             raise ValueError(
@@ -173,7 +183,7 @@ class Table:
 
     def ids(self, column: str, *, unique: bool = False) -> list[Any]:
         """Ids as they stand in the file; none may be missing."""
-        ids = list(self.columns[column])
+        ids = self.cells(column)
         if set(map(type, ids)) != {str}:  # of a Parquet file
             ids = [int(value) if isinstance(value, float) and value.is_integer() else value for value in ids]
         for i, value in enumerate(ids):
@@ -188,7 +198,15 @@ class Table:
     def labels(self, column: str, unknown: Sequence[str] | str) -> list[Any]:
         """Labels as they stand in the file, None where unknown."""
         missing = {"", *([unknown] if isinstance(unknown, str) else unknown)}
-        return [None if is_missing(value) or str(value) in missing else value for value in self.columns[column]]
+        return [None if is_missing(value) or str(value) in missing else value for value in self.cells(column)]
+
+    def cells(self, column: str) -> list[Any]:
+        """The cells of a column of ids or labels, each one value."""
+        cells = list(self.columns[column])
+        for i, value in enumerate(cells):
+            if type(value) is not str and not isinstance(value, Hashable):  # of a Parquet file
+                raise ValueError(f"{self.where(i, column)} is {value!r}; an id or label is one value, no list")
+        return cells
 
     def guessed_label(self, column: str, labels: Sequence[Any]) -> list[str]:
         """A note on a column of labels found by its name or place, which measurements are not."""
@@ -288,13 +306,12 @@ def _feature_columns(
     if text is not None:
         if features is not None:
             raise ValueError("features come from one text column or from columns of numbers: give text= or features=")
-        column = table.find("id", text) or text
-        return _tfidf(table, column)
+        return _tfidf(table, table.stated("text", text))
     if features in STAND_INS:
         return features, []
     columns = [column for column in table.columns if column not in taken] if features is None else _several(features)
     for column in columns:
-        table.find("id", column)
+        table.stated("features", column)
     right = "a feature is a finite number; name the label column with label=, the feature columns with features="
     values = [table.numbers(column, _is_feature, right) for column in columns]
     return (np.stack(values, axis=1) if values else None), []

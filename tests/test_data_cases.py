@@ -573,6 +573,16 @@ def test_columns_with_usual_names_can_be_left_aside(folder):
     assert load(folder(nodes_csv="id,y\na,1\nb,2\nc,3\n"), label="").x_kind == "identity"
 
 
+@pytest.mark.parametrize("option", ["id", "source", "target", "features", "text"])
+def test_an_empty_name_of_a_column_is_refused(folder, option):
+    path = folder(nodes_csv=NODES, edges_csv=EDGES)
+    file = "edges" if option in ("source", "target") else "nodes"
+    with pytest.raises(ValueError, match=rf"{option} is '', which names no column of {file}\.csv"):
+        load(path, **{option: ""})
+    with pytest.raises(ValueError, match=r"features is '', which names no column of nodes\.csv"):
+        load(path, features=["age", ""])
+
+
 def test_files_without_a_header(folder):
     path = folder(nodes_csv="a,red,1\nb,blue,2\n", edges_csv="a,b,5\n")
     graph = load(path, header=False)
@@ -631,6 +641,18 @@ def test_parquet_keeps_numbers_as_ids(tmp_path):
         load(tmp_path)
     (tmp_path / "nodes.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ValueError, match="is not a Parquet file that can be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"part": 1}], ids=["list", "struct"])
+@pytest.mark.parametrize("column", ["id", "label", "source", "target"])
+def test_parquet_cells_of_several_values_are_refused(tmp_path, column, value):
+    pytest.importorskip("pyarrow")
+    tables = {"nodes": {"id": ["a"], "label": ["red"]}, "edges": {"source": ["a"], "target": ["a"]}}
+    for name, columns in tables.items():
+        changed = {key: [value] if key == column else cells for key, cells in columns.items()}
+        pandas.DataFrame(changed).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match=rf"s\.parquet, row 1, column '{column}' is .*; an id or label is one value"):
         load(tmp_path)
 
 
