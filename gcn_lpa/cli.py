@@ -489,9 +489,9 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
 
 def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:
     """The graph a command is about."""
-    from gcn_lpa.data import load
+    from gcn_lpa.runs import Source
 
-    return load(name, root, **reading(name, options))
+    return Source(name, None if root is None else str(root), reading(name, options)).load()
 
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:

@@ -63,7 +63,10 @@ class Source:
         return self.name.lower() in DATASETS
 
     def load(self) -> Graph:
-        return load(self.name, self.root, **self.options)
+        options = {**self.options}
+        name = options.pop("name", None)  # of the graph; `load` takes its first argument by that name
+        graph = load(self.name, self.root, **options)
+        return graph if name is None else dataclasses.replace(graph, name=name)
 
 
 @dataclass(frozen=True)

@@ -213,3 +213,10 @@ def test_a_seed_out_of_range_is_named(command, seed):
     result = run(command, "karate", "--seed", seed)
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"seed = {seed}; it is at least 0" in result.stderr
+
+
+def test_a_graph_of_ones_own_can_be_named(tmp_path):
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    result = run("info", tmp_path, "-o", "name=club")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("club: 2 nodes")

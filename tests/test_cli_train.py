@@ -261,3 +261,9 @@ def test_a_graph_without_labels_claims_no_folder(tmp_path):
     assert result.exit_code == 1
     assert "label" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_the_name_of_the_graph(tmp_path, own):
+    said = ok("train", own, "-o", "name=club", "--out", tmp_path / "run", *QUICK)
+    assert said.startswith("club: gcn-lpa")
+    assert load_run(tmp_path / "run").graph.name == "club"
