@@ -364,7 +364,10 @@ class _Stages:
         parts = self.first_parts()
         model, run = self.fit("fit", parts)
         found = evaluate(model, self.graph, parts.test, recipe=plan.recipe) if parts.test.any() else None
-        note = f"{plan.split} split, seed {plan.seed}: scored on test nodes whose labels were hidden while training"
+        scored = (
+            "scored on test nodes whose labels were hidden while training" if found else "no node was left to score"
+        )
+        note = f"{plan.split} split, seed {plan.seed}: {scored}"
         return self.trained(model, run, parts, Results("test" if found else "none", note, found))
 
     def run_own(self) -> TrainedRun:

@@ -267,3 +267,10 @@ def test_a_run_keeps_the_name_of_the_graph(tmp_path, own):
     said = ok("train", own, "-o", "name=club", "--out", tmp_path / "run", *QUICK)
     assert said.startswith("club: gcn-lpa")
     assert load_run(tmp_path / "run").graph.name == "club"
+
+
+def test_without_test_nodes_no_score_is_claimed(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,label\na,x\nb,y\nc,\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    lines = ok("train", tmp_path, "--split", "uniform", *QUICK).splitlines()
+    assert lines[1] == "  uniform split, seed 0: no node was left to score"
