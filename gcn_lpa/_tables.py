@@ -341,9 +341,21 @@ def _stand_in(features: Sequence[str] | str | None) -> Any:
 
 
 def _doubtful_classes(graph: Graph) -> list[str]:
-    if "-1" not in graph.class_names or graph.num_classes < 3:
-        return []
-    return ["the label '-1' is read as a class; if it means unknown, say unknown='-1'"]
+    """Notes on classes that may not be meant as such, or not as classes of their own."""
+    notes = []
+    if "-1" in graph.class_names and graph.num_classes >= 3:
+        notes.append("the label '-1' is read as a class; if it means unknown, say unknown='-1'")
+    alike: dict[str, list[str]] = {}
+    for name in graph.class_names:
+        alike.setdefault(name.strip(), []).append(name)
+    for text, names in alike.items():
+        if not text:
+            notes.append(
+                f"the blank label {some(names)} is read as a class; if it means unknown, say so with unknown=…"
+            )
+        elif len(names) > 1:
+            notes.append(f"the labels {some(names)} differ only by blanks around them, and are read as classes apart")
+    return notes
 
 
 def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, delimiter: str | None) -> Table:

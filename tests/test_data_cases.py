@@ -454,6 +454,16 @@ def test_other_labels_can_mean_unknown(folder):
     assert "the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
 
 
+def test_blanks_in_labels_are_kept_and_said(folder):
+    path = folder(nodes_csv='id,label\na,red\nb, red\nc,"  "\n', edges_csv=EDGES)
+    graph = load(path)
+    assert sorted(graph.class_names) == ["  ", " red", "red"]
+    assert "the blank label '  ' is read as a class; if it means unknown, say so with unknown=…" in graph.notes
+    assert "the labels ' red', 'red' differ only by blanks around them, and are read as classes apart" in graph.notes
+    assert load(path, unknown="  ").num_classes == 2
+    assert not any("blank" in note for note in load(folder(nodes_csv=NODES)).notes)
+
+
 def test_a_guessed_label_is_said(folder):
     said = "column 'y' is read as the label; label=… says otherwise"
     path = folder(nodes_csv="id,y\na,1\nb,2.0\nc,\n", edges_csv=EDGES)
