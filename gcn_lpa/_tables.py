@@ -65,14 +65,24 @@ def read_csv(
         label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
-            weight, in this order.
+            weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, the one of , ; tab and | that is most frequent in the first row.
     """
 
     def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
-        return None if path is None else read_table(Path(path), roles, header, encoding, delimiter)
+        if path is None:
+            return None
+        table = read_table(Path(path), roles, header, encoding, delimiter)
+        named = None if header else _with_header(table, roles, stated_names)
+        if named is not None:
+            headers.append(
+                f"the first row of {table.path.name} names its columns, and is read as a header all the same"
+            )
+        return named or table
 
+    stated_names = {"id": id, "label": label, "source": source, "target": target}
+    headers: list[str] = []
     node_table, edge_table, label_table = read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES)
     first = node_table or edge_table
     if first is None:
@@ -113,7 +123,9 @@ def read_csv(
     graph = Graph.from_edges(
         Ends(*ends.values()), weights=weights, node_names=names, x=x, y=y, directed=directed, name=name or first.name
     )
-    return dataclasses.replace(graph, notes=(*graph.notes, *guessed, *notes, *ignored, *_doubtful_classes(graph)))
+    return dataclasses.replace(
+        graph, notes=(*graph.notes, *headers, *guessed, *notes, *ignored, *_doubtful_classes(graph))
+    )
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -391,6 +403,29 @@ def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, 
     except csv.Error as error:
         raise ValueError(f"{path.name}, row {seen + 1}: {error}") from error
     return Table(path, {name: column for name, column in zip(names, columns, strict=True) if name}, numbers, header)
+
+
+def _with_header(table: Table, roles: tuple[str, ...], stated: Mapping[str, str | None]) -> Table | None:
+    """A table read without a header whose first row clearly is one: it names both roles, and no cell below says the same.
+
+    A name of one letter is no clear one.
+    """
+    if table.path.suffix == ".parquet" or not table.rows:
+        return None
+    first = {column: cells[0].strip() for column, cells in table.columns.items()}
+    naming = []
+    for role in roles[:2]:
+        clear = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}
+        asked = None if stated[role] in table.columns else stated[role]
+        naming.append(
+            next((column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear)), None)
+        )
+    below = {cell for column in naming if column is not None for cell in table.columns[column][1:]}
+    if None in naming or len(set(naming)) < 2 or any(first[column] in below for column in naming if column is not None):
+        return None
+    names = _column_names(table.path, list(first.values()))
+    columns = {name: cells[1:] for name, cells in zip(names, table.columns.values(), strict=True) if name}
+    return Table(table.path, columns, table.rows[1:])
 
 
 def _column_names(path: Path, first: list[str]) -> list[str]:

@@ -603,6 +603,20 @@ def test_files_without_a_header(folder):
         load(path, header=False)
 
 
+def test_one_of_two_files_has_a_header(folder):
+    path = folder(nodes_csv=NODES, edges_csv="a,b\nb,c\n")
+    graph = load(path, header=False)
+    assert graph.content_hash() == load(folder(edges_csv=EDGES)).content_hash()
+    assert "the first row of nodes.csv names its columns, and is read as a header all the same" in graph.notes
+    path = folder(nodes_csv="a,red,1\nb,blue,2\nc,,3\n", edges_csv="one,other\na,b\nb,c\n")
+    assert load(path, header=False, source="one", target="other").content_hash() == graph.content_hash()
+
+
+def test_without_a_header_words_that_are_nodes_stay_data(folder):
+    path = folder(edges_csv="from,to\nto,at\nat,to\n")
+    assert load(path, header=False).node_names == ("from", "to", "at")
+
+
 @pytest.mark.long
 def test_a_text_column_becomes_tfidf(folder):
     from sklearn.feature_extraction.text import TfidfVectorizer
