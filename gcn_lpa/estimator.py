@@ -230,6 +230,9 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Which rows have a label, [n], and the labels of those."""
         if y is None:
             raise ValueError("GCNLPAClassifier requires y to be passed, but the target y is None")
+        kinds = y.dtypes if isinstance(y, pandas.DataFrame) else [getattr(y, "dtype", None)]
+        if any(isinstance(kind, pandas.api.extensions.ExtensionDtype) for kind in kinds):
+            y = np.asarray(y.astype(object), dtype=object)  # else a missing value makes floats of whole numbers
         # as objects: an array would make the text "nan" of a NaN beside text
         y = column_or_1d(np.array(y, dtype=object) if isinstance(y, (list, tuple)) else y, warn=True)
         if len(y) != num_rows:
@@ -241,10 +244,10 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"none of the {len(y)} rows of y has a label")
         labels = y[known]
         if labels.dtype == object:
-            kinds = {isinstance(label, str) for label in labels}
-            if len(kinds) > 1:
+            is_text = {isinstance(label, str) for label in labels}
+            if len(is_text) > 1:
                 raise ValueError("y mixes text and numbers; give all classes as text")
-            labels = labels if kinds == {True} else np.array(labels.tolist())
+            labels = labels if is_text == {True} else np.array(labels.tolist())
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         return known, labels

@@ -412,3 +412,17 @@ def test_the_manual_shows_what_happens():
 def test_an_unknown_device_is_a_value_error():
     with pytest.raises(ValueError, match="unknown device 'foo'"):
         quick(device="foo").fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+
+
+@pytest.mark.parametrize(("dtype", "values", "kind"), [("Int64", (3, 7), "i"), ("boolean", (False, True), "b")])
+@pytest.mark.parametrize("shape", [pandas.Series, pandas.array])
+@pytest.mark.parametrize("missing", [[], [None, None]])
+def test_nullable_labels_keep_their_type(dtype, values, kind, shape, missing):
+    low, high = values
+    y = shape([low, low, high, high, *missing], dtype=dtype)
+    x = np.array([0.0, 0.1, 5.0, 5.1, 0.05, 5.05])[: len(y), None]
+    model = quick(n_neighbors=1, validation_fraction=0, epochs=60).fit(x, y)
+    assert (model.classes_.dtype.kind, model.classes_.tolist()) == (kind, [low, high])
+    assert model.graph_.labeled.sum() == 4
+    assert model.predict(x[:4]).tolist() == [low, low, high, high]
+    assert model.score(x, y) == 1
