@@ -567,9 +567,10 @@ class _Training:
         epoch, recipe = len(self.history) + 1, self.recipe
         accuracy, cost = (judged[0] / len(self.judges), judged[1]) if judged else (None, None)
         if not all(map(math.isfinite, (total, gcn, lpa, *judged))):
+            other = "" if recipe.features == "l2" else ", or features = 'l2'"
             raise ValueError(
                 f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
-                f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}, or features = 'l2'"
+                f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
             )
         return Epoch(epoch, total, gcn, lpa, accuracy, cost, time.perf_counter() - start)
 

@@ -528,3 +528,11 @@ def test_a_seed_out_of_range_is_refused(world, seed):
     graph, parts = world
     with pytest.raises(ValueError, match=f"seed = {seed}; it is at least 0"):
         learn(GCNLPA, graph, parts.train, parts.val, RECIPE, seed=seed, device="cpu")
+
+
+@pytest.mark.parametrize(("features", "advice"), [("l2", r"try lr = 1e\+29$"), ("raw", r"e\+29, or features = 'l2'$")])
+def test_divergence_does_not_recommend_what_is_already_so(world, features, advice):
+    graph, parts = world
+    recipe = RECIPE.replace(features=features, lr=1e30)
+    with pytest.raises(ValueError, match=advice):
+        learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cpu")
