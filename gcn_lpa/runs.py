@@ -441,6 +441,8 @@ def _claim(folder: Path, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another place for the run")
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f".{PLAN}.*.tmp"):  # of a run killed while its plan was written
+        leftover.unlink()
     if not overwrite and os.listdir(folder):
         state = (
             "holds an unfinished run: `gcn-lpa resume` goes on with it" if (folder / PLAN).exists() else "is not empty"

@@ -110,6 +110,12 @@ def test_a_killed_training_ends_as_if_it_had_not_been_killed(trainer, tmp_path):
     kill_and_resume(trainer, tmp_path, 3)
 
 
+def test_a_training_killed_while_its_plan_was_written_can_be_started_again(tmp_path):
+    (tmp_path / f".{PLAN}.4711.tmp").write_text('{"half')
+    assert train(tmp_path, "split").run.best_epoch > 0
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
 @pytest.mark.slow
 def test_fifty_killed_trainings_end_as_if_they_had_not_been_killed(trainer, tmp_path):
     states = kill_and_resume(trainer, tmp_path, 25)
