@@ -43,7 +43,7 @@ FROM_FEATURES = DEFAULT.replace(
     feature_dropout=0.0,  # there may be only one feature
     residual=False,
     lr=0.03,
-    origin="GCNLPAClassifier without a graph: trials on digits, wine, iris, breast cancer and moons, a tenth labelled",
+    origin="GCNLPAClassifier without a graph: trials on digits, wine, iris, breast cancer and moons, scored on the hidden labels",
     **STOPPING,
 )
 FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")

@@ -247,8 +247,8 @@ def num_threads(threads: int | None, *, layer: int | None = None) -> Iterator[No
     """Run the block on so many CPU threads. None: torch's setting; but where a `layer` has fewer than SMALL numbers, torch's
     own loops get one thread, and the sparse kernels keep all.
 
-    torch's threads spin while they wait for each other: beside one busy process on two cores, 200 epochs on the digits
-    graph took 65 s on two threads and 2 s on one. Ours sleep.
+    torch's threads spin while they wait for each other, so that on a busy machine a small loop shared by two of them takes
+    many times as long as on one. Ours sleep.
     """
     before = torch.get_num_threads()
     if threads is not None and threads < 1:
