@@ -16,10 +16,11 @@ PACKAGE = ROOT / "gcn_lpa"
 # A module imports from rows below its own; on its own row, only what BESIDE lists.
 ROWS = [
     ["_csr", "_cpu", "_reference", "_triton", "sparse", "_intake", "graph", "recipes", "runfolder"],
-    ["_download", "_tables", "_untrusted", "data", "edges", "distributed", "fused"],
+    ["_download", "_tables", "_untrusted", "data", "edges", "distributed", "fused", "ledger", "influence"],
     ["model", "baselines", "pyg", "sampling", "theory", "calibration"],
     ["train", "explanation"],
-    ["runs", "estimator", "search", "auditing", "comparison", "benchmark", "paper"],
+    ["runs", "estimator", "search", "auditing", "comparison", "benchmark"],
+    ["advising", "suggesting", "paper"],
     ["reporting"],
     ["cli", "__main__", "__init__"],
 ]
