@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.graph import Split as Split
     from gcn_lpa.graph import describe as describe
     from gcn_lpa.graph import split as split
+    from gcn_lpa.influence import LabelInfluence as LabelInfluence
+    from gcn_lpa.influence import feature_influence as feature_influence
+    from gcn_lpa.influence import label_influence as label_influence
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.model import propagate_labels as propagate_labels
     from gcn_lpa.recipes import Recipe as Recipe
@@ -48,6 +51,9 @@ _MODULE = {
     "table1": "data",
     "GraphInfo": "graph",
     "describe": "graph",
+    "LabelInfluence": "influence",
+    "feature_influence": "influence",
+    "label_influence": "influence",
     "propagate_labels": "model",
     "Comparison": "comparison",
     "compare": "comparison",
