@@ -47,9 +47,9 @@ BLOCK = 1 << 24  # numbers in a dense block of feature columns, 64 MB
 class FeaturesOnly(nn.Module):
     """scikit-learn's logistic regression or, with `hidden` layers, perceptron; it looks at no edge.
 
-    Of the recipe only `features` and, for MLP, `hidden` apply; all else is the package's default. It is trained until
-    scikit-learn stops, after 100 (LR) or 200 (MLP) iterations at most: validation has no say. The coefficients are
-    copied into buffers.
+    Of the recipe only `features` and, for MLP, `hidden` and `epochs` apply; all else is the package's default. It is
+    trained until scikit-learn stops, after 100 (LR) or `epochs` (MLP) iterations at most: validation has no say. The
+    coefficients are copied into buffers.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, hidden: tuple[int, ...] = ()) -> None:
@@ -64,7 +64,7 @@ class FeaturesOnly(nn.Module):
         from sklearn.neural_network import MLPClassifier
 
         if self.hidden:
-            return MLPClassifier(hidden_layer_sizes=self.hidden, random_state=self.seed)
+            return MLPClassifier(hidden_layer_sizes=self.hidden, max_iter=self.recipe.epochs, random_state=self.seed)
         return LogisticRegression(solver="lbfgs", random_state=self.seed)
 
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:

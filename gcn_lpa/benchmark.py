@@ -474,8 +474,8 @@ def kernels(
             grad = torch.rand(n, d, generator=generator).to(device)
             for name in products:
                 step = _product_step(PRODUCTS[name], matrix, values, x, grad)
-                if name == "torch csr" and n > 20_000 and place.type == "cpu":
-                    continue  # its gradient for the values is a dense n x n product on the CPU
+                if name == "torch csr" and n > 20_000:
+                    continue  # its gradient for the values is a dense n x n product
                 times = milliseconds(step, place, repeats=repeats)
                 values.grad = x.grad = None
                 with PeakMemory(place) as peak:

@@ -407,6 +407,76 @@ def bench(
 
 
 @command
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="all, table1 to table4, figure1 to figure7, table-two-step, table-edges, table-lpa, theorems, influence or claims."
+        ),
+    ],
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
+    splits: Annotated[
+        int | None, typer.Option(min=1, help="Splits of every cell; as in the full study without.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="ours, or paper: three repeats.")] = "ours",
+    split: Annotated[
+        str, typer.Option(help="uniform, or authors: the one split of the authors' code, 10 initialisations.")
+    ] = "uniform",
+    quick: Annotated[
+        bool, typer.Option(help="One split, fewer epochs on the large graphs; says what it reduces.")
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and finished runs are kept.")] = Path(
+        "reproduction"
+    ),
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as fit the device without.")] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce the paper: each table and figure as Markdown, JSON and pictures; goes on where it was interrupted."""
+    from gcn_lpa.paper import reproduction, study
+
+    if protocol not in ("ours", "paper"):
+        raise typer.BadParameter(f"protocol is {protocol!r}; it is ours or paper")
+    if what not in reproduction.NAMES:
+        raise typer.BadParameter(f"{what!r} is none of {', '.join(reproduction.NAMES)}")
+    budget = study.Study(
+        out,
+        splits=splits if splits is not None or protocol == "ours" else 3,
+        quick=quick,
+        split=split,
+        datasets=tuple(dataset or study.DATASETS),
+        methods=tuple(method or ()),
+        device=device,
+        workers=workers,
+        root=None if root is None else str(root),
+        report=_say_progress,
+    )
+    found = []
+    for result in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
+        found.append(result)
+        if not as_json:
+            print(result.markdown(budget.reductions()))
+            print(f"kept in {out / result.name}.md and .json\n", flush=True)
+    if as_json:
+        print_json(
+            [{"name": result.name, "title": result.title, "data": result.data, "runs": result.runs} for result in found]
+        )
+
+
+def _say_progress(progress: Any) -> None:
+    """One line on stderr that counts the trainings and says how long the rest will take."""
+    task, result = progress.task, progress.result
+    words = f"{progress.done} of {progress.total}: {task['dataset']}, {task['method']}, seed {task['seed']}"
+    line = f"{words}, {_percent(result['test_accuracy'])}, about {progress.seconds_left / 60:.1f} min left"
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="" if progress.done < progress.total else "\n", file=sys.stderr, flush=True)
+    elif progress.done % max(1, progress.total // 20) == 0:
+        print(line, file=sys.stderr, flush=True)
+
+
+@command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
     from gcn_lpa import comparison

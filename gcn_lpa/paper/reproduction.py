@@ -1,0 +1,59 @@
+"""Everything the paper shows, by name: `gcn-lpa reproduce NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gcn_lpa.paper import figures, sweeps, tables, verdicts
+from gcn_lpa.paper.claims import CLAIMS
+from gcn_lpa.paper.study import Result, Study
+
+
+def drawn(name: str) -> Callable[[Study], Result]:
+    """A figure that needs no study: what it is drawn from is computed on the spot."""
+
+    def draw(study: Study) -> Result:
+        found = getattr(figures, name)(study.out, quick=study.quick)
+        return Result(name, found.title, found.text, found.data, [], list(found.files))
+
+    return draw
+
+
+PARTS: dict[str, Callable[[Study], Result]] = {
+    "table1": tables.table1,
+    "table2": tables.table2,
+    "table3": tables.table3,
+    "table4": tables.table4,
+    "figure1": drawn("figure1"),
+    "figure2": drawn("figure2"),
+    "figure3": sweeps.figure3,
+    "figure4": sweeps.figure4,
+    "figure5": sweeps.figure5,
+    "figure6": drawn("figure6"),
+    "figure7": drawn("figure7"),
+    "table-two-step": tables.table_two_step,
+    "table-edges": tables.table_edges,
+    "table-lpa": tables.table_lpa,
+}
+NAMES = ("all", *PARTS, "claims")
+
+
+def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None = None) -> Iterator[Result]:
+    """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and give it."""
+    if what not in NAMES:
+        raise ValueError(f"cannot reproduce {what!r}; there are {', '.join(NAMES)}")
+    study.out.mkdir(parents=True, exist_ok=True)
+    needed = {claim.study for claim in CLAIMS}
+    wanted = [name for name in PARTS if what in ("all", name) or (what == "claims" and name in needed)]
+    results: dict[str, Result] = {}
+    for name in wanted:
+        if on_part is not None:
+            on_part(name)
+        study.notes.clear()
+        results[name] = PARTS[name](study)
+        results[name].write(study.out, study.reductions())
+        yield results[name]
+    if what in ("all", "claims"):
+        claims = verdicts.judge(results)
+        claims.write(study.out, study.reductions())
+        yield claims

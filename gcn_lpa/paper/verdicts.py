@@ -1,0 +1,246 @@
+"""What our runs say of each claim of the paper: it holds, it is inside the noise, or it is contradicted.
+
+A claim is measured in one or more parts (data sets, numbers of layers, pairs), each an effect with a 95 % interval that
+should be above 0. It holds where every part is above 0 by more than its interval, is contradicted where a part is as
+far below 0, and is inside the noise otherwise. No correction is made for the number of parts; each is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from gcn_lpa.comparison import mean_of
+from gcn_lpa.paper.claims import CLAIMS, METHODS, Claim
+from gcn_lpa.paper.study import Result, Run, markdown_table
+from gcn_lpa.recipes import PAPER
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One part of a claim: the claim says that `value` is above 0."""
+
+    part: str
+    value: float
+    interval: float | None  # None: exact, or a single split
+    unit: str = "points"
+    exact: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if self.exact:
+            return "holds" if self.value > 0 else "contradicted"
+        if self.interval is None or not abs(self.value) > self.interval:
+            return "inside the noise"
+        return "holds" if self.value > 0 else "contradicted"
+
+    def __str__(self) -> str:
+        spread = "" if self.interval is None else f" ± {self.interval:.2g}"
+        return f"{self.part} {self.value:+.2g}{spread}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    effects: tuple[Effect, ...]
+
+    @property
+    def verdict(self) -> str:
+        found = {effect.verdict for effect in self.effects}
+        if "contradicted" in found:
+            return "contradicted"
+        return "holds" if found == {"holds"} else "inside the noise"
+
+    @property
+    def counts(self) -> str:
+        each = [effect.verdict for effect in self.effects]
+        kinds = ("holds", "inside the noise", "contradicted")
+        return ", ".join(f"{each.count(kind)} {kind}" for kind in kinds if kind in each)
+
+
+def judge(results: Mapping[str, Result]) -> Result:
+    """The verdict on every claim whose study is among the results."""
+    verdicts = [Verdict(c, tuple(KINDS[c.kind](c, results[c.study]))) for c in CLAIMS if c.study in results]
+    rows = []
+    for found in verdicts:
+        said = "; ".join(map(str, found.effects))
+        rows.append(
+            [
+                found.claim.sentence,
+                found.claim.where,
+                f"**{found.verdict}**",
+                found.counts,
+                f"{said} ({found.effects[0].unit})",
+            ]
+        )
+    text = (
+        "Each effect should be above 0; ± is its 95 % interval. A claim of several parts holds where all do, and is "
+        "contradicted where one part is below 0 by more than its interval.\n\n"
+        + markdown_table(["claim, in our words", "where", "verdict", "parts", "measured"], rows)
+    )
+    if missing := [c.key for c in CLAIMS if c.study not in results]:
+        text += f"\n\nNot judged, as their studies were not run: {', '.join(missing)}."
+    data = [
+        {"key": v.claim.key, "sentence": v.claim.sentence, "verdict": v.verdict,
+         "effects": [{**asdict(e), "verdict": e.verdict} for e in v.effects]}
+        for v in verdicts
+    ]  # fmt: skip
+    return Result("claims", "The paper's claims", text, {"claims": data})
+
+
+def accuracies(runs: Sequence[Run], row: str, dataset: str, score: str = "test_accuracy") -> np.ndarray:
+    found = [run[score] for run in runs if run["row"] == row and run["dataset"] == dataset]
+    if not found:
+        raise ValueError(f"no training of {row!r} on {dataset}; run the study without --dataset and --method")
+    return 100 * np.array(found)
+
+
+def effect(part: str, differences: np.ndarray, unit: str = "points") -> Effect:
+    found = mean_of(differences)
+    return Effect(part, found.mean, found.interval, unit)
+
+
+def better(claim: Claim, result: Result) -> list[Effect]:
+    a = claim.arguments
+    return [
+        effect(f"{dataset}, {worse}", accuracies(result.runs, a["better"], dataset) - accuracies(result.runs, worse, dataset))
+        for dataset in a["datasets"] for worse in a["worse"]
+    ]  # fmt: skip
+
+
+def best(claim: Claim, result: Result) -> list[Effect]:
+    """Against the best other method of Table 2, chosen by validation accuracy."""
+    a, effects = claim.arguments, []
+    for sign, datasets in ((1, a["on"]), (-1, a["not_on"])):
+        for dataset in datasets:
+            others = [name for name in METHODS if name != a["method"]]
+            rival = max(others, key=lambda name, d=dataset: accuracies(result.runs, name, d, "val_accuracy").mean())  # type: ignore[misc]
+            gain = accuracies(result.runs, a["method"], dataset) - accuracies(result.runs, rival, dataset)
+            effects.append(effect(f"{dataset}, {'over' if sign > 0 else 'below'} {rival}", sign * gain))
+    return effects
+
+
+def along(
+    runs: Sequence[Run], setting: str, value: float, layers: int | None = None, score: str = "test_accuracy"
+) -> np.ndarray:
+    """The scores of the trainings with one value of a setting, by split."""
+    recipe = PAPER["citeseer"]
+    wanted = {setting: value, "gcn_layers": recipe.gcn_layers if layers is None else layers}
+    found = [
+        run for run in runs
+        if run["recipe"] == "paper" and all(run["changes"].get(k, getattr(recipe, k)) == v for k, v in wanted.items())
+    ]  # fmt: skip
+    if not found:
+        raise ValueError(f"no training with {wanted}; run the study in full")
+    return 100 * np.array([run[score] for run in sorted(found, key=lambda run: run["seed"])])
+
+
+def peak(claim: Claim, result: Result) -> list[Effect]:
+    a, effects = claim.arguments, []
+    for layers in a["lines"]:
+
+        def scores(value: float, score: str = "test_accuracy", layers: int = layers) -> np.ndarray:
+            return along(result.runs, a["vary"], value, layers, score)
+
+        top = max(a["values"][1:-1], key=lambda value: scores(value, "val_accuracy").mean())
+        for end in (a["values"][0], a["values"][-1]):
+            effects.append(effect(f"{layers} layers, {top:g} over {end:g}", scores(top) - scores(end)))
+    return effects
+
+
+def better_setting(claim: Claim, result: Result) -> list[Effect]:
+    a = claim.arguments
+    return [
+        effect(f"{layers} layers, {value:g} over {a['worse']:g}",
+               along(result.runs, a["vary"], value, layers) - along(result.runs, a["vary"], a["worse"], layers))
+        for layers in a["lines"] for value in a["better"]
+    ]  # fmt: skip
+
+
+def wider_gap(claim: Claim, result: Result) -> list[Effect]:
+    a = claim.arguments
+
+    def gap(value: float) -> np.ndarray:
+        train, test = (along(result.runs, a["vary"], value, score=f"{part}_accuracy") for part in ("train", "test"))
+        return np.asarray(train - test)
+
+    return [effect(f"λ = {a['wide']:g} over {a['narrow']:g}", gap(a["wide"]) - gap(a["narrow"]))]
+
+
+def by_percent(claim: Claim, result: Result, loss: str) -> np.ndarray:
+    """[percent, split]"""
+    return np.stack(
+        [accuracies(result.runs, f"{loss} {percent} %", "citeseer") for percent in claim.arguments["values"]]
+    )
+
+
+def rises(claim: Claim, result: Result) -> list[Effect]:
+    share = np.array(claim.arguments["values"]) / 100
+    centred = share - share.mean()
+    return [
+        effect(
+            f"loss {loss}", centred @ by_percent(claim, result, loss) / (centred @ centred), "points from 0 to 100 %"
+        )
+        for loss in ("literal", "official")
+    ]
+
+
+def steadier(claim: Claim, result: Result) -> list[Effect]:
+    """log of the ratio of the standard deviations, first over last, with the interval of the F distribution."""
+    effects = []
+    for loss in ("literal", "official"):
+        found = by_percent(claim, result, loss)
+        k = found.shape[1]
+        if k < 3:
+            effects.append(Effect(f"loss {loss}", 0.0, None, "log ratio of standard deviations"))
+            continue
+        first, last = found[0].std(ddof=1), found[-1].std(ddof=1)
+        width = 0.5 * math.log(stats.f.ppf(0.975, k - 1, k - 1))
+        effects.append(Effect(f"loss {loss}", math.log(first / last), width, "log ratio of standard deviations"))
+    return effects
+
+
+def at_most(claim: Claim, result: Result) -> list[Effect]:
+    limit = claim.arguments["limit"]
+    return [
+        effect(
+            f"protocol {protocol}",
+            limit - np.array(list(data["extra_percent"].values())),
+            "per cent of time below the limit",
+        )
+        for protocol, data in result.data.items()
+    ]
+
+
+def majority(claim: Claim, result: Result) -> list[Effect]:
+    rates = {row["dataset"]: row["ours"][claim.arguments["measure"]] for row in result.data["rows"]}
+    return [
+        Effect(dataset, 100 * rate - 50, None, "points above one half", exact=True) for dataset, rate in rates.items()
+    ]
+
+
+def separable(claim: Claim, result: Result) -> list[Effect]:
+    """Two shares of random starts; the interval of a difference of proportions."""
+    effects = []
+    for more, less in claim.arguments["pairs"]:
+        (a, n), (b, m) = (separability(result.data, case) for case in (more, less))
+        width = 1.96 * math.sqrt(a * (1 - a) / n + b * (1 - b) / m)
+        part = f"{more.method} {more.network} {more.layers} over {less.method} {less.network} {less.layers}"
+        effects.append(Effect(part, 100 * (a - b), 100 * width, "points of separable starts"))
+    return effects
+
+
+def separability(data: Mapping[str, Any], case: Any) -> tuple[float, int]:
+    """The share of untrained starts that are linearly separable, and their number."""
+    raise NotImplementedError
+
+
+KINDS: dict[str, Callable[[Claim, Result], list[Effect]]] = {
+    "better": better, "best": best, "peak": peak, "better_setting": better_setting, "wider_gap": wider_gap, "rises": rises,
+    "steadier": steadier, "at_most": at_most, "majority": majority, "separable": separable,
+}  # fmt: skip

@@ -1,0 +1,204 @@
+"""The paper's tables: which trainings they are made of, what is computed once, and what the statistics say."""
+
+import ast
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gcn_lpa.paper import study as study_module
+from gcn_lpa.paper import tables, verdicts
+from gcn_lpa.paper.claims import CLAIMS, TABLE2
+from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, code_hash, markdown_table, summary, task_of
+from gcn_lpa.recipes import OFFICIAL, PAPER
+
+
+def run_of(row, seed, test, dataset="cora", train=1.0, val=0.8, **changes):
+    return {
+        "row": row, "dataset": dataset, "recipe": "paper", "changes": changes, "seed": seed, "split_hash": f"s{seed}",
+        "test_accuracy": test, "train_accuracy": train, "val_accuracy": val,
+    }  # fmt: skip
+
+
+def test_table2_has_the_papers_eight_methods_with_the_papers_settings():
+    for dataset in DATASETS:
+        cells = {cell.row: cell for cell in tables.table2_cells(dataset)}
+        assert set(TABLE2[dataset]) <= set(cells)
+        assert cells["gcn-lpa"].settings() == PAPER[dataset].replace(method="gcn-lpa")
+        assert cells["official"].settings().replace(origin="") == OFFICIAL[dataset].replace(origin="")
+        assert cells["gcn-same"].settings().edges == "fixed"
+        assert cells["λ = 0"].settings() == PAPER[dataset].replace(lpa_weight=0.0)
+
+
+def test_tables_that_share_a_cell_share_its_trainings():
+    one = Cell("cora", "free + λ", "gcn-lpa")
+    two = Cell("cora", "gcn-lpa", "gcn-lpa")
+    assert task_of(one, "uniform", 3) == task_of(two, "uniform", 3)
+    assert task_of(one, "uniform", 3) != task_of(one, "uniform", 4)
+    assert task_of(one, "authors", 3)["split_seed"] is None
+
+
+def test_the_full_study_has_as_many_splits_as_promised(tmp_path):
+    full = Study(tmp_path, device="cpu")
+    assert [full.num_splits(name) for name in DATASETS] == [20, 20, 10, 10, 10]
+    assert [full.num_splits(name, most=10) for name in DATASETS] == [10] * 5
+    assert full.num_splits("cora", most=5) == 5
+    assert Study(tmp_path, device="cpu", quick=True).num_splits("cora") == 1
+    assert Study(tmp_path, device="cpu", splits=3, quick=True).num_splits("cora", most=2) == 3
+    assert Study(tmp_path, device="cpu", split="authors").num_splits("cora") == 10
+
+
+def test_quick_says_what_it_reduces(tmp_path):
+    quick = Study(tmp_path, device="cpu", quick=True)
+    assert quick.shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {"epochs": 20}
+    assert quick.shortened(Cell("cora", "gcn", "gcn"), None).changes == {}
+    assert quick.shortened(Cell("coauthor-cs", "lpa", "lpa"), None).changes == {}
+    assert quick.reductions() == ["one split", "20 epochs on coauthor-cs"]
+    assert Study(tmp_path, device="cpu").shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {}
+
+
+def test_rows_are_chosen_by_name_and_else_by_method(tmp_path):
+    cells = tables.table2_cells("cora") + tables.table2_cells("citeseer")
+    few = Study(tmp_path, device="cpu", datasets=("cora",), methods=("gcn-lpa",))
+    assert [cell.row for cell in few.chosen(cells)] == ["gcn-lpa"]
+    with pytest.raises(ValueError, match="unknown row 'gnc'; there are .*gcn-lpa"):
+        Study(tmp_path, device="cpu", methods=("gnc",)).chosen(cells)
+    with pytest.raises(ValueError, match="unknown data set 'core'; the paper has cora"):
+        Study(tmp_path, device="cpu", datasets=("core",))
+    with pytest.raises(ValueError, match="unknown split 'random'"):
+        Study(tmp_path, device="cpu", split="random")
+
+
+def test_a_summary_is_paired_by_split():
+    cell = Cell("cora", "a", "gcn")
+    runs = [run_of("a", k, 0.8 + 0.01 * k) for k in range(3)] + [run_of("b", k, 0.79 + 0.01 * k) for k in range(3)]
+    found = summary(cell, runs, "b")
+    assert found.accuracy.mean == pytest.approx(0.81)
+    assert found.accuracy.interval == pytest.approx(4.302653 * 0.01 / math.sqrt(3))  # t of two degrees of freedom
+    assert found.difference.mean == pytest.approx(0.01)
+    assert found.difference.interval == pytest.approx(0, abs=1e-12)
+    assert found.difference.p_value == pytest.approx(0.25)  # 2 / 2³
+    assert summary(cell, runs, "a").difference is None
+
+
+def test_a_summary_refuses_other_splits():
+    runs = [run_of("a", 0, 0.8), run_of("b", 1, 0.8)]
+    with pytest.raises(AssertionError, match="same splits"):
+        summary(Cell("cora", "a", "gcn"), runs, "b")
+
+
+def test_the_code_hash_sees_code_and_not_comments(monkeypatch, tmp_path):
+    package = tmp_path / "gcn_lpa" / "paper"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(study_module, "__file__", str(package / "study.py"))
+    monkeypatch.setattr(study_module, "ENGINE", ("model",))
+    source = tmp_path / "gcn_lpa" / "model.py"
+    hashes = []
+    for text in ('"""A."""\nx = 1\n', '"""B."""\nx = (1)  # one\n', '"""B."""\nx = 2\n'):
+        ast.parse(text)
+        source.write_text(text)
+        hashes.append(code_hash.__wrapped__())
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_result_is_written_as_text_and_json(tmp_path):
+    runs = [{**run_of("a", 0, 0.8), "seconds": 3.6, "device": "cpu", "versions": "torch 2", "code": "abc"}]
+    result = Result("t", "A table", markdown_table(["", "x"], [["a", "1"]]), {"rows": [1]}, runs)
+    result.write(tmp_path, ["one split"])
+    text = (tmp_path / "t.md").read_text()
+    assert text.startswith("# A table\n\nReduced for a quick run: one split.\n\n|  | x |\n|---|---:|\n| a | 1 |\n")
+    assert "1 trainings, 0.00 hours one after the other, on cpu; torch 2; code abc." in text
+    assert json.loads((tmp_path / "t.json").read_text())["runs"] == runs
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([2, 2.1, 1.9], "holds"), ([-2, -2.1, -1.9], "contradicted"), ([2, -2, 1], "inside the noise")],
+)
+def test_an_effect_beyond_its_interval_decides(values, expected):
+    assert verdicts.effect("x", np.array(values, dtype=float)).verdict == expected
+
+
+def test_one_split_decides_nothing():
+    assert verdicts.effect("x", np.array([5.0])).verdict == "inside the noise"
+
+
+def test_a_claim_of_several_parts_holds_where_all_hold():
+    up, down, noise = (verdicts.Effect("x", value, 1.0) for value in (2, -2, 0.5))
+    claim = CLAIMS[0]
+    assert verdicts.Verdict(claim, (up, up)).verdict == "holds"
+    assert verdicts.Verdict(claim, (up, noise)).verdict == "inside the noise"
+    assert verdicts.Verdict(claim, (up, noise, down)).verdict == "contradicted"
+    assert verdicts.Verdict(claim, (up, noise, down)).counts == "1 holds, 1 inside the noise, 1 contradicted"
+
+
+def claim_of(kind):
+    return next(claim for claim in CLAIMS if claim.kind == kind)
+
+
+def test_the_slope_of_accuracy_along_the_share_of_labels():
+    claim = claim_of("rises")
+    runs = [
+        run_of(f"{loss} {percent} %", seed, 0.7 + 0.01 * seed + slope * percent / 1e4, "citeseer")
+        for loss, slope in (("literal", 3), ("official", -1))
+        for percent in claim.arguments["values"]
+        for seed in range(4)
+    ]
+    found = verdicts.rises(claim, Result("table3", "", "", {}, runs))
+    assert [effect.value for effect in found] == pytest.approx([3, -1])
+    assert [effect.verdict for effect in found] == ["holds", "contradicted"]
+
+
+def test_the_spread_is_compared_by_the_f_distribution():
+    claim = claim_of("steadier")
+    wide, narrow = np.array([-2, -1, 0, 1, 2.0]) / 100, np.array([-1, -0.5, 0, 0.5, 1.0]) / 100
+    runs = [
+        run_of(f"{loss} {percent} %", seed, 0.7 + (wide if percent == 0 else narrow)[seed], "citeseer")
+        for loss in ("literal", "official")
+        for percent in claim.arguments["values"]
+        for seed in range(5)
+    ]
+    found = verdicts.steadier(claim, Result("table3", "", "", {}, runs))[0]
+    assert found.value == pytest.approx(math.log(2))
+    assert found.interval == pytest.approx(0.5 * math.log(9.604530))  # F of (4, 4), 97.5 %
+    assert found.verdict == "inside the noise"
+
+
+def test_the_best_inner_value_is_chosen_on_validation():
+    claim = claim_of("peak")
+    runs = []
+    for layers in claim.arguments["lines"]:
+        for value in claim.arguments["values"]:
+            changes = {} if layers == 2 else {"gcn_layers": layers}
+            changes |= {} if value == 5 else {"lpa_iterations": value}
+            for seed in range(3):
+                test = 0.9 if value == 4 else 0.8 - 0.02 * (value in (1, 9)) - 0.001 * seed * value
+                runs.append(run_of("x", seed, test, "citeseer", val=0.8 if value == 3 else 0.7, **changes))
+    found = verdicts.peak(claim, Result("figure3", "", "", {}, runs))
+    assert found[0].part == "1 layers, 3 over 1"
+    assert found[0].value == pytest.approx(2 - 0.1 * 2)
+    assert len(found) == 2 * len(claim.arguments["lines"])
+
+
+def test_time_below_the_papers_limit():
+    claim = claim_of("at_most")
+    data = {"paper": {"extra_percent": {"1000": 40.0, "10000": 42.0, "100000": 41.0}}}
+    found = verdicts.at_most(claim, Result("figure5", "", "", data))
+    assert found[0].value == pytest.approx(9.2 - 41)
+    assert found[0].verdict == "contradicted"
+
+
+@pytest.mark.long
+def test_a_cell_is_trained_once_and_then_read(datasets, tmp_path, monkeypatch):
+    wanted = {"device": "cpu", "workers": 1, "splits": 2, "root": str(datasets), "datasets": ("cora",)}
+    first = tables.table2(Study(tmp_path, methods=("lpa",), **wanted))
+    monkeypatch.setattr(study_module, "train_once", lambda task, **where: pytest.fail("trained twice"))
+    again = tables.table2(Study(tmp_path, methods=("lpa",), **wanted))
+    assert again.text == first.text
+    assert again.runs == first.runs
+    fields = "dataset method recipe_hash split_seed split_hash seed best_epoch val_accuracy test_accuracy seconds device versions"
+    assert set(fields.split()) <= set(first.runs[0])
+    rows = {row["row"]: row for row in first.data["rows"]}
+    assert 0.8 < rows["lpa"]["accuracy"] < 0.9
+    assert rows["lpa"]["paper"] == pytest.approx(0.853)
