@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.sparse import Pattern as Pattern
     from gcn_lpa.sparse import SparseMatrix as SparseMatrix
     from gcn_lpa.sparse import use_backend as use_backend
+    from gcn_lpa.theory import Check as Check
+    from gcn_lpa.theory import check_theorems as check_theorems
     from gcn_lpa.train import Run as Run
     from gcn_lpa.train import Scores as Scores
     from gcn_lpa.train import evaluate as evaluate
@@ -51,6 +53,8 @@ _MODULE = {
     "table1": "data",
     "GraphInfo": "graph",
     "describe": "graph",
+    "Check": "theory",
+    "check_theorems": "theory",
     "LabelInfluence": "influence",
     "feature_influence": "influence",
     "label_influence": "influence",

@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from gcn_lpa.comparison import Row
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
+    from gcn_lpa.model import GCNLPA
     from gcn_lpa.runs import Results, TrainedRun, Watch
+    from gcn_lpa.theory import Check
     from gcn_lpa.train import Epoch, Scores
 
 P = ParamSpec("P")
@@ -477,6 +480,63 @@ def _say_progress(progress: Any) -> None:
 
 
 @command
+def theorems(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME_OR_FOLDER", help="A data set, a folder with nodes.csv and edges.csv, or a run folder."
+        ),
+    ] = "karate",
+    check: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as theorem-4; may be repeated.")
+    ] = None,
+    train: Annotated[
+        bool, typer.Option(help="Train a model first, for what is said of learned edges; a run folder brings its own.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of the labels, nodes and weights that are drawn.")] = 0,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the paper's lemmas and theorems on a graph and on the graphs where they fail: both sides, and what holds."""
+    from gcn_lpa.theory import check_theorems
+
+    graph, model = subject_of(name, root, option, train=train and needs_model(check), seed=seed)
+    checks = check_theorems(graph, check, model, seed)
+    if as_json:
+        return print_json({"graph": graph.name, "seed": seed, "checks": [one.to_dict() for one in checks]})
+    print("\n".join(_check_lines(checks)))
+
+
+def needs_model(names: list[str] | None) -> bool:
+    return names is None or bool({"lemma-1", "theorem-1", "theorem-4"} & {*names})
+
+
+def subject_of(
+    name: str, root: Path | None, options: list[str] | None, *, train: bool, seed: int
+) -> tuple[Graph, GCNLPA | None]:
+    """The graph, and the GCN-LPA of a run folder or one trained here by the paper's recipe, or else the default one."""
+    from gcn_lpa.graph import split
+    from gcn_lpa.model import GCNLPA
+    from gcn_lpa.recipes import PAPER, recipe_for
+    from gcn_lpa.runs import load_run
+    from gcn_lpa.train import learn, num_epochs
+
+    if (Path(name) / "recipe.json").is_file():
+        trained = load_run(name)
+        return trained.graph, trained.model if isinstance(trained.model, GCNLPA) else None
+    graph = load_graph(name, root, options)
+    if not train:
+        return graph, None
+    settings = "paper" if graph.name in PAPER else "default"
+    recipe, parts = recipe_for(settings, graph.name, has_features=graph.x_kind == "given"), split(graph, seed=seed)
+    with progress() as watch:
+        on_epoch = watch("training", num_epochs(recipe))
+        model, _ = learn(GCNLPA, graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
+    return graph, model
+
+
+@command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
     from gcn_lpa import comparison
@@ -607,6 +667,22 @@ def _comparison_line(row: Row) -> tuple[str, ...]:
     told = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
     megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
     return row.method, str(row.accuracy), str(row.macro_f1), *told, f"{row.seconds:.1f}", megabytes
+
+
+def _check_lines(checks: Iterable[Check]) -> Iterator[str]:
+    """Each statement with its two sides and whether it holds, and below it what was measured."""
+    held, total = 0, 0
+    for check in checks:
+        sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
+        yield f"{check.name} [{check.on}]: {'holds' if check.holds else 'DOES NOT HOLD'}"
+        yield f"    {sides}    gap {check.gap:.3g}"
+        yield from textwrap.wrap(check.assumptions, 110, initial_indent="    ", subsequent_indent="    ")
+        held, total = held + check.holds, total + 1
+    yield f"\n{held} of {total} hold as measured. For = the gap is |left - right|, for ≤ it is left - right; in both the largest."
+
+
+def _side(value: float | tuple[float, ...]) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else f"({', '.join(f'{part:.4g}' for part in value)})"
 
 
 def _run_lines(trained: TrainedRun) -> list[str]:
