@@ -17,6 +17,13 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.data import read_csv as read_csv
     from gcn_lpa.data import table1 as table1
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
+    from gcn_lpa.explanation import Explainer as Explainer
+    from gcn_lpa.explanation import Explanation as Explanation
+    from gcn_lpa.explanation import WhatIf as WhatIf
+    from gcn_lpa.explanation import draw_explanation as draw_explanation
+    from gcn_lpa.explanation import explain as explain
+    from gcn_lpa.explanation import explain_all as explain_all
+    from gcn_lpa.explanation import what_if as what_if
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.graph import GraphInfo as GraphInfo
     from gcn_lpa.graph import Split as Split
@@ -77,6 +84,13 @@ _MODULE = {
     "learn": "train",
     "predict_proba": "train",
     "GCNLPAClassifier": "estimator",
+    "Explainer": "explanation",
+    "Explanation": "explanation",
+    "WhatIf": "explanation",
+    "draw_explanation": "explanation",
+    "explain": "explanation",
+    "explain_all": "explanation",
+    "what_if": "explanation",
     "load_run": "runs",
     "resume_run": "runs",
     "train_run": "runs",

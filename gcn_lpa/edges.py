@@ -7,6 +7,7 @@ the same kind of thing. No form builds an [E, d] array. Every form but `Free` ca
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +67,14 @@ class Free(nn.Module):
         if (self.shared.device, self.shared.dtype) != (self.weight.device, self.weight.dtype):
             self.shared = self.shared.to(self.weight.device).to(self.weight.dtype)
         return self.shared @ self.weight
+
+    def restricted(self, graph: Graph, part: Pattern, kept: Tensor) -> Free:
+        """The same weights for a pattern that has only the entries `kept` of this form's graph, a mask [E]."""
+        weights = self(graph).detach()
+        form = copy.copy(self)
+        form._parameters = {"weight": nn.Parameter(weights[kept.to(weights.device)])}
+        form.shared, form.fingerprint = None, part.fingerprint
+        return form
 
 
 def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:

@@ -1,0 +1,855 @@
+"""Why a node got its label: the training labels that voted for it, along which edges, and what would change it.
+
+Lemma 2 of the paper makes label propagation a vote: a walk leaves the node along `transition` = D*⁻¹A*, ends at the first labelled
+node it meets within k hops, and counts for the label there. The share of walks that end at a labelled node is its vote, and the
+votes for a class add up to LPA's score of that class, exactly (Theorem 3). The GCN walks the same edges but decides by features, so
+an explanation says what both say, whether they agree, and whose features the GCN looks at (Lemma 1).
+
+Only the labels that a model was trained on are read. The same model and graph give the same bytes: nothing is drawn at random,
+and what is equal to 12 digits is in the order of the nodes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from scipy.sparse import csgraph
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcn_lpa.baselines import (
+    APPNP,
+    AdaptiveLPA,
+    FeaturesOnly,
+    LabelInput,
+    LabelPropagation,
+    labels_of,
+    one_hot,
+    personalized,
+)
+from gcn_lpa.edges import Free
+from gcn_lpa.graph import Graph
+from gcn_lpa.influence import feature_influence, label_influence
+from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.sparse import SparseMatrix
+
+if TYPE_CHECKING:
+    from gcn_lpa.runs import TrainedRun
+
+EQUAL = 12  # decimals up to which two shares are the same
+MOVED = 1e-6  # of a probability or score: less is rounding
+BLOCK = 1 << 23  # numbers in a dense block of votes, 64 MB
+VOTERS = 3  # of each node in the table of all
+
+
+@dataclass(frozen=True)
+class Path:
+    """A walk from the explained node to a voter; the label travels it the other way."""
+
+    nodes: tuple[Hashable, ...]
+    weights: tuple[float, ...]  # a*_ij of each step
+    probability: float  # their product
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What one labelled node's label counts: I_l(v_a, v_b; k), Definition 2."""
+
+    node: Hashable
+    label: str
+    share: float
+    by_length: tuple[float, ...]  # of walks of 1, 2, … k steps; they sum to `share`
+    path: Path  # the most probable of those walks
+
+
+@dataclass(frozen=True)
+class Others:
+    """The voters that are not listed one by one."""
+
+    num_voters: int
+    scores: dict[str, float]  # what they count together, by class
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How much of a node's features arrives at the explained node, Lemma 1."""
+
+    node: Hashable
+    share: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the model says of a node, what label propagation says, and who voted. `print` it, or take `to_dict`.
+
+    For every class, the shares of `votes` and what `others` count sum to `scores`. The scores sum to 1 less the share of walks
+    that met no label within `hops`.
+    """
+
+    node: Hashable
+    status: str  # "labeled", "reached" or "unreachable" by a label, as in `predictions`
+    given_label: str | None  # where it is labelled
+    distance: int | None  # hops to the nearest label
+    method: str
+    label: str
+    probability: float
+    probabilities: dict[str, float]  # the model's, of every class
+    lpa_label: str | None  # None: no label within `hops`
+    scores: dict[str, float]  # LPA's Y^(k) before the last reset, of every class
+    agree: bool | None
+    hops: int
+    votes: tuple[Vote, ...]  # the strongest first
+    others: Others
+    features: tuple[Influence, ...]  # the strongest first
+    notes: tuple[str, ...]
+
+    @property
+    def unmet(self) -> float:
+        """The share of walks that met no label within `hops`."""
+        return max(0.0, 1.0 - sum(self.scores.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: 10 digits of every number, ids that are neither text nor number as text."""
+        plain: dict[str, Any] = _plain({**dataclasses.asdict(self), "unmet": self.unmet})
+        return plain
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A prediction that is not what it was; the scores are those of the two labels. None: no label is near enough."""
+
+    node: Hashable
+    before: str | None
+    after: str | None
+    score_before: float
+    score_after: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a change did to one set of predictions."""
+
+    changes: tuple[Change, ...]  # the largest move first
+    num_moved: int  # nodes one of whose scores moved by more than MOVED
+    largest_move: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly.
+
+    Nodes that have a label after the change are not listed: theirs is given.
+    """
+
+    asked: tuple[str, ...]
+    method: str
+    hops: int
+    num_nodes: int  # that are predicted
+    model: Effect
+    lpa: Effect
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return plain
+
+    def __str__(self) -> str:
+        return "\n".join(_what_if_lines(self))
+
+
+def explain(
+    model: Any, graph: Graph, node: Hashable, *, known: Tensor, recipe: Recipe, top: int | None = 10,
+    hops: int | None = None,
+) -> Explanation:  # fmt: skip
+    """Why `model` and label propagation label a node as they do. For several nodes keep an `Explainer`.
+
+    Args:
+        graph: raw, as it was loaded.
+        node: its name, or a text that prints like it.
+        known: the nodes whose labels the model was trained on, [n]; of a run `run.split.train`.
+        top: voters and features to list; None: all.
+        hops: how far a label travels; None: as the recipe says.
+    """
+    return Explainer.of(model, graph, known, recipe=recipe, hops=hops).explain(node, top=top)
+
+
+def explain_all(
+    model: Any, graph: Graph, *, known: Tensor, recipe: Recipe, nodes: Tensor | None = None, hops: int | None = None
+) -> Any:
+    """A DataFrame with a row for each of `nodes`, a mask, or for every node without a known label: see `Explainer.table`."""
+    return Explainer.of(model, graph, known, recipe=recipe, hops=hops).table(nodes)
+
+
+def what_if(
+    model: Any, graph: Graph, *, known: Tensor, recipe: Recipe, hops: int | None = None,
+    label: Mapping[Any, str] | None = None, relabel: Mapping[Any, str] | None = None,
+    unlabel: Iterable[Hashable] = (), remove_edges: Iterable[tuple[Hashable, Hashable]] = (),
+) -> WhatIf:  # fmt: skip
+    """Which predictions would change with other labels or fewer edges: see `Explainer.what_if`."""
+    explainer = Explainer.of(model, graph, known, recipe=recipe, hops=hops)
+    return explainer.what_if(label=label, relabel=relabel, unlabel=unlabel, remove_edges=remove_edges)
+
+
+@dataclass(frozen=True, eq=False)
+class Explainer:
+    """A trained model and what all explanations of it share; each part is computed when it is first needed."""
+
+    model: Any
+    graph: Graph  # prepared, with the labels that the model was trained on and no others, on the CPU
+    recipe: Recipe
+    hops: int  # k
+
+    @classmethod
+    def of(cls, model: Any, graph: Graph, known: Tensor, *, recipe: Recipe, hops: int | None = None) -> Explainer:
+        """An explainer of a model that was trained on the labels of `known` in the raw `graph`."""
+        if hops is not None and hops < 1:
+            raise ValueError(f"hops = {hops}; a label travels at least 1")
+        revealed = recipe.prepare(graph.reveal(known)).to("cpu")
+        if int((known.cpu() & ~revealed.labeled).sum()):
+            raise ValueError(
+                f"{int((known.cpu() & ~revealed.labeled).sum())} nodes of `known` have no label in the graph"
+            )
+        is_lpa = isinstance(model, LabelPropagation | AdaptiveLPA)
+        own = recipe.propagation_steps if is_lpa else max(1, recipe.lpa_iterations)
+        return cls(model, revealed, recipe, own if hops is None else hops)
+
+    @classmethod
+    def of_run(cls, trained: TrainedRun, *, hops: int | None = None) -> Explainer:
+        """An explainer of what `train_run` or `load_run` gave: of the labels that trained it, not those that chose the epoch."""
+        return cls.of(trained.model, trained.graph, trained.split.train, recipe=trained.plan.recipe, hops=hops)
+
+    @cached_property
+    def transition(self) -> SparseMatrix:
+        """D*⁻¹A* in float64, of the learned edges where the model has some and of the given ones where it has not."""
+        with torch.no_grad():
+            if isinstance(self.model, GCNLPA):
+                scores = self.model.edge_scores(self._placed)
+            elif isinstance(self.model, AdaptiveLPA):
+                scores = self.model.scores(self._placed)
+            else:
+                return self.graph.adjacency.to(torch.float64).row_normalized()
+        return self.graph.adjacency.with_values(scores.values.detach().cpu().double()).row_softmax()
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """The model's, [n, c]."""
+        with torch.no_grad():
+            return F.softmax(self.model(self._placed).double(), dim=1).cpu()
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """LPA's: Y^(k) before the last reset of Eq. (2), [n, c]."""
+        return propagate_labels(self.transition, one_hot(self.graph.y, self.graph).double(), self.hops)
+
+    @cached_property
+    def distance(self) -> np.ndarray:
+        """Hops from each node to the nearest label, infinite where none can reach it, [n]."""
+        sends = self.graph.adjacency.to_scipy().T  # from a node to those that receive its messages
+        known = np.flatnonzero(self.graph.labeled.numpy())
+        if not len(known):
+            return np.full(self.graph.num_nodes, np.inf)
+        hops: np.ndarray = csgraph.dijkstra(sends, indices=known, unweighted=True, min_only=True)
+        return hops
+
+    @cached_property
+    def _placed(self) -> Graph:
+        """The graph on the device of the model."""
+        tensors = [*self.model.state_dict().values()]
+        return self.graph.to(tensors[0].device) if tensors and tensors[0].is_cuda else self.graph
+
+    def explain(self, node: Hashable, *, top: int | None = 10) -> Explanation:
+        """Why a node has its label; `top` as in the function `explain`."""
+        if top is not None and top < 1:
+            raise ValueError(f"top = {top}; at least 1 voter is listed")
+        graph, at = self.graph, self.graph.index_of(node)
+        label, lpa = _winner(self.probabilities[at]), _winner(self.scores[at])
+        names = [*graph.class_names, None]
+        votes, others = self._votes(at, top)
+        features, feature_notes = self._features(at, top)
+        near = self.distance[at]
+        return Explanation(
+            node=graph.node_names[at],
+            status="labeled" if near == 0 else "reached" if np.isfinite(near) else "unreachable",
+            given_label=names[int(graph.y[at])],
+            distance=int(near) if np.isfinite(near) else None,
+            method=self.recipe.method,
+            label=graph.class_names[label],
+            probability=float(self.probabilities[at, label]),
+            probabilities=dict(zip(graph.class_names, self.probabilities[at].tolist(), strict=True)),
+            lpa_label=names[lpa],
+            scores=dict(zip(graph.class_names, self.scores[at].tolist(), strict=True)),
+            agree=None if lpa < 0 else lpa == label,
+            hops=self.hops,
+            votes=votes,
+            others=others,
+            features=features,
+            notes=(*self._notes(at), *feature_notes),
+        )
+
+    def table(self, nodes: Tensor | None = None) -> Any:
+        """A DataFrame with a row for each of `nodes`, a mask [n]; None: every node without a known label.
+
+        id, label, probability (the model's); lpa_label, agree, lpa_score (LPA's score of the model's label); voter_1, share_1 and
+        so on, the strongest three; hops (to the nearest label) and status. Empty where no label is near enough.
+        """
+        import pandas
+
+        graph, names, ids = self.graph, [*self.graph.class_names, None], self.graph.node_names
+        rows = (~graph.labeled if nodes is None else nodes.cpu()).nonzero().squeeze(1)
+        labels, lpa = _winners(self.probabilities[rows]), _winners(self.scores[rows])
+        voters, shares = self._strongest_voters(rows)
+        near = self.distance[rows.numpy()]
+        columns: dict[str, list[Any]] = {
+            "id": [ids[at] for at in rows.tolist()],
+            "label": [names[k] for k in labels.tolist()],
+            "probability": [_rounded(p, 6) for p in self.probabilities[rows, labels].tolist()],
+            "lpa_label": [names[k] for k in lpa.tolist()],
+            "agree": [None if k < 0 else k == said for k, said in zip(lpa.tolist(), labels.tolist(), strict=True)],
+            "lpa_score": [_rounded(s, 6) for s in self.scores[rows, labels].tolist()],
+        }
+        for rank in range(VOTERS):
+            columns[f"voter_{rank + 1}"] = [ids[b] if b >= 0 else None for b in voters[:, rank].tolist()]
+            columns[f"share_{rank + 1}"] = [_rounded(s, 6) if s > 0 else None for s in shares[:, rank].tolist()]
+        columns["hops"] = [int(hops) if np.isfinite(hops) else None for hops in near.tolist()]
+        columns["status"] = np.select([near == 0, np.isfinite(near)], ["labeled", "reached"], "unreachable").tolist()
+        return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
+
+    def votes_by_voter(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(voters [b], their votes at the nodes `rows` [r, b]), all voters, some at a time.
+
+        It is LPA with a class for every voter. Labelled nodes are reset at each iteration, so only the unlabelled ones need their
+        iterations: V^(j+1) = A_UL + A_UU V^(j), and the last for `rows`.
+        """
+        matrix, labeled = self.transition.to_scipy(), self.graph.labeled.numpy()
+        free = np.flatnonzero(~labeled)
+        here = matrix[rows.numpy()]
+        inner, last = (SparseMatrix.from_scipy(part[:, free], torch.float64) for part in (matrix[free], here))
+        enter, arrive = matrix[free].tocsc(), here.tocsc()
+        for voters in torch.from_numpy(np.flatnonzero(labeled)).split(max(1, BLOCK // max(1, len(matrix.indptr)))):
+            entering = torch.from_numpy(enter[:, voters.numpy()].toarray())
+            votes = torch.zeros_like(entering)
+            for j in range(self.hops - 1):
+                votes = entering + inner @ votes if j else entering
+            votes = torch.from_numpy(arrive[:, voters.numpy()].toarray()) + (last @ votes if self.hops > 1 else 0)
+            yield voters, votes
+
+    def what_if(
+        self, *, label: Mapping[Any, str] | None = None, relabel: Mapping[Any, str] | None = None,
+        unlabel: Iterable[Hashable] = (), remove_edges: Iterable[tuple[Hashable, Hashable]] = (),
+    ) -> WhatIf:  # fmt: skip
+        """Which predictions would change if nodes had another label, or none, and edges were not there.
+
+        Label propagation is computed again, exactly. The model is applied again with the weights it has: W and the scores of the
+        edges that stay are not trained again. So labels move only models that read labels when they predict.
+
+        Args:
+            label: a class for nodes that have no known label.
+            relabel: another class for nodes that have one.
+            unlabel: nodes whose known label is taken away.
+            remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
+        """
+        y, asked = self._other_labels(dict(label or {}), dict(relabel or {}), list(unlabel))
+        kept, removed = self._other_edges(list(remove_edges))
+        if not asked and not removed:
+            raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
+        other = self._with(y, kept if removed else None)
+        moves = (y != self.graph.y).any() and hasattr(self.model, "known")
+        notes = [f"nothing was trained again: {self.recipe.method} has the weights of the run"]
+        if asked and not moves:
+            notes.append(
+                f"labels reach {self.recipe.method} only when it is trained: train it again to see what they do to it"
+            )
+        if removed:
+            notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
+        predicted = (y < 0).nonzero().squeeze(1)
+        return WhatIf(
+            asked=(*asked, *removed),
+            method=self.recipe.method,
+            hops=self.hops,
+            num_nodes=len(predicted),
+            model=self._effect(predicted, self.probabilities, other.probabilities),
+            lpa=self._effect(predicted, self._after_reset, other.scores),
+            notes=tuple(notes),
+        )
+
+    def _votes(self, at: int, top: int | None) -> tuple[tuple[Vote, ...], Others]:
+        graph, names = self.graph, self.graph.class_names
+        influence = label_influence(self.transition, graph.labeled, torch.tensor([at]), self.hops)
+        by_length = influence.by_length[:, 0].numpy()  # [k, n]
+        total = by_length.sum(axis=0)
+        order = _ranked(total)
+        listed, rest = order[:top], order[len(order) if top is None else top :]
+        paths = strongest_paths(self.transition, graph.labeled, at, self.hops, listed.tolist())
+        votes = tuple(
+            Vote(
+                node=graph.node_names[b],
+                label=names[int(graph.y[b])],
+                share=float(total[b]),
+                by_length=tuple(by_length[:, b].tolist()),
+                path=Path(tuple(graph.node_names[v] for v in nodes), weights, float(np.prod(weights))),
+            )
+            for b, (nodes, weights) in zip(listed.tolist(), paths, strict=True)
+        )
+        labels = graph.y.numpy()[rest]
+        left = {name: float(total[rest][labels == k].sum()) for k, name in enumerate(names) if (labels == k).any()}
+        return votes, Others(len(rest), left)
+
+    def _features(self, at: int, top: int | None) -> tuple[tuple[Influence, ...], list[str]]:
+        """Where the features come from that the model reads for a node, and what is to be said of it."""
+        model, method, nodes = self.model, self.recipe.method, torch.tensor([at])
+        layers, notes = self.recipe.gcn_layers, []
+        if isinstance(model, FeaturesOnly):
+            return (Influence(self.graph.node_names[at], 1.0),), []
+        if isinstance(model, LabelPropagation | AdaptiveLPA):
+            return (), [f"{method} is label propagation: the votes are its prediction, and features travel nowhere"]
+        network = model.layers if isinstance(model, LabelInput) else model
+        if isinstance(network, GCNLPA):
+            with torch.no_grad():
+                smoothing = network.smoothing(self._placed, network.transition(self._placed)).to("cpu")
+            shares = feature_influence(smoothing.to(torch.float64), nodes, layers)[0]
+            if self.recipe.residual:
+                notes.append("features: what each layer adds of the node's own (residual) is not counted")
+        elif isinstance(model, APPNP):
+            smoothing = self.graph.adjacency.to(torch.float64).symmetric_normalized()
+            start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
+            shares = personalized(smoothing.T, start, self.recipe).squeeze(1)
+        elif hasattr(model, "known"):  # Correct & Smooth: what travels are errors and predictions
+            return (), [f"{method}: no feature influence, since its predictions travel and not its features"]
+        else:
+            shares = feature_influence(self.transition, nodes, layers)[0]
+            notes.append(
+                f"features: {layers} steps along the given edges; what {method} itself makes of an edge is not in it"
+            )
+        found = (shares / shares.sum()).numpy()
+        return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in _ranked(found)[:top].tolist()), notes
+
+    def _notes(self, at: int) -> list[str]:
+        graph, notes, method = self.graph, [], self.recipe.method
+        if isinstance(self.model, FeaturesOnly):
+            notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")
+        elif self.recipe.edges == "fixed" or not isinstance(self.model, GCNLPA | AdaptiveLPA):
+            notes.append(f"{method} learns no edge weights: votes travel along the given ones, D⁻¹A")
+        if graph.y[at] >= 0:
+            notes.append(
+                "the node is labelled itself; LPA's score is read before that label is put back, and its own vote counts"
+            )
+        elif self.hops < self.distance[at] < np.inf:
+            near = int(self.distance[at])
+            notes.append(f"no label within {_hops(self.hops)}: the nearest is {_hops(near)} away, ask with hops {near}")
+        elif not np.isfinite(self.distance[at]):
+            notes.append("no label can reach this node: what is said of it comes from its features alone")
+        return notes
+
+    def _strongest_voters(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """The strongest voters at each of `rows` and their shares, [r, 3]; voter -1 where there are fewer."""
+        best = np.full((len(rows), VOTERS), -1), np.zeros((len(rows), VOTERS))
+        for voters, votes in self.votes_by_voter(rows):
+            block, each = votes.numpy().round(EQUAL), np.arange(len(rows))
+            found, shares = [best[0]], [best[1]]
+            for _ in range(min(VOTERS, len(voters))):
+                first = block.argmax(axis=1)  # of equals the first, as voters ascend
+                share = block[each, first]
+                found.append(np.where(share > 0, voters.numpy()[first], -1)[:, None])
+                shares.append(share[:, None])
+                block[each, first] = 0
+            nodes, values = np.hstack(found), np.hstack(shares)
+            order = np.argsort(-values, axis=1, kind="stable")[:, :VOTERS]  # earlier blocks have the smaller nodes
+            best = np.take_along_axis(nodes, order, axis=1), np.take_along_axis(values, order, axis=1)
+        return best
+
+    @property
+    def _after_reset(self) -> Tensor:
+        """LPA's predictions: a labelled node has its own label, Eq. (2), [n, c]."""
+        return torch.where(self.graph.labeled.unsqueeze(1), one_hot(self.graph.y, self.graph).double(), self.scores)
+
+    def _effect(self, nodes: Tensor, before: Tensor, after: Tensor) -> Effect:
+        names = [*self.graph.class_names, None]
+        before, after = before[nodes], after[nodes]
+        moves = (after - before).abs().amax(dim=1).numpy()
+        was, now = _winners(before), _winners(after)
+        changed = np.flatnonzero((was != now) & (moves > MOVED))
+        changes = tuple(
+            Change(
+                node=self.graph.node_names[int(nodes[i])],
+                before=names[was[i]],
+                after=names[now[i]],
+                score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
+                score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
+            )
+            for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
+        )
+        return Effect(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
+
+    def _other_labels(
+        self, label: dict[Hashable, str], relabel: dict[Hashable, str], unlabel: list[Hashable]
+    ) -> tuple[Tensor, list[str]]:
+        """The known labels with the changes asked for, [n], and the changes in words."""
+        graph, y, asked, seen = self.graph, self.graph.y.clone(), [], set()
+        for node, name, has_label in [
+            *((node, name, False) for node, name in label.items()),
+            *((node, name, True) for node, name in relabel.items()),
+            *((node, None, True) for node in unlabel),
+        ]:
+            at = graph.index_of(node)
+            shown = graph.node_names[at]
+            if at in seen:
+                raise ValueError(f"node {shown!r} is named twice; one change of its label at a time")
+            seen.add(at)
+            if has_label and y[at] < 0:
+                raise ValueError(f"node {shown!r} has no label that the run was trained on; label it instead")
+            if not has_label and y[at] >= 0:
+                old = graph.class_names[int(y[at])]
+                raise ValueError(f"node {shown!r} was trained on as {old!r}; relabel it instead")
+            y[at] = -1 if name is None else self._class(name)
+            told = {False: "label", True: "relabel"}[has_label]
+            asked.append(f"unlabel {shown}" if name is None else f"{told} {shown} as {name}")
+        return y, asked
+
+    def _class(self, name: str) -> int:
+        names = self.graph.class_names
+        if name in names:
+            return names.index(name)
+        close = difflib.get_close_matches(str(name), names, n=3)
+        hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(names[:12])}"
+        raise ValueError(f"there is no class {name!r}; {hint}")
+
+    def _other_edges(self, pairs: list[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:
+        """Which entries of the adjacency stay, [E], and what goes in words."""
+        graph, asked = self.graph, []
+        row, col = graph.row.long(), graph.col.long()
+        goes = torch.zeros(len(row), dtype=torch.bool)
+        for source, target in pairs:
+            a, b = graph.index_of(source), graph.index_of(target)
+            arrow = "→" if graph.directed else "–"
+            shown = f"{graph.node_names[a]} {arrow} {graph.node_names[b]}"
+            if a == b:
+                raise ValueError(f"{shown} is a self-loop, which belongs to the recipe; name an edge between two nodes")
+            entry = (row == b) & (col == a)
+            if not graph.directed:
+                entry |= (row == a) & (col == b)
+            if not entry.any():
+                joined = [
+                    str(graph.node_names[v])
+                    for v in col[row == (b if graph.directed else a)].tolist()
+                    if v not in (a, b)
+                ]
+                end = graph.node_names[b if graph.directed else a]
+                hint = (
+                    f"{end} is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}"
+                    if joined
+                    else f"{end} has no edge"
+                )
+                raise ValueError(f"there is no edge {shown}; {hint}")
+            goes |= entry
+            asked.append(f"remove edge {shown}")
+        return ~goes, asked
+
+    def _with(self, y: Tensor, kept: Tensor | None) -> Explainer:
+        """The same model on other labels and, of the adjacency, only the entries of `kept`."""
+        model, graph = copy.deepcopy(self.model), dataclasses.replace(self.graph, y=y)
+        if kept is not None:
+            part = _part(graph.adjacency, kept)
+            for module in list(model.modules()):
+                if isinstance(getattr(module, "edges", None), Free):
+                    module.edges = module.edges.restricted(self._placed, part.pattern, kept)
+            graph = dataclasses.replace(graph, adjacency=part, _derived={})
+        if hasattr(model, "known"):
+            model.known.copy_(labels_of(graph, (y >= 0).nonzero().squeeze(1)))
+        return dataclasses.replace(self, model=model, graph=graph)
+
+
+def strongest_paths(
+    transition: SparseMatrix, labeled: Tensor, node: int, hops: int, voters: list[int]
+) -> list[tuple[list[int], tuple[float, ...]]]:
+    """The most probable walk of at most `hops` steps from `node` to each voter that meets no labelled node before it, and the
+    weight of each of its steps. Of equals the shortest, then the one that comes through the smaller nodes.
+
+    Found for all voters at once in O(hops · E): the best walk of j steps to v is a best one of j - 1, and one step on.
+    """
+    enter = transition.T.to_scipy()  # row v: the nodes u from which v is entered
+    starts, source, weight = enter.indptr, enter.indices, enter.data
+    is_end, filled = labeled.numpy(), np.diff(starts) > 0
+    at = np.zeros(len(is_end))
+    at[node] = 1
+    best, length = np.zeros(len(is_end)), np.zeros(len(is_end), dtype=np.int64)
+    came_from = []
+    row = np.repeat(np.arange(len(is_end)), np.diff(starts))
+    for step in range(1, hops + 1):
+        reach = at[source] * weight
+        at = np.zeros(len(is_end))
+        at[filled] = np.maximum.reduceat(reach, starts[:-1][filled]) if len(reach) else 0
+        hit = np.flatnonzero((reach == at[row]) & (reach > 0))[::-1]
+        back = np.full(len(is_end), -1)
+        back[row[hit]] = source[hit]  # the first of equals is written last
+        came_from.append(back)
+        better = is_end & (at > best * (1 + 10.0**-EQUAL))
+        best[better], length[better] = at[better], step
+        at = np.where(is_end, 0, at)
+    return [_trace(enter, came_from, voter, int(length[voter])) for voter in voters]
+
+
+def _trace(enter: Any, came_from: list[np.ndarray], voter: int, steps: int) -> tuple[list[int], tuple[float, ...]]:
+    nodes = [voter]
+    for back in reversed(came_from[:steps]):
+        nodes.append(int(back[nodes[-1]]))
+    weights = tuple(float(enter[v, u]) for v, u in pairwise(nodes))
+    return nodes[::-1], weights[::-1]
+
+
+def _part(matrix: SparseMatrix, kept: Tensor) -> SparseMatrix:
+    """The matrix with only those entries stored that are kept."""
+    coo = matrix.to_scipy().tocoo()
+    keep = kept.numpy()
+    return SparseMatrix.from_coo(coo.row[keep], coo.col[keep], coo.data[keep], matrix.shape)
+
+
+def _winners(scores: Tensor) -> np.ndarray:
+    """The class with the highest score in each row, the first of equals, -1 where all are 0, [r]."""
+    rounded = scores.numpy().round(EQUAL)
+    first: np.ndarray = np.where(rounded.max(axis=1, initial=0) > 0, rounded.argmax(axis=1), -1)
+    return first
+
+
+def _winner(scores: Tensor) -> int:
+    return int(_winners(scores.unsqueeze(0))[0])
+
+
+def _ranked(shares: np.ndarray) -> np.ndarray:
+    """The nodes with a share, the largest first, equals by their number."""
+    some = np.flatnonzero(shares > 0)
+    order: np.ndarray = some[np.lexsort((some, -shares[some].round(EQUAL)))]
+    return order
+
+
+def _rounded(value: float, digits: int = 10) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, see `Explanation.to_dict`."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return _rounded(value)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _hops(number: int) -> str:
+    return "1 hop" if number == 1 else f"{number} hops"
+
+
+def _lines(why: Explanation) -> list[str]:
+    """An explanation as text."""
+    total, num_voters = sum(why.scores.values()), len(why.votes) + why.others.num_voters
+    verdict = {None: "", True: "they agree", False: "they disagree"}[why.agree]
+    lpa = (_number(why.scores[why.lpa_label]), verdict) if why.lpa_label else ("", "")
+    said = [
+        ("", f"{why.method} says", why.label, _number(why.probability), ""),
+        ("", "LPA says", why.lpa_label or f"nothing: no label within {_hops(why.hops)}", *lpa),
+    ]
+    lines = [_title(why), *_aligned(said)]
+    if why.votes:
+        voters = f"{num_voters:,} training label{'s' * (num_voters != 1)} within {_hops(why.hops)}"
+        missed = f"; {_number(why.unmet)} of the walks met none" if why.unmet > 10.0**-EQUAL else ""
+        votes = [("", _number(v.share), str(v.node), v.label, _by_length(v), _arrows(v.path)) for v in why.votes]
+        header = ("", "share", "node", "label", "by hops", "strongest path")
+        lines += ["", f"votes of {voters}; they sum to {_number(total)}{missed}", *_aligned([header, *votes])]
+    if why.others.num_voters:
+        classes = sorted(why.others.scores, key=lambda name: -round(why.others.scores[name], EQUAL))
+        told = ", ".join(f"{name} {_number(why.others.scores[name])}" for name in classes[:3])
+        rest = _number(sum(why.others.scores.values()))
+        lines.append(f"  {rest}  {why.others.num_voters:,} others ({told}{', …' if len(classes) > 3 else ''})")
+    if why.features:
+        features = [("", _number(one.share), str(one.node)) for one in why.features]
+        lines += ["", "whose features the model looks at", *_aligned(features)]
+    return [*lines, *(["", *(f"note: {note}" for note in why.notes)] if why.notes else [])]
+
+
+def _title(why: Explanation) -> str:
+    state = {
+        "labeled": f"trained on as {why.given_label}",
+        "reached": f"no training label, the nearest is {_hops(why.distance or 0)} away",
+        "unreachable": "no training label, and none can reach it",
+    }
+    return f"node {why.node}: {state[why.status]}"
+
+
+def _number(value: float) -> str:
+    """Three decimals, or one digit where they would be zeros."""
+    return f"{value:.3f}" if value >= 0.0005 or value == 0 else f"{value:.0e}"
+
+
+def _by_length(vote: Vote, most: int = 4) -> str:
+    """The lengths of walk that are a hundredth of the vote or more: "1: 0.250, 2: 0.060"."""
+    some = [f"{k}: {_number(share)}" for k, share in enumerate(vote.by_length, start=1) if share >= 0.01 * vote.share]
+    return ", ".join(some[:most]) + (", …" if len(some) > most else "")
+
+
+def _arrows(path: Path) -> str:
+    return f"{' → '.join(map(str, path.nodes))}  ({_number(path.probability)})"
+
+
+def _what_if_lines(answer: WhatIf, most: int = 20) -> list[str]:
+    lines = [f"what if: {'; '.join(answer.asked)}"]
+    for name, effect in ((answer.method, answer.model), (f"LPA, {_hops(answer.hops)}", answer.lpa)):
+        moved = f"scores of {effect.num_moved:,} moved, by {effect.largest_move:.3f} at most"
+        moved = moved if effect.num_moved else "no score moved"
+        lines += ["", f"{name}: {len(effect.changes):,} of {answer.num_nodes:,} predictions change; {moved}"]
+        rows = [
+            (
+                "",
+                str(c.node),
+                f"{c.before or 'none'} {c.score_before:.3f}",
+                f"→ {c.after or 'none'} {c.score_after:.3f}",
+            )
+            for c in effect.changes[:most]
+        ]
+        lines += _aligned(rows)
+        if len(effect.changes) > most:
+            lines.append(f"  … and {len(effect.changes) - most:,} more; --json lists all")
+    return [*lines, "", *(f"note: {note}" for note in answer.notes)]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns two blanks apart, as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+# Okabe & Ito's colours, which colour-blind readers can tell apart; and shapes, for those who print in grey
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
+_GREY = "#DDDDDD"
+
+
+def draw_explanation(why: Explanation, path: str | FilePath) -> None:
+    """Draw the strongest paths of an explanation, with edge weights and votes, beside the scores of the classes.
+
+    The file's ending says which format: .png, .svg or .pdf. The same explanation gives the same picture, and a class has the
+    same colour and shape in all pictures of a graph.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    looks = {name: (_COLORS[k % 8], _SHAPES[k % 9]) for k, name in enumerate(why.scores)}
+    places = _places(why)
+    rows = 1 + max(row for _, row in places.values())
+    with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(11, max(3.2, 0.62 * rows + 1.2)), layout="constrained")
+        walks, bars = figure.subplots(1, 2, width_ratios=(3, 1.25))
+        _draw_paths(walks, why, places, looks)
+        _draw_scores(bars, why, looks)
+        figure.suptitle(_short(_title(why), 120), fontsize=11, fontweight="bold")
+        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(FilePath(path).suffix.lower())
+        figure.savefig(path, dpi=150, metadata=undated)
+
+
+def _places(why: Explanation) -> dict[Hashable, tuple[int, float]]:
+    """Where each node of the paths is drawn: column by its steps from the explained node, rows so that branches do not cross."""
+    children: dict[Hashable, list[Hashable]] = {why.node: []}
+    depth = {why.node: 0}
+    for vote in why.votes:  # the strongest first: a node hangs where it is first met
+        for parent, node in pairwise(vote.path.nodes):
+            if node not in depth:
+                depth[node] = depth[parent] + 1
+                children[parent].append(node)
+                children[node] = []
+    rows: dict[Hashable, float] = {}
+    free = iter(range(len(depth)))
+
+    def settle(node: Hashable) -> float:
+        below = [settle(child) for child in children[node]]
+        rows[node] = sum(below) / len(below) if below else float(next(free))
+        return rows[node]
+
+    settle(why.node)
+    return {node: (depth[node], rows[node]) for node in depth}
+
+
+def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
+    steps = {
+        (a, b): weight
+        for vote in why.votes
+        for (a, b), weight in zip(pairwise(vote.path.nodes), vote.path.weights, strict=True)
+        if a != b
+    }
+    for (a, b), weight in steps.items():
+        (x0, y0), (x1, y1) = places[a], places[b]
+        axes.plot([x0, x1], [y0, y1], color="#999999", linewidth=0.8 + 5 * weight, zorder=1, solid_capstyle="round")
+        at = 0.62  # nearer to the far end, where edges have spread
+        box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
+        axes.text(x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{weight:.2f}", ha="center", va="center", fontsize=7.5,
+                  color="#333333", bbox=box, zorder=2)  # fmt: skip
+    votes = {vote.node: vote for vote in why.votes}
+    for node, (x, y) in places.items():
+        vote, is_start = votes.get(node), node == why.node
+        label = why.label if is_start else vote.label if vote is not None else None
+        color, shape = looks[label] if label is not None else (_GREY, "o")
+        share = 0.0 if vote is None else vote.share
+        size = 420 if is_start else 45 if vote is None else 90 + 600 * share
+        axes.scatter(
+            [x], [y], s=size, color=color, marker=shape, edgecolor="black", linewidth=1.8 if is_start else 0.6, zorder=3
+        )
+        text = _short(node, 16) + (f"  {_number(share)}" if vote is not None else "")
+        beside = vote is not None and not is_start
+        axes.annotate(text, (x, y), xytext=(14, 0) if beside else (0, -15), textcoords="offset points",
+                      ha="left" if beside else "center", va="center" if beside else "top", fontsize=8,
+                      fontweight="bold" if is_start else None, zorder=4)  # fmt: skip
+    deepest, lowest = max(x for x, _ in places.values()), max(y for _, y in places.values())
+    axes.set(xlim=(-0.35, max(1, deepest) + 0.75), ylim=(lowest + 0.8, -0.8))
+    axes.set_axis_off()
+    if not why.votes:
+        axes.text(0.4, 0, f"no label within {_hops(why.hops)}", va="center", fontsize=10)
+    axes.set_title("strongest path of each vote: a*$_{ij}$ on the edges, share beside the voter", fontsize=9)
+    _add_legend(axes, why, places, looks)
+
+
+def _add_legend(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    labels = {why.label, *(vote.label for vote in why.votes)}
+    keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
+    if len(places) > len({why.node, *(vote.node for vote in why.votes)}):
+        keys.append(("no label", _GREY, "o"))
+    handles = [
+        Line2D([], [], color=c, marker=m, linestyle="", markeredgecolor="black", label=name) for name, c, m in keys
+    ]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), ncols=4, frameon=False, fontsize=8)
+
+
+def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any], most: int = 8) -> None:
+    """Two bars for each class that has something to say: what the model and what LPA gives it."""
+    size = {name: max(why.scores[name], why.probabilities[name]) for name in why.scores}
+    ranked = sorted(size, key=lambda name: -round(size[name], EQUAL))
+    shown = [name for rank, name in enumerate(ranked[:most]) if rank < 2 or size[name] >= 0.005]
+    for row, name in enumerate(shown):
+        color = looks[name][0]
+        for shift, value, hatch in ((-0.2, why.probabilities[name], ""), (0.2, why.scores[name], "////")):
+            axes.barh(row + shift, value, 0.36, color=color if not hatch else "white", edgecolor=color, hatch=hatch)
+            axes.text(value + 0.02, row + shift, f"{value:.2f}", va="center", fontsize=7.5)
+    axes.set_yticks(range(len(shown)), [_short(name, 24) for name in shown])
+    axes.set(xlim=(0, 1.16), ylim=(max(2, len(shown) - 1) + 0.6, -0.6), xticks=(0, 0.5, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"full: {why.method}   hatched: LPA, {_hops(why.hops)}", fontsize=9)
+
+
+def _short(name: Hashable, most: int) -> str:
+    text = str(name)
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    return text.replace("$", r"\$")  # not a formula
