@@ -279,6 +279,109 @@ def edges(
 
 
 @command
+def explain(
+    run: RunDir,
+    node: Annotated[str | None, typer.Option(metavar="ID", help="The node to explain.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="A table of every node whose label was not given.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="--node: voters to list.")] = 10,
+    hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a node has its label: the training labels that voted, along which paths, and whether model and LPA agree."""
+    if every == (node is not None):
+        raise typer.BadParameter("give either --node ID or --all")
+    if (plot is not None and every) or (out is not None and not every):
+        raise typer.BadParameter("--plot goes with --node, --out with --all")
+    from gcn_lpa.explanation import Explainer, draw_explanation
+    from gcn_lpa.runs import load_run
+
+    trained = load_run(run, data)
+    explainer = Explainer.of_run(trained, hops=hops)
+    if node is None:
+        return print_or_write(explainer.table(~trained.given), out, excel_safe, as_json)
+    why = explainer.explain(node, top=top)
+    if plot is not None:
+        draw_explanation(why, plot)
+    if as_json:
+        return print_json(why.to_dict())
+    print(why)
+    if plot is not None:
+        print(f"\ndrawn in {plot}")
+
+
+@command
+def what_if(
+    run: RunDir,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=CLASS", help="Give a node without a training label one. This and all below may be repeated."
+        ),
+    ] = None,
+    relabel: Annotated[
+        list[str] | None, typer.Option(metavar="ID=CLASS", help="Give a node another training label.")
+    ] = None,
+    unlabel: Annotated[list[str] | None, typer.Option(metavar="ID", help="Take a training label away.")] = None,
+    remove_edge: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Take the edge between two nodes away.")
+    ] = None,
+    hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which predictions would change with other labels or without an edge; nothing is trained again.
+
+    An id may hold = or a comma: the text is cut where both sides name something.
+    """
+    from gcn_lpa.explanation import Explainer
+    from gcn_lpa.runs import load_run
+
+    asked = {"--label": label, "--relabel": relabel, "--unlabel": unlabel, "--remove-edge": remove_edge}
+    if not any(asked.values()):
+        raise typer.BadParameter(f"nothing is asked: give at least one of {', '.join(asked)}")
+    trained = load_run(run, data)
+    classes, nodes = set(trained.graph.class_names), {str(name) for name in trained.graph.node_names}
+    answer = Explainer.of_run(trained, hops=hops).what_if(
+        label=_once(cut(one, "=", nodes, classes) for one in label or ()),
+        relabel=_once(cut(one, "=", nodes, classes) for one in relabel or ()),
+        unlabel=unlabel or (),
+        remove_edges=[cut(one, ",", nodes, nodes) for one in remove_edge or ()],
+    )
+    if as_json:
+        return print_json(answer.to_dict())
+    print(answer)
+
+
+def cut(text: str, separator: str, left: set[str], right: set[str]) -> tuple[str, str]:
+    """The two sides of a text whose names may hold the separator: where both sides are known, else at the last one."""
+    parts = text.split(separator)
+    cuts = [(separator.join(parts[:k]), separator.join(parts[k:])) for k in range(1, len(parts))]
+    if not cuts:
+        raise typer.BadParameter(f"{text!r} has no {separator!r} between two names")
+    known = [(a, b) for a, b in cuts if a in left and b in right]
+    if len(known) > 1:
+        ways = " or ".join(f"{a!r} and {b!r}" for a, b in known)
+        raise ValueError(f"{text!r} can be read as {ways}; in Python, `what_if` takes the two apart")
+    return known[0] if known else cuts[-1]
+
+
+def _once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Node and class of each option; a node may be named once."""
+    named: dict[str, str] = {}
+    for node, name in pairs:
+        if node in named:
+            raise ValueError(f"node {node!r} is named twice; one change of its label at a time")
+        named[node] = name
+    return named
+
+
+@command
 @recipe_flags
 def compare(
     name: Name,
