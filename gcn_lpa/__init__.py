@@ -11,6 +11,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+    from gcn_lpa.calibration import Calibrator as Calibrator
+    from gcn_lpa.calibration import conformal_sets as conformal_sets
+    from gcn_lpa.calibration import conformal_threshold as conformal_threshold
+    from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
+    from gcn_lpa.calibration import fit_calibrator as fit_calibrator
     from gcn_lpa.comparison import Comparison as Comparison
     from gcn_lpa.comparison import compare as compare
     from gcn_lpa.data import load as load
@@ -55,6 +60,11 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     __version__: str
 
 _MODULE = {
+    "Calibrator": "calibration",
+    "conformal_sets": "calibration",
+    "conformal_threshold": "calibration",
+    "expected_calibration_error": "calibration",
+    "fit_calibrator": "calibration",
     "load": "data",
     "read_csv": "data",
     "table1": "data",

@@ -1,0 +1,337 @@
+"""How sure are we: probabilities that mean what they say, and sets of labels that hold the true one as often as promised.
+
+A temperature T divides the logits, softmax(z / T), and a logistic curve then corrects the probability of the likeliest
+class; neither changes a prediction, only how sure it is. Both are fitted to labels that training did not learn from. A
+reliability diagram and its expected calibration error (ECE) compare confidence with accuracy, beside what chance alone
+would show.
+
+Split-conformal sets (Vovk et al. 2005; on graphs, Huang et al. 2023): score how odd each label is for its node, on
+nodes whose labels chose nothing, and take in every label that is no odder than all but a share 1 - level of them. The
+set then holds the true label of a further node with probability at least `level`, whatever the model, if those nodes
+and the further ones were drawn alike. Sets are made from the probabilities as the model gives them, so that the nodes
+which fit the temperature may be the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional as F
+
+BINS = 15
+COLDEST, HOTTEST = 0.01, 100.0
+HALVINGS = 60  # of an interval of 1/T: more would not change a bit
+NEWTON_STEPS = 30
+
+
+def fit_temperature(logits: Tensor, y: Tensor) -> float:
+    """The T that makes the labels likeliest: in β = 1/T, the minimum of Σ_i -log softmax(β z_i)[y_i] + ½ (β - 1)².
+
+    The sum is convex; the last term weighs as little as one node, and gives one answer where a few nodes that are all
+    right would ask for T = 0. T stays within 0.01 and 100. Without nodes it is 1.
+
+    Args:
+        logits: or log-probabilities, finite, [m, c].
+        y: the classes, [m].
+    """
+    z = logits.double()
+    if not torch.isfinite(z).all():
+        raise ValueError("a temperature needs logits that are finite numbers")
+    truth = z.gather(1, y.unsqueeze(1)).sum()
+
+    def slope(beta: float) -> float:
+        expected = (F.softmax(beta * z, dim=1) * z).sum()
+        return float(expected - truth) + beta - 1
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return 1 / math.sqrt(low * high)
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(z / T) in float64, [m, c]; log-probabilities will do for z."""
+    return F.softmax(logits.double() / temperature, dim=1)
+
+
+class Judged(NamedTuple):
+    """How sure the likeliest class of each node was, and whether it was right."""
+
+    confidence: Tensor  # [m]
+    correct: Tensor  # bool [m]
+
+
+def judge(probabilities: Tensor, y: Tensor) -> Judged:
+    confidence, guess = probabilities.double().max(dim=1)
+    return Judged(confidence, guess == y)
+
+
+def fit_curve(judged: Judged) -> tuple[float, float]:
+    """The a and b of σ(a · logit(confidence) + b) that make right and wrong likeliest (Platt 1999).
+
+    Logistic regression, convex, by Newton's method; ½ (a - 1)² + ½ b² weighs as little as one node, and leaves the
+    confidence as it is where there are no nodes.
+    """
+    x, target = _logit(judged.confidence), judged.correct.double()
+    x = torch.stack([x, torch.ones_like(x)], dim=1)
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    curve = start
+
+    def cost(curve: Tensor) -> float:
+        return float(
+            F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum") + _half_square(curve - start)
+        )
+
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid(x @ curve)
+        gradient = x.T @ (p - target) + curve - start
+        hessian = (x * (p * (1 - p)).unsqueeze(1)).T @ x + torch.eye(2, dtype=torch.float64)
+        step, length = torch.linalg.solve(hessian, gradient), 1.0
+        while length > 1e-6 and cost(curve - length * step) > cost(curve):
+            length /= 2
+        curve = curve - length * step
+    return float(curve[0]), float(curve[1])
+
+
+def _half_square(v: Tensor) -> Tensor:
+    return (v @ v) / 2
+
+
+def _logit(confidence: Tensor) -> Tensor:
+    return torch.logit(confidence.double(), eps=1e-9)
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """From the probabilities of a model to calibrated ones: a temperature, then a curve for the likeliest class."""
+
+    temperature: float = 1.0
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def __call__(self, probabilities: Tensor) -> Tensor:
+        """Calibrated probabilities in float64, [n, c]; the order of the classes of a node stays.
+
+        Where the likeliest class becomes more likely, the others share what is left in proportion; where it becomes
+        less likely, all move towards 1 / c.
+        """
+        if self == Calibrator():
+            return probabilities.double()
+        p = apply_temperature(_log(probabilities), self.temperature)
+        first, least = probabilities.argmax(dim=1, keepdim=True), 1 / p.shape[1]
+        top = p.gather(1, first)
+        lowest = least + 0.01 * (top - least)  # at 1 / c itself the order of the classes would be lost
+        wanted = torch.sigmoid(self.slope * _logit(top) + self.intercept).maximum(lowest)
+        shrunk = least + (p - least) * ((wanted - least) / (top - least).clamp_min(1e-12))
+        others = p * ((1 - wanted) / (1 - top).clamp_min(1e-12))
+        grown = others.scatter(1, first, wanted)
+        calibrated = torch.where(wanted < top, shrunk, grown)
+        return calibrated / calibrated.sum(dim=1, keepdim=True)
+
+
+def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
+    """Fit both to some nodes with their labels, [m, c] and [m]. No labels: nothing is changed."""
+    if len(y) == 0 or probabilities.shape[1] < 2:
+        return Calibrator()
+    temperature = fit_temperature(_log(probabilities), y)
+    slope, intercept = fit_curve(judge(apply_temperature(_log(probabilities), temperature), y))
+    return Calibrator(temperature, slope, intercept)
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.double().clamp_min(1e-300).log()
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: in each of some equally wide bins of confidence, the mean confidence, the accuracy (both 0
+    in an empty bin) and the number of nodes.
+    """
+
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    count: tuple[int, ...]
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error: |accuracy - confidence| of a bin, averaged over nodes."""
+        gaps = (abs(a - c) * n for c, a, n in zip(self.confidence, self.accuracy, self.count, strict=True))
+        return sum(gaps) / max(1, sum(self.count))
+
+
+def reliability(judged: Judged, bins: int = BINS) -> Reliability:
+    """Bin k of K holds the confidences in (k/K, (k+1)/K]; 0 is in the first."""
+    bin_of = _bins(judged.confidence, bins)
+    count = torch.bincount(bin_of, minlength=bins)
+    filled = count.clamp_min(1)
+    confidence = torch.bincount(bin_of, judged.confidence, minlength=bins) / filled
+    accuracy = torch.bincount(bin_of, judged.correct.double(), minlength=bins) / filled
+    return Reliability(tuple(confidence.tolist()), tuple(accuracy.tolist()), tuple(count.tolist()))
+
+
+def expected_calibration_error(probabilities: Tensor, y: Tensor, bins: int = BINS) -> float:
+    """How far confidence and accuracy are apart, over `bins` equally wide bins; between 0 and 1."""
+    return reliability(judge(probabilities, y), bins).ece
+
+
+class PerfectECE(NamedTuple):
+    """The ECE by chance alone: its mean, and the value that 95 % of the draws do not pass."""
+
+    mean: float
+    high: float
+
+
+def perfect_ece(confidence: Tensor, draws: int = 200, seed: int = 0, bins: int = BINS) -> PerfectECE:
+    """What the ECE of a perfectly calibrated model with these confidences would be: each node is right with just that
+    probability, drawn again and again. It is not 0, since a bin of few nodes is never quite right.
+
+    Args:
+        confidence: the probability of the likeliest class, [m].
+    """
+    bin_of, generator = _bins(confidence, bins), np.random.Generator(np.random.PCG64(seed))
+    chance = confidence.double().numpy()
+    errors = []
+    for _ in range(draws):
+        missing = torch.from_numpy((generator.random(len(chance)) < chance) - chance)
+        errors.append(float(torch.bincount(bin_of, missing, minlength=bins).abs().sum()) / max(1, len(chance)))
+    return PerfectECE(float(np.mean(errors)), float(np.quantile(errors, 0.95)))
+
+
+def _bins(confidence: Tensor, bins: int) -> Tensor:
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+    return torch.bucketize(confidence.double(), edges)
+
+
+def _lac(probabilities: Tensor) -> Tensor:
+    """1 - p: the least ambiguous sets, the smallest on average (Sadinle et al. 2019)."""
+    return 1 - probabilities
+
+
+def _aps(probabilities: Tensor) -> Tensor:
+    """The probability of all likelier classes: sets that grow where the model hesitates (Romano et al. 2020)."""
+    ranked, order = probabilities.sort(dim=1, descending=True, stable=True)
+    above = (ranked.cumsum(dim=1) - ranked).clamp_min(0)
+    return torch.empty_like(above).scatter_(1, order, above)
+
+
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {"lac": _lac, "aps": _aps}
+
+
+def nonconformity(probabilities: Tensor, score: str = "lac", *, allow_empty: bool = False) -> Tensor:
+    """How odd each class is for each node, [m, c].
+
+    Unless empty sets are allowed, the likeliest class is not odd at all: it has the score 0 before and after the
+    threshold is chosen, so that it is in every set and the promise stays exact.
+    """
+    if score not in SCORES:
+        raise ValueError(f"unknown score {score!r}; there are {', '.join(SCORES)}")
+    p = probabilities.double()
+    odd = SCORES[score](p)
+    return odd if allow_empty else odd.scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
+
+
+def conformal_threshold(
+    probabilities: Tensor, y: Tensor, level: float = 0.9, *, score: str = "lac", allow_empty: bool = False
+) -> float:
+    """The ⌈(m + 1) · level⌉-th smallest score of the true labels of the calibration nodes.
+
+    Infinite, so that a set holds all classes, where m < level / (1 - level): 9 nodes for 0.9, 99 for 0.99.
+
+    Args:
+        probabilities, y: of nodes that chose neither the weights, the epoch nor the temperature, [m, c] and [m].
+        level: how often a set shall hold the true label, between 0 and 1.
+    """
+    check_level(level)
+    odd = nonconformity(probabilities, score, allow_empty=allow_empty).gather(1, y.unsqueeze(1)).squeeze(1)
+    rank = _rank(len(odd), level)
+    return math.inf if rank > len(odd) else float(odd.sort().values[rank - 1])
+
+
+def conformal_sets(probabilities: Tensor, threshold: float, *, score: str = "lac", allow_empty: bool = False) -> Tensor:
+    """Which classes are in the set of each node, bool [n, c]; `score` and `allow_empty` as for the threshold."""
+    return nonconformity(probabilities, score, allow_empty=allow_empty) <= threshold
+
+
+def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> tuple[float, float]:
+    """Where the coverage of `num_nodes` further nodes lies in 95 of 100 cases, if scores do not tie.
+
+    The number of nodes covered is beta-binomial (Vovk 2012): few calibration nodes make a threshold that is off by
+    chance, few nodes a share that is. Where the likeliest class alone is right more often than `level`, coverage is higher.
+    """
+    rank = _rank(num_calibration, level)
+    if rank > num_calibration:
+        return 1.0, 1.0
+    covered = stats.betabinom(num_nodes, rank, num_calibration + 1 - rank)
+    return float(covered.ppf(0.025)) / num_nodes, float(covered.ppf(0.975)) / num_nodes
+
+
+def _rank(num_calibration: int, level: float) -> int:
+    return math.ceil((num_calibration + 1) * level - 1e-9)  # 10 · 0.9 is 9, whatever floats make of it
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level = {level}; it is a share between 0 and 1, such as 0.9")
+
+
+class Halves(NamedTuple):
+    """Validation nodes that choose the epoch and the temperature, and those kept apart from all choices, bool [n]."""
+
+    choose: Tensor
+    reserved: Tensor
+
+
+def reserve(val: Tensor, share: float = 0.5, seed: int = 0) -> Halves:
+    """Keep a random share of the validation nodes apart, to calibrate label sets; the same seed gives the same nodes."""
+    if not 0 <= share < 1:
+        raise ValueError(f"reserve = {share}; it is a share of the validation nodes, at least 0 and less than 1")
+    nodes = val.cpu().nonzero().squeeze(1).numpy()
+    shuffled = np.random.Generator(np.random.PCG64([seed, 1])).permutation(nodes)  # not the stream that made the split
+    kept = torch.zeros_like(val, device="cpu")
+    kept[torch.from_numpy(shuffled[: int(share * len(nodes))])] = True
+    return Halves(val.cpu() & ~kept, kept)
+
+
+def draw_reliability(before: Reliability, after: Reliability, path: str | Path, *, title: str) -> None:
+    """The two reliability diagrams over each other, and how many nodes are in each bin."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    bins = len(before.count)
+    figure, (top, bottom) = pyplot.subplots(
+        2, 1, figsize=(5, 5.6), height_ratios=(3, 1), sharex=True, layout="constrained"
+    )
+    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
+    series = [("before", before, "#E69F00", "s", "--"), ("after", after, "#0072B2", "o", "-")]
+    for k, (name, found, color, marker, dash) in enumerate(series):
+        filled = [i for i in range(bins) if found.count[i]]
+        top.plot(
+            [found.confidence[i] for i in filled],
+            [found.accuracy[i] for i in filled],
+            dash,
+            color=color,
+            marker=marker,
+            markersize=5,
+            label=f"{name}: ECE {100 * found.ece:.1f} %",
+        )
+        places = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
+        bottom.bar(places, found.count, width=0.4 / bins, color=color, label=name)
+    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
+    bottom.set(xlabel="confidence", ylabel="nodes")
+    top.legend(frameon=False, loc="upper left")
+    for axes in (top, bottom):
+        axes.grid(alpha=0.3, linewidth=0.5)
+        axes.set_axisbelow(True)
+    figure.savefig(path, dpi=160)
+    pyplot.close(figure)
