@@ -189,6 +189,15 @@ def test_time_below_the_papers_limit():
     assert found[0].verdict == "contradicted"
 
 
+def test_separable_starts_are_compared_start_by_start():
+    claim = next(claim for claim in CLAIMS if claim.key == "karate-denoising")
+    (more, less), *_ = claim.arguments["pairs"]
+    cells = [{**more._asdict(), "wrong": [0, 0, 0, 1]}, {**less._asdict(), "wrong": [0, 3, 2, 1]}]
+    (found,) = verdicts.separable(claim, Result("figure2", "", "", {"untrained": cells}))
+    assert found.value == 50
+    assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
+
+
 @pytest.mark.long
 def test_a_cell_is_trained_once_and_then_read(datasets, tmp_path, monkeypatch):
     wanted = {"device": "cpu", "workers": 1, "splits": 2, "root": str(datasets), "datasets": ("cora",)}

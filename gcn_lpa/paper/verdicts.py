@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from gcn_lpa.comparison import mean_of
 from gcn_lpa.paper.claims import CLAIMS, METHODS, Claim
+from gcn_lpa.paper.karate import find_cell
 from gcn_lpa.paper.study import Result, Run, markdown_table
 from gcn_lpa.recipes import PAPER
 
@@ -225,19 +225,13 @@ def majority(claim: Claim, result: Result) -> list[Effect]:
 
 
 def separable(claim: Claim, result: Result) -> list[Effect]:
-    """Two shares of random starts; the interval of a difference of proportions."""
+    """Which untrained starts are linearly separable, start by start: both have the same first weights and noisy edges."""
     effects = []
     for more, less in claim.arguments["pairs"]:
-        (a, n), (b, m) = (separability(result.data, case) for case in (more, less))
-        width = 1.96 * math.sqrt(a * (1 - a) / n + b * (1 - b) / m)
+        one, other = (np.array(find_cell(result.data["untrained"], case)["wrong"]) == 0 for case in (more, less))
         part = f"{more.method} {more.network} {more.layers} over {less.method} {less.network} {less.layers}"
-        effects.append(Effect(part, 100 * (a - b), 100 * width, "points of separable starts"))
+        effects.append(effect(part, 100.0 * (one.astype(float) - other), "points of separable starts"))
     return effects
-
-
-def separability(data: Mapping[str, Any], case: Any) -> tuple[float, int]:
-    """The share of untrained starts that are linearly separable, and their number."""
-    raise NotImplementedError
 
 
 KINDS: dict[str, Callable[[Claim, Result], list[Effect]]] = {
