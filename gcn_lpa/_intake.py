@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gcn_lpa.sparse import SparseMatrix
 
+DOUBT = "check: "  # begins a note on what may not be meant; commands that train say it before they do
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -130,6 +131,32 @@ def unique_names(names: Iterable[Hashable]) -> Sequence[Hashable]:
     return tuple(values)
 
 
+def of_another_kind(value: Hashable, names: Iterable[Hashable]) -> str:
+    """A hint where a name prints like `value` but is of another type, such as 1 and "1"; else nothing."""
+    twin = next((name for name in names if type(name) is not type(value) and str(name) == str(value)), None)
+    return (
+        ""
+        if twin is None
+        else f"{value!r} is {_kind(value)}, {twin!r} is {_kind(twin)}: ids are of one kind everywhere"
+    )
+
+
+def alike_names(names: Sequence[Hashable]) -> list[str]:
+    """A note where two nodes have names that print the same, such as 1 and "1"."""
+    if isinstance(names, range) or len(set(map(type, names))) < 2:
+        return []
+    printed: dict[str, Hashable] = {}
+    for name in names:
+        if (other := printed.setdefault(str(name), name)) is not name:
+            kinds = f"{other!r} ({_kind(other)}) and {name!r} ({_kind(name)})"
+            return [f"{DOUBT}{kinds} are two nodes; are ids of both kinds meant?"]
+    return []
+
+
+def _kind(value: Hashable) -> str:
+    return "text" if isinstance(value, str) else "a number" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
 def names_from_ids(
     source: np.ndarray, target: np.ndarray, more: Iterable[Hashable]
 ) -> tuple[Sequence[Hashable], np.ndarray, np.ndarray]:
@@ -158,9 +185,15 @@ def positions_of(
         missing = np.flatnonzero(positions < 0)
         if len(missing):
             i = int(missing[0])
-            raise ValueError(f"edge {i} {side} node {values[i]!r}, which {origin} does not hold ({some(names)})")
+            hint = of_another_kind(values[i], names) or some(names)
+            raise ValueError(f"edge {i} {side} node {values[i]!r}, which {origin} does not hold ({hint})")
         found.append(positions)
     return found[0], found[1]
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
 
 
 def some(values: Sequence[Any], most: int = 5) -> str:
@@ -281,7 +314,9 @@ def node_labels(
     if isinstance(y, Mapping):
         strange = y.keys() - set(node_names)
         if strange:
-            raise ValueError(f"y labels node {strange.pop()!r}, which the graph does not hold ({some(node_names)})")
+            node = next(node for node in y if node in strange)
+            hint = of_another_kind(node, node_names) or some(node_names)
+            raise ValueError(f"y labels node {node!r}, which the graph does not hold ({hint})")
         y = [y.get(node) for node in node_names]
     if y is None:
         return torch.full((n,), -1), names or ()

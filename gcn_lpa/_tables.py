@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import io
 import itertools
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa._intake import FLOAT32_MAX, Ends, is_missing, some
+from gcn_lpa._intake import DOUBT, FLOAT32_MAX, Ends, is_missing, of_another_kind, some
 from gcn_lpa.graph import Graph
 
 USUAL_NAMES = {
@@ -31,6 +32,7 @@ USUAL_NAMES = {
 }
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 DELIMITERS = (",", ";", "\t", "|")
+QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
 STAND_INS = ("identity", "degree")
 
 
@@ -62,12 +64,13 @@ def read_csv(
         features: feature columns; without, all columns of `nodes` that play no other role. "identity" or "degree"
             reads none and puts the identity matrix or degrees in their place; so does a file without any.
         text: one column of text, turned into TF-IDF features by scikit-learn.
-        label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either.
+        label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
+            column beside the label that could be the label too is left aside unless `features` names it.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
-        delimiter: of CSV files; without, the one of , ; tab and | that is most frequent in the first row.
+        delimiter: of CSV files; without, the one of , ; tab and | that is most frequent in the first row, outside quotes.
     """
 
     def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
@@ -87,6 +90,9 @@ def read_csv(
     first = node_table or edge_table
     if first is None:
         raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
+    _require_files({"text": text}, "nodes", node_table)
+    _require_files({"id": id, "label": label}, "nodes or labels", node_table or label_table)
+    _require_files({"source": source, "target": target, "weight": weight}, "edges", edge_table)
     ends, weights, ignored = _edge_columns(edge_table, source, target, weight)
     label_id, own_labels, guessed = _label_columns(label_table, node_table, id, label, unknown)
     if node_table is None:
@@ -109,9 +115,16 @@ def read_csv(
         y = None if label is None else node_table.labels(label, unknown)
         if label is not None and y is not None and stated is None:
             guessed = node_table.guessed_label(label, y)
-        x, notes = _feature_columns(node_table, [name for name in (id, label, aside) if name], features, text)
+        chosen = label or aside
+        others = [] if chosen is None else node_table.other_labels(taken=(id, chosen))
+        x, notes = _feature_columns(node_table, [name for name in (id, label, aside, *others) if name], features, text)
         if aside is not None and aside not in _several(features):
             notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
+        if others and features is None and text is None:
+            notes.append(
+                f"{DOUBT}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
+                f"label={others[0]} chooses it, features=… reads it as a feature"
+            )
     known = set(names)
     if edge_table is not None:
         edge_table.require_header([column for column in ends if column not in (source, target)], known)
@@ -126,6 +139,13 @@ def read_csv(
     return dataclasses.replace(
         graph, notes=(*graph.notes, *headers, *guessed, *notes, *ignored, *_doubtful_classes(graph))
     )
+
+
+def _require_files(stated: Mapping[str, str | None], content: str, table: Table | None) -> None:
+    """Refuse a column that is asked for where there is no file that could have it."""
+    for option, column in stated.items():
+        if column and table is None:
+            raise ValueError(f"{option}={column!r} names a column, but there is no file of {content} to read it from")
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -173,6 +193,11 @@ class Table:
         by_name = {name.lower(): name for name in reversed(list(self.columns)) if name not in taken}
         return next((by_name[usual] for usual in USUAL_NAMES[role] if usual in by_name), None)
 
+    def other_labels(self, taken: Sequence[str]) -> list[str]:
+        """Columns beside the label that have one of its usual names and hold classes, not measurements."""
+        named = [name for name in self.columns if name.lower() in USUAL_NAMES["label"] and name not in taken]
+        return [name for name in named if not _fractions(self.columns[name])]
+
     def stated(self, option: str, wanted: str) -> str:
         """A column asked for by its name."""
         if wanted == "":
@@ -210,7 +235,23 @@ class Table:
     def labels(self, column: str, unknown: Sequence[str] | str) -> list[Any]:
         """Labels as they stand in the file, None where unknown."""
         missing = {"", *([unknown] if isinstance(unknown, str) else unknown)}
-        return [None if is_missing(value) or str(value) in missing else value for value in self.cells(column)]
+        cells = self.cells(column)
+        labels = [None if is_missing(value) or str(value) in missing else value for value in cells]
+        if set(map(type, cells)) != {str}:  # of a Parquet file
+            self._require_classes(column, labels)
+        return labels
+
+    def _require_classes(self, column: str, labels: Sequence[Any]) -> None:
+        """Refuse what is no class: a fraction, a date, a number below -1."""
+        for i, value in enumerate(labels):
+            is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            if not (value is None or is_whole or isinstance(value, str)):
+                right = "a label is a whole number, text, or true or false"
+                raise ValueError(f"{self.where(i, column)} is {value!r}; {right}")
+            if is_whole and value < -1:
+                raise ValueError(
+                    f"{self.where(i, column)} is {value!r}; a number as label is at least 0, -1 means unknown"
+                )
 
     def cells(self, column: str) -> list[Any]:
         """The cells of a column of ids or labels, each one value."""
@@ -222,13 +263,9 @@ class Table:
 
     def guessed_label(self, column: str, labels: Sequence[Any]) -> list[str]:
         """A note on a column of labels found by its name or place, which measurements are not."""
-        known = [(i, value) for i, value in enumerate(labels) if value is not None and str(value).lower() != "nan"]
-        numbers = np.fromiter((_number(value) for _, value in known), dtype=np.float64, count=len(known))
-        fractions = np.flatnonzero(numbers != np.floor(numbers))
-        if len(fractions) and np.isfinite(numbers).all():
-            i, value = known[int(fractions[0])]
+        for i in _fractions(labels)[:1]:
             raise ValueError(
-                f"{self.where(i, column)} is {value!r}, which is no class; the column is read as the label: say label=… "
+                f"{self.where(i, column)} is {labels[i]!r}, which is no class; the column is read as the label: say label=… "
                 "which it is, or label='' for none (features=… can then name this column)"
             )
         return [f"column {column!r} is read as the label; label=… says otherwise"]
@@ -255,8 +292,9 @@ class Table:
     def require_known(self, column: str, ids: Sequence[Any], known: set[Any], origin: Table) -> None:
         for i, value in enumerate(ids):
             if value not in known:
+                hint = of_another_kind(value, known)
                 close = difflib.get_close_matches(str(value), [str(node) for node in known][:20_000], n=3)
-                hint = f"; close to it: {', '.join(close)}" if close else ""
+                hint = f"; {hint}" if hint else f"; close to it: {', '.join(close)}" if close else ""
                 raise ValueError(f"{self.where(i, column)} is {value!r}, which {origin.path.name} does not list{hint}")
 
 
@@ -266,6 +304,15 @@ def _number(value: Any) -> float:
         return float("nan") if isinstance(value, str) and "_" in value else float(value)
     except (ValueError, TypeError):
         return float("nan")
+
+
+def _fractions(cells: Sequence[Any]) -> list[int]:
+    """Where a column of numbers has one that is not whole; nowhere where some cell is no number."""
+    known = [(i, cell) for i, cell in enumerate(cells) if not is_missing(cell) and str(cell).lower() not in ("", "nan")]
+    numbers = np.fromiter((_number(cell) for _, cell in known), dtype=np.float64, count=len(known))
+    if not np.isfinite(numbers).all():
+        return []
+    return [known[k][0] for k in np.flatnonzero(numbers != np.floor(numbers))]
 
 
 def _is_feature(numbers: np.ndarray) -> np.ndarray:
@@ -356,17 +403,17 @@ def _doubtful_classes(graph: Graph) -> list[str]:
     """Notes on classes that may not be meant as such, or not as classes of their own."""
     notes = []
     if "-1" in graph.class_names and graph.num_classes >= 3:
-        notes.append("the label '-1' is read as a class; if it means unknown, say unknown='-1'")
+        notes.append(f"{DOUBT}the label '-1' is read as a class; if it means unknown, say unknown='-1'")
     alike: dict[str, list[str]] = {}
     for name in graph.class_names:
         alike.setdefault(name.strip(), []).append(name)
     for text, names in alike.items():
         if not text:
             notes.append(
-                f"the blank label {some(names)} is read as a class; if it means unknown, say so with unknown=…"
+                f"{DOUBT}the blank label {some(names)} is read as a class; if it means unknown, say so with unknown=…"
             )
         elif len(names) > 1:
-            notes.append(f"the labels {some(names)} differ only by blanks around them, and are read as classes apart")
+            notes.append(f"{DOUBT}the labels {some(names)} differ by blanks around them, and are read as classes apart")
     return notes
 
 
@@ -401,8 +448,21 @@ def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, 
             for column, cell in zip(columns, row, strict=True):
                 column.append(cell)
     except csv.Error as error:
-        raise ValueError(f"{path.name}, row {seen + 1}: {error}") from error
+        raise ValueError(f"{path.name}, row {seen + 1}: {_explained(error)}") from error
     return Table(path, {name: column for name, column in zip(names, columns, strict=True) if name}, numbers, header)
+
+
+def _explained(error: csv.Error) -> str:
+    """What the csv module found wrong, in the words of one who made the file."""
+    said = str(error)
+    if said.startswith("field larger"):
+        return (
+            f"a cell has more than {csv.field_size_limit():,} characters; is a quotation mark not closed? "
+            "Long texts can come from a Parquet file"
+        )
+    if said.startswith("unexpected end"):
+        return "a quotation mark is opened and not closed"
+    return said
 
 
 def _with_header(table: Table, roles: tuple[str, ...], stated: Mapping[str, str | None]) -> Table | None:
@@ -459,7 +519,7 @@ def _decode(path: Path, encoding: str) -> str:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    first = text.lstrip().split("\n", 1)[0]
+    first = QUOTED.sub("", text.lstrip()[:100_000]).split("\n", 1)[0]
     return "\t" if path.suffix == ".tsv" else max(DELIMITERS, key=first.count)
 
 

@@ -209,6 +209,7 @@ def train(
         with_data=with_data,
         checkpoint_every=checkpoint_every,
     )
+    print_doubts(graph, as_json)
     with progress(loggers) as watch:
         trained = train_run(
             plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
@@ -248,12 +249,20 @@ def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
 def predict(
     run: RunDir,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also the nodes whose label was given.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also the nodes whose label was given (status labeled), with what the model says of them."
+        ),
+    ] = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Label the nodes that have no label: id, label, probability, runner_up, status."""
+    """Label the nodes that have no label: id, label, probability, runner_up, status.
+
+    label is what the model says, also of a node whose label was given; it can differ from that one.
+    """
     from gcn_lpa.runs import load_run
     from gcn_lpa.train import predictions
 
@@ -411,10 +420,6 @@ def compare(
     """
     from gcn_lpa import comparison
     from gcn_lpa.runfolder import write_json
-    from gcn_lpa.train import check_seed
-
-    check_seed(seed)
-    check_seed(seed + splits - 1)
 
     def say(record: comparison.Record) -> None:
         if sys.stderr.isatty():
@@ -423,8 +428,10 @@ def compare(
                 file=sys.stderr,
             )
 
+    graph = load_graph(name, root, option)
+    print_doubts(graph, as_json)
     found = comparison.compare(
-        load_graph(name, root, option),
+        graph,
         [method.strip() for method in methods.split(",")],
         splits=splits,
         seed=seed,
@@ -725,6 +732,15 @@ def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> G
     from gcn_lpa.runs import Source
 
     return Source(name, None if root is None else str(root), reading(name, options)).load()
+
+
+def print_doubts(graph: Graph, as_json: bool) -> None:
+    """Say on stderr what in the user's files may not be meant as it was read."""
+    from gcn_lpa._intake import DOUBT
+
+    for note in graph.notes if not as_json else ():
+        if note.startswith(DOUBT):
+            print(f"gcn-lpa: {note}", file=sys.stderr)
 
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:

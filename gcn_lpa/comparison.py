@@ -20,6 +20,7 @@ import torch
 from scipy import stats
 
 from gcn_lpa import runfolder
+from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.graph import Graph, Split, split
 from gcn_lpa.recipes import Recipe, recipe_for
@@ -161,6 +162,7 @@ def compare(
     reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
     if reference not in recipes:
         raise ValueError(f"the reference {reference!r} is not among the methods {', '.join(recipes)}")
+    check_seed(seed)
     parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")

@@ -27,6 +27,7 @@ import scipy.sparse
 import torch
 
 from gcn_lpa._download import download, require_sha256
+from gcn_lpa._intake import check_seed
 from gcn_lpa._tables import read_csv, read_folder
 from gcn_lpa._untrusted import csr_matrix, read_npz, read_pickle
 from gcn_lpa.graph import Graph, Split, describe
@@ -193,7 +194,12 @@ def cache_folder() -> Path:
 
 def _roots(root: str | Path | None) -> list[Path]:
     if root is not None:
-        return [Path(root).expanduser()]
+        folder = Path(root).expanduser()
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"there is no folder {folder} to look for data sets in (root); make it, or name another"
+            )
+        return [folder]
     named = os.environ.get("GCN_LPA_DATA")
     return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
@@ -344,6 +350,7 @@ def _random(n: int = 1000, degree: float = 5.0, classes: int = 1, seed: int = 0)
     With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0.
     """
     _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1)
+    check_seed(seed)
     rng = np.random.Generator(np.random.PCG64(seed))
     later = np.arange(1, n + 1)  # node i may be joined to i + 1 .. n - 1
     row, col = _sample_pairs(later, n - later, round(n * degree / 2), rng)
@@ -378,6 +385,7 @@ def _sbm(
         noise: standard deviation of every feature around the mean of its class.
     """
     _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1, homophily=0 <= homophily <= 1, features=features >= 1)
+    check_seed(seed)
     rng = np.random.Generator(np.random.PCG64(seed))
     block = np.sort(np.arange(n) % classes)
     block_end = np.searchsorted(block, block, side="right")

@@ -31,7 +31,9 @@ from torch import Tensor
 
 from gcn_lpa._intake import (
     Ends,
+    alike_names,
     are_integers,
+    check_seed,
     edge_ends,
     edge_weights,
     float32_weights,
@@ -39,6 +41,7 @@ from gcn_lpa._intake import (
     names_from_ids,
     node_features,
     node_labels,
+    of_another_kind,
     positions_of,
     some,
     stated_size,
@@ -372,6 +375,8 @@ class Graph:
         hint = f"its nodes are {some(names)}"
         if isinstance(names, range):
             hint = f"its nodes are 0..{len(names) - 1}"
+        elif kinds := of_another_kind(node_name, names):
+            hint = kinds
         elif close := difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3):
             hint = f"close to it: {', '.join(close)}"
         raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")
@@ -524,6 +529,7 @@ def split(
     """
     if kind not in SPLIT_KINDS:
         raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}")
+    check_seed(seed)
     if kind == "public":
         if graph.public is None:
             raise ValueError(f"{graph.name!r} was not published with a split (cora, citeseer and pubmed were)")
@@ -731,7 +737,8 @@ def _assemble(
     labels, classes = node_labels(y, node_names, class_names)
     graph = Graph(adjacency, features, labels, classes, node_names, name, directed, (), x_kind)
     stands_in = STAND_IN_NOTES[x_kind] if x is None or isinstance(x, str) else ()
-    return dataclasses.replace(graph, notes=(*notes, *_merge_note(entries.nnz, graph, weighted), *stands_in))
+    merged = _merge_note(entries.nnz, graph, weighted)
+    return dataclasses.replace(graph, notes=(*notes, *alike_names(node_names), *merged, *stands_in))
 
 
 def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:

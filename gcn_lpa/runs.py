@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import runfolder
+from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.data import DATASETS, load
 from gcn_lpa.graph import Graph, Split, split
@@ -34,7 +35,6 @@ from gcn_lpa.train import (
     Epoch,
     Run,
     Scores,
-    check_seed,
     choose_device,
     evaluate,
     learn,
@@ -286,10 +286,16 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
 
 
 def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
-    """The scores of a run: on its test nodes, computed anew; of one's own data, those of the cross-validation."""
+    """The scores of a run: on its test nodes, computed anew; of one's own data, those of the cross-validation.
+
+    Args:
+        data: where the graph is now, if not where it was; refused if it is not the graph of the run.
+    """
     files = runfolder.load(folder)
-    results = _read_run(files)[2]
+    plan, _, results = _read_run(files)
     if results.protocol != "test":
+        if data is not None:
+            _graph_of(plan, Path(folder), data)
         return results
     trained = load_run(folder, data)
     found = evaluate(trained.model, trained.graph, trained.split.test, recipe=trained.plan.recipe)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa import runfolder
+from gcn_lpa._intake import check_seed
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
@@ -218,11 +219,6 @@ def learn(
 
 def _on(device: torch.device, graph: Graph) -> Graph:
     return graph if graph.device.type == device.type else graph.to(device)  # a graph keeps what was computed of it
-
-
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
 
 
 def choose_device(device: str = "auto") -> torch.device:

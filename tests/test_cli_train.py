@@ -147,6 +147,22 @@ def test_own_data_is_scored_by_cross_validation_and_says_so(own, tmp_path):
     assert line in said
     assert "on 8 nodes; 5-fold cross-validation" in line
     assert line.count(",") >= 5  # the folds
+    assert ok("evaluate", tmp_path / "run", "--data", own).splitlines()[0] == line
+    result = run("evaluate", tmp_path / "run", "--data", "karate")
+    assert result.exit_code == 1
+    assert "'karate' is not the graph" in result.stderr
+
+
+def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):
+    (tmp_path / "edges.csv").write_bytes((own / "edges.csv").read_bytes())
+    nodes = pandas.read_csv(own / "nodes.csv", keep_default_na=False)
+    nodes.assign(y=nodes["label"].map({"left": 0, "right": 1, "": 0})).to_csv(tmp_path / "nodes.csv", index=False)
+    result = run("train", tmp_path, *QUICK)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("gcn-lpa: check: 'y' could be the label too, and a feature that is one would tell")
+    assert "label=y chooses it" in result.stderr
+    assert ok("train", tmp_path, *QUICK, "-o", "features=identity")
+    assert ok("train", tmp_path, *QUICK, "--json").startswith("{")
 
 
 def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own, tmp_path):

@@ -156,6 +156,8 @@ def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
         ({"methods": []}, "no method to compare"),
         ({"methods": ["lpa"], "reference": "gcn"}, "reference 'gcn' is not among the methods lpa"),
         ({"methods": ["lpa"], "splits": 0}, "no split to compare on"),
+        ({"methods": ["lpa"], "seed": -1}, r"seed = -1; it is at least 0 and less than 2\*\*63"),
+        ({"methods": ["lpa"], "seed": 2**63 - 5}, f"seed = {2**63}; it is at least 0"),
         ({"methods": ["lpa"], "recipe": "paper"}, "no settings for 'karate'"),
     ],
 )

@@ -289,6 +289,7 @@ def test_planetoid_is_downloaded_checked_and_kept(server, tmp_path, monkeypatch)
     hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in server.folder.iterdir()}
     monkeypatch.setattr(data, "PLANETOID_SHA256", hashes)
     root = tmp_path / "root"
+    root.mkdir()
     first = load("cora", root)
     assert sorted(path.name for path in (root / "planetoid").iterdir()) == sorted(hashes)
     for path in server.folder.iterdir():
@@ -311,8 +312,16 @@ def test_a_planetoid_file_with_other_bytes_is_refused(server, tmp_path, monkeypa
     tiny_planetoid(server.folder)
     serve(server, "cora", monkeypatch)
     with pytest.raises(FileNotFoundError, match=r"ind\.cora\.x could not be downloaded \(its sha256 is"):
-        load("cora", tmp_path / "root")
-    assert list((tmp_path / "root" / "planetoid").iterdir()) == []
+        load("cora", tmp_path)
+    assert list((tmp_path / "planetoid").iterdir()) == []
+
+
+def test_a_mistyped_root_is_named_and_not_made(server, tmp_path, monkeypatch):
+    serve(server, "cora", monkeypatch)
+    for ask in (lambda root: load("cora", root), table1):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder .*dta to look for data sets in \(root\)"):
+            ask(tmp_path / "dta")
+    assert not (tmp_path / "dta").exists()
 
 
 def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch):
@@ -324,6 +333,8 @@ def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch
             name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()
         }
     np.savez_compressed(server.folder / "ms_academic_cs.npz", more=np.ones(3), **packed)
+    for folder in ("root", "other"):
+        (tmp_path / folder).mkdir()
     assert load("coauthor-cs", tmp_path / "root").content_hash(64) == content
     packed["labels"][0] = 0
     np.savez(server.folder / "ms_academic_cs.npz", **packed)
@@ -332,6 +343,7 @@ def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch
     assert list((tmp_path / "other" / "npz").iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["coauthor-cs", "coauthor-phy"])
 def test_the_pinned_hashes_are_those_of_the_real_arrays(datasets, name):
     assert load(name, datasets).content_hash(64) == DATASETS[name].content
@@ -407,6 +419,13 @@ def test_a_random_graph_has_the_degree_asked_for(n, degree):
     assert graph.x.pattern.is_identity
 
 
+@pytest.mark.parametrize("name", ["random", "sbm"])
+def test_a_negative_seed_is_refused_in_words(name):
+    with pytest.raises(ValueError, match=r"seed = -1; it is at least 0 and less than 2\*\*63"):
+        load(name, n=10, degree=1, seed=-1)
+
+
+@pytest.mark.long
 def test_every_pair_of_a_random_graph_is_equally_likely():
     graphs = [load("random", n=5, degree=2, seed=seed) for seed in range(400)]
     pairs = Counter(pair for graph in graphs for pair in zip(graph.row.tolist(), graph.col.tolist(), strict=True))

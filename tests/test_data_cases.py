@@ -49,6 +49,10 @@ REFUSED = {
     "unknown stand-in": ({"x": "onehot"}, "x is 'onehot'; without features of your own it is 'identity' or 'degree'"),
     "sizes that differ": ({"x": np.ones((3, 1)), "y": [0, 1]}, "the rows of x are 3, the labels in y are 2"),
     "too few names": ({"node_names": ["a"]}, "edge 0 starts at node 0, which node_names does not hold ('a')"),
+    "names of another kind": (
+        {"node_names": ["0", "1"]},
+        "edge 0 starts at node 0, which node_names does not hold (0 is a number, '0' is text: ids are of one kind",
+    ),
     "a name twice": ({"node_names": [0, 1, 0]}, "nodes 0 and 2 have the same name 0"),
     "a name missing": ({"node_names": [0, 1, None]}, "node 2 has no name: None"),
     "id out of range": ({"num_nodes": 1}, "edge 0 points to node 1, but num_nodes is 1"),
@@ -64,6 +68,10 @@ REFUSED = {
     "a class twice": ({"class_names": ["a", "a"]}, "class_names repeats 'a'"),
     "1 beside '1'": ({"y": [1, "1"]}, "labels 1 and '1' have one name"),
     "list as label": ({"y": [[0, 1], [1]]}, "label [0, 1] of node 0 is not a class"),
+    "label of a node of another kind": (
+        {"y": {0: "a", "1": "b"}, "num_nodes": 2},
+        "y labels node '1', which the graph does not hold ('1' is text, 1 is a number: ids are of one kind everywhere)",
+    ),
     "label of no node": ({"y": {7: "a"}, "num_nodes": 2}, "y labels node 7, which the graph does not hold (0, 1)"),
 }
 
@@ -329,6 +337,10 @@ SAME_AS_PLAIN = {
         "nodes_csv": NODES.replace("id,label", "node,class"),
         "edges_csv": EDGES.replace("source,target", "from,to"),
     },
+    "another delimiter inside quotes": {
+        "nodes_csv": NODES.replace(",", ";").replace("age", '"age, in years, about"'),
+        "edges_csv": '"source"|"target"|"a;b;c;d ""e"" f"\na|b|\nb|c|\n',
+    },
     "pandas' index": {"nodes_csv": ",id,label,age\n0,a,red,1\n1,b,blue,2\n2,c,,3\n"},
     "an edge in both directions": {"edges_csv": EDGES + "b,a\nb,a\n"},
     "columns that are not read": {"edges_csv": "source,target,year\na,b,1999\nb,c,2000\n"},
@@ -362,7 +374,11 @@ BAD_FILES = {
     ),
     "missing header, edges": ({"edges_csv": "x1,x2\nx2,x3\n"}, "edges.csv has no column for the source"),
     "two columns of a name": ({"nodes_csv": NODES.replace("age", "label")}, "nodes.csv has two columns 'label'"),
-    "open quote": ({"nodes_csv": NODES + '"d,red,4\n'}, "nodes.csv, row 5: unexpected end of data"),
+    "open quote": ({"nodes_csv": NODES + '"d,red,4\n'}, "nodes.csv, row 5: a quotation mark is opened and not closed"),
+    "a cell without end": (
+        {"nodes_csv": NODES + '"d,red,4\n' + "e,red,5\n" * 20_000},
+        "nodes.csv, row 5: a cell has more than 131,072 characters; is a quotation mark not closed? Long texts can come",
+    ),
     "empty file": ({"nodes_csv": "\n\n"}, "nodes.csv is empty"),
     "no nodes": ({"nodes_csv": "id,label,age\n", "edges_csv": "source,target\n"}, "the graph has no nodes"),
     "empty id": ({"nodes_csv": NODES + ",red,4\n"}, "nodes.csv, row 5, column 'id' is empty; every row needs an id"),
@@ -451,15 +467,15 @@ def test_other_labels_can_mean_unknown(folder):
     assert load(path, unknown=["-1", "?"]).y.tolist() == [1, -1, 0, -1]
     as_class = load(path, unknown="?")
     assert as_class.class_names == ("-1", "0", "1")
-    assert "the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
+    assert "check: the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
 
 
 def test_blanks_in_labels_are_kept_and_said(folder):
     path = folder(nodes_csv='id,label\na,red\nb, red\nc,"  "\n', edges_csv=EDGES)
     graph = load(path)
     assert sorted(graph.class_names) == ["  ", " red", "red"]
-    assert "the blank label '  ' is read as a class; if it means unknown, say so with unknown=…" in graph.notes
-    assert "the labels ' red', 'red' differ only by blanks around them, and are read as classes apart" in graph.notes
+    assert "check: the blank label '  ' is read as a class; if it means unknown, say so with unknown=…" in graph.notes
+    assert "check: the labels ' red', 'red' differ by blanks around them, and are read as classes apart" in graph.notes
     assert load(path, unknown="  ").num_classes == 2
     assert not any("blank" in note for note in load(folder(nodes_csv=NODES)).notes)
 
@@ -483,6 +499,57 @@ def test_measurements_are_not_guessed_to_be_labels(folder, labels):
     assert load(path, label="y").num_classes == (2 if labels else 3)  # as stated
     if not labels:
         assert load(path, label="", features=["x", "y"]).x.tolist() == [[1, 2], [4.5, 1.5], [1, 3]]
+
+
+def test_a_second_column_that_could_be_the_label_is_left_aside_and_said(folder):
+    nodes = "id,class,label,age\na,0,red,1\nb,1,blue,2\nc,,,3\n"
+    plain = load(folder(nodes_csv=NODES, edges_csv=EDGES)).content_hash()
+    graph = load(folder(nodes_csv=nodes))
+    assert graph.content_hash() == plain
+    assert (
+        "check: 'class' could be the label too, and a feature that is one would tell the answer: left aside; label=class "
+        "chooses it, features=… reads it as a feature"
+    ) in graph.notes
+    chosen = load(folder(), label="class")
+    assert chosen.class_names == ("0", "1")
+    assert chosen.x.tolist() == [[1], [2], [3]]
+    assert any("'label' could be the label too" in note for note in chosen.notes)
+    asked = load(folder(nodes_csv=nodes.replace("c,,", "c,1,")), features=["class", "age"])
+    assert asked.x.tolist() == [[0, 1], [1, 2], [1, 3]]
+    assert not any("left aside" in note for note in asked.notes)
+
+
+def test_a_coordinate_beside_the_label_is_a_feature(folder):
+    nodes = "id,label,x,y\na,red,1,0.5\nb,blue,2,1\nc,,3,2\n"
+    graph = load(folder(nodes_csv=nodes, edges_csv=EDGES))
+    assert graph.x.tolist() == [[1, 0.5], [2, 1], [3, 2]]
+    assert not any("left aside" in note for note in graph.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "content"),
+    [({"text": "abstract"}, "nodes"), ({"label": "club"}, "nodes or labels"), ({"id": "key"}, "nodes or labels")],
+)
+def test_a_column_of_a_file_that_is_not_there_is_refused(folder, options, content):
+    (option, column) = next(iter(options.items()))
+    message = f"{option}='{column}' names a column, but there is no file of {content} to read it from"
+    with pytest.raises(ValueError, match=message):
+        load(folder(edges_csv=EDGES), **options)
+    with pytest.raises(ValueError, match=message):
+        load(folder() / "edges.csv", **options)
+    (folder() / "edges.csv").unlink()
+    with pytest.raises(ValueError, match="source='from' names a column, but there is no file of edges"):
+        load(folder(nodes_csv=NODES), source="from")
+
+
+def test_nodes_that_print_the_same_are_noted():
+    graph = Graph.from_edges([(1, "2"), ("1", 2)])
+    assert graph.num_nodes == 4
+    assert graph.notes[1] == "check: 1 (a number) and '1' (text) are two nodes; are ids of both kinds meant?"
+    named = Graph.from_edges([("a", "b")], node_names=["a", "b", 3])
+    assert not any("two nodes" in note for note in named.notes)
+    with pytest.raises(ValueError, match=r"has no node 1; 1 is a number, '1' is text: ids are of one kind everywhere"):
+        Graph.from_edges([("1", "2")]).index_of(1)
 
 
 def test_labels_in_a_file_of_their_own(folder):
@@ -665,6 +732,34 @@ def test_parquet_keeps_numbers_as_ids(tmp_path):
         load(tmp_path)
     (tmp_path / "nodes.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ValueError, match="is not a Parquet file that can be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1.0, None, 1.5], "row 3, column 'group' is 1.5; a label is a whole number, text, or true or false"),
+        ([pandas.Timestamp(2020, 1, 1)] * 3, "row 1, column 'group' is Timestamp('2020-01-01 00:00:00'); a label is"),
+        ([0, -1, -7], "row 3, column 'group' is -7; a number as label is at least 0, -1 means unknown"),
+    ],
+)
+def test_a_label_in_parquet_that_is_no_class_is_refused_with_its_place(tmp_path, labels, message):
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"id": ["a", "b", "c"], "group": labels}).to_parquet(tmp_path / "nodes.parquet")
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is compared below
+        load(tmp_path, label="group")
+    assert f"nodes.parquet, {message}" in str(refusal.value)
+
+
+def test_files_with_ids_of_two_kinds_are_told_apart(tmp_path):
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"id": [1, 2], "label": ["red", "blue"]}).to_parquet(tmp_path / "nodes.parquet")
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    message = (
+        r"edges\.csv, row 2, column 'source' is '1', which nodes\.parquet does not list; '1' is text, 1 is a number: "
+        "ids are of one kind everywhere"
+    )
+    with pytest.raises(ValueError, match=message):
         load(tmp_path)
 
 

@@ -445,6 +445,8 @@ def test_fractions_below_one_leave_nodes_out(karate):
         ({"fractions": (0.6, 0.3, 0.2)}, "sum to at most 1"),
         ({"fractions": (0.0, 0.5, 0.5)}, "no node is left to train on"),
         ({"kind": "public"}, "'karate' was not published with a split"),
+        ({"seed": -1}, r"seed = -1; it is at least 0 and less than 2\*\*63"),
+        ({"seed": -1, "kind": "stratified"}, "seed = -1; it is at least 0"),
         ({"kind": "random"}, "unknown split 'random'; there are uniform, stratified, public, per_class, authors"),
     ],
 )
