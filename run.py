@@ -62,7 +62,7 @@ def check(python: str, root: Path, call: Call) -> int:
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy", "--strict", "gcn_lpa", "run.py"],
-        ["pytest", "-m", "not slow and not long"],
+        ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"],
     ]
     for step in steps:
         say(" ".join(step))

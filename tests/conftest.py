@@ -8,6 +8,10 @@ import threading
 from functools import partial
 from pathlib import Path
 
+# Before torch is imported, and for the processes that tests start: torch's threads spin while they wait for each other,
+# so that two on a busy machine take many times as long as one. A test about threads says how many it wants.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import trustme
 from hypothesis import settings
@@ -29,6 +33,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gcn_lpa", deadline=None, derandomize=True, max_examples=50)  # a run repeats the last one
+settings.register_profile("quick", settings.get_profile("gcn_lpa"), max_examples=8)  # for `run.py check`
 settings.load_profile("gcn_lpa")
 
 

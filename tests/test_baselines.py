@@ -15,16 +15,10 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.runfolder import decode_tensors, encode_tensors
 from gcn_lpa.sparse import Key, SparseMatrix, random_share
-from gcn_lpa.train import fit, num_threads, predict_proba
+from gcn_lpa.train import fit, predict_proba
 
 ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Nine nodes give a second thread nothing to do."""
-    with num_threads(1):
-        yield
+EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "lr", "gcn") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
 
 
 @pytest.fixture
@@ -103,6 +97,7 @@ def test_gcn_equals_that_of_pyg(tiny):
     assert torch.allclose(model(graph), twin, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_fixed_edges_and_no_lpa_are_a_plain_row_normalised_gcn(tiny):
     recipe = METHODS["gcn-same"].settings(PAPER["cora"]).replace(dropout=0.0)
     graph = recipe.prepare(tiny)
@@ -134,6 +129,7 @@ def test_lpa_sums_the_walks_that_end_at_a_label(karate):
     assert torch.allclose(predict_proba(model, graph)[labeled], F.one_hot(karate.y[labeled], 2).double())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("lpa")])
 def test_a_node_no_label_reaches_gets_the_shares_of_the_labels(ragged, name):
     model, graph = trained(name, ragged, [0, 1, 3])
@@ -141,6 +137,7 @@ def test_a_node_no_label_reaches_gets_the_shares_of_the_labels(ragged, name):
     assert torch.allclose(lost, torch.tensor([[2 / 3, 1 / 3, 0]], dtype=torch.float64).expand(3, 3), atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("name", ["lr", "mlp"])
 @pytest.mark.parametrize("nodes", [[0, 1, 3, 4], [0, 1, 2, 3, 4, 6, 7]])
@@ -156,6 +153,7 @@ def test_scikit_learn_s_own_probabilities(ragged, name, nodes, stored):
     assert (np.delete(ours, twin.classes_, axis=1) == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["dense", "sparse"])
 def test_gat_equals_a_stack_of_pyg_s_layers(arrows, stored):
     conv, (arrow_graph, arcs) = pytest.importorskip("torch_geometric.nn").GATConv, arrows
@@ -167,6 +165,7 @@ def test_gat_equals_a_stack_of_pyg_s_layers(arrows, stored):
     assert torch.allclose(model(graph), second(F.elu(first(x, index)), index), atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["dense", "sparse"])
 def test_graphsage_equals_a_stack_of_pyg_s_layers(arrows, stored):
     conv, (arrow_graph, arcs) = pytest.importorskip("torch_geometric.nn").SAGEConv, arrows
@@ -283,11 +282,13 @@ def learned_row(name, graph, **changes):
     return scores.with_values(scores.values.exp()).to_dense()[0, 1:].detach()
 
 
+@pytest.mark.long
 def test_reconstruction_finds_the_weights_a_node_was_mixed_with():
     row = learned_row("lpa-reconstruction", planted([0.5, 0.3, 0.2]))
     assert torch.allclose(row / row.sum(), torch.tensor([0.5, 0.3, 0.2]), atol=1e-3)
 
 
+@pytest.mark.long
 def test_sparsity_is_the_lasso_of_the_neighbours():
     """On orthonormal neighbours, ‖x - Σ a_j x_j‖² + s' Σ a_j has its minimum at a_j = max(0, ⟨x, x_j⟩ - s'/2)."""
     graph, sparsity = planted([0.5, 0.3, 0.05]), 0.02
@@ -297,6 +298,7 @@ def test_sparsity_is_the_lasso_of_the_neighbours():
     assert torch.allclose(row, expected, atol=2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lpa-learned", "lpa-leave-one-out", "lpa-gaussian"])
 def test_label_criteria_strengthen_edges_inside_a_class(two_cliques, name):
     model, graph = trained(name, two_cliques, [0, 1, 3, 4, 6, 7], epochs=50, edges="free", self_loops=True)
@@ -304,7 +306,7 @@ def test_label_criteria_strengthen_edges_inside_a_class(two_cliques, name):
     assert weights[3, :3].sum() > 5 * weights[3, 4]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY_METHOD)
 class TestContract:
     """What holds for every method, on a graph with lost and isolated nodes and a class that nothing teaches."""
 

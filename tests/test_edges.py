@@ -27,15 +27,6 @@ FEATURES = [
 INDUCTIVE = [name for name in EDGE_FORMS if name != "free"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The graphs here are small: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def six_nodes(x=FEATURES, pairs=PAIRS):
     weights = [1 + k / 4 for k in range(len(pairs))]
     return Graph.from_edges(pairs, weights=weights, x=x, y=[0, 0, 0, 1, 1, 1], self_loops=True)

@@ -132,6 +132,7 @@ def test_transduction_covers_the_nodes_that_were_not_in_x(karate):
     assert np.array_equal(classifier.predict(np.arange(34)), classifier.transduction_)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edges", ["agnn", "free", "fixed"])
 def test_the_weights_into_a_node_sum_to_one(blobs, edges):
     X, y = blobs
@@ -151,6 +152,7 @@ def test_edge_weights_of_fixed_edges_are_one_over_the_degree():
     assert found == {**to_b, ("a", "a"): half, ("b", "a"): half, ("c", "c"): half, ("b", "c"): half}
 
 
+@pytest.mark.long
 def test_held_out_labels_change_no_weight(karate):
     """Neither those that cross-validation holds back nor those that the graph itself carries."""
     ids, y, fold = np.arange(34), karate.y.numpy(), np.arange(34) % 3
@@ -166,6 +168,7 @@ def test_held_out_labels_change_no_weight(karate):
     assert first_fold(without, y) == (learned, score)
 
 
+@pytest.mark.long
 def test_a_label_that_is_not_held_out_does_change_them(karate):
     y = karate.y.numpy()
     swapped = np.where(np.arange(34) == 5, 1 - y, y)
@@ -192,6 +195,7 @@ def test_a_pipeline_and_a_frame_keep_their_names(blobs):
     assert np.array_equal(pipeline.predict_proba(frame), by_hand.label_distributions_)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "unlabeled"),
     [([None], None), ([float("nan")], None), ([pandas.NA], None), ([-1], -1), ([None, -1, pandas.NA], -1)],
@@ -205,6 +209,7 @@ def test_a_row_without_a_label_is_as_good_as_an_id_left_out(karate, missing, unl
     assert np.array_equal(classifier.label_distributions_, left_out.label_distributions_)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names", [np.array(["no", "yes"]), np.array(["no", "yes"], dtype=object), np.array([False, True]), np.array([3, 8])]
 )
@@ -222,6 +227,7 @@ def test_text_labels_with_gaps_are_text_labels(karate):
         assert quick(graph=karate).fit([0, 1, 33, 32], y).classes_.tolist() == ["a", "b"]
 
 
+@pytest.mark.long
 def test_minus_one_is_a_class_until_it_is_said_not_to_be(blobs):
     X, y = blobs
     assert quick().fit(X, np.where(y == 0, -1, 1)).classes_.tolist() == [-1, 1]
@@ -267,17 +273,20 @@ def test_free_edges_know_their_rows_and_refuse_new_ones(blobs):
         classifier.predict(X + 1)
 
 
+@pytest.mark.long
 def test_the_unit_of_the_features_does_not_matter(blobs):
     X, y = blobs
     assert weights(quick().fit(X, y)) == weights(quick().fit(1024 * X, y))
 
 
+@pytest.mark.long
 def test_one_feature_is_enough_to_tell_three_intervals():
     x = np.linspace(0, 3, 90)
     y = np.minimum(x, 2.99).astype(int)
     assert GCNLPAClassifier().fit(x[:, None], y).score(x[:, None] + 0.001, y) > 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("X", [np.ones((9, 2)), np.zeros((9, 1)), np.eye(9), scipy.sparse.csr_array(np.eye(9))])
 def test_rows_that_say_nothing_have_a_defined_answer(X):
     classifier = quick().fit(X, np.arange(9) % 3)
@@ -290,6 +299,7 @@ def test_one_class_is_certain(blobs):
     assert classifier.predict_proba(blobs[0] + 1).tolist() == [[1.0]] * 60
 
 
+@pytest.mark.long
 def test_sparse_and_dense_rows_are_the_same_rows(blobs):
     X, y = blobs
     sparse = scipy.sparse.csr_array(X)
@@ -305,6 +315,7 @@ def test_rows_have_one_key_if_they_are_equal():
     assert row_keys(stored_zero) == [a]
 
 
+@pytest.mark.long
 def test_the_epochs_that_validation_chose_are_repeated_on_all_labels(blobs):
     X, y = blobs
     chosen = quick(epochs=40).fit(X, y)
@@ -318,6 +329,7 @@ def test_validation_never_takes_the_last_label_of_a_class(karate):
     assert len(classifier.run_.history) == 9
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_weights(blobs):
     first, second, other = (weights(quick(random_state=seed).fit(*blobs)) for seed in (3, 3, 4))
     assert first == second != other
@@ -331,6 +343,7 @@ def test_single_settings_go_before_the_recipe(blobs, karate):
     assert given.recipe_ == WITHOUT_FEATURES.replace(epochs=2, select="loss", patience=30)
 
 
+@pytest.mark.long
 def test_a_clone_shares_the_graph_and_a_pickle_learns_and_predicts_the_same(blobs, karate):
     classifier = quick(graph=karate).fit([0, 33], ["a", "b"])
     assert clone(classifier).graph is karate
@@ -414,6 +427,7 @@ def test_an_unknown_device_is_a_value_error():
         quick(device="foo").fit([[0.0], [1.0], [2.0]], [0, 1, 1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "values", "kind"), [("Int64", (3, 7), "i"), ("boolean", (False, True), "b")])
 @pytest.mark.parametrize("shape", [pandas.Series, pandas.array])
 @pytest.mark.parametrize("missing", [[], [None, None]])

@@ -21,15 +21,6 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 N = 21  # no multiple of a block of rows
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The graphs here are small: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def transition(hub=False, seed=0):
     """A random D⁻¹A in float32, not symmetric; row 5 is empty, and with a hub row 0 and column 0 are full."""
     generator = torch.Generator().manual_seed(seed)

@@ -23,15 +23,6 @@ TRAIN = torch.tensor([0, 1, 2, 4])
 PLAIN = Recipe(edges="fixed", features="raw", lpa_weight=0, residual=False, dropout=0.0, hidden=4)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The graphs here are small: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def six_nodes(weighted=True, x=FEATURES, **options):
     weights = [1 + k / 4 for k in range(len(PAIRS))] if weighted else None
     return Graph.from_edges(PAIRS, weights=weights, x=x, y=LABELS, class_names=("a", "b"), self_loops=True, **options)

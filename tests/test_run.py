@@ -134,7 +134,7 @@ def test_check_stops_at_the_first_failure(clone):
     assert commands.names[2:] == ["ruff", "ruff", "mypy"]
     commands = Commands()
     assert run.main(["check"], clone, commands) == 0
-    assert commands.asked[-1] == ["pytest", "-m", "not slow and not long"]
+    assert commands.asked[-1] == ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"]
 
 
 @pytest.mark.parametrize("argv", [[], ["tests"], ["--slow"], ["check", "-k", "x"]])

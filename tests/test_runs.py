@@ -201,10 +201,8 @@ def stop_in(stage, at):
     return watch
 
 
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize("stage", [pytest.param("choose", marks=LONG), "fold-3", pytest.param("refit", marks=LONG)])
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["choose", "fold-3", "refit"])
 def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
     whole = trained(Source(str(own)), tmp_path / "whole", checkpoint_every=2)
     stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, watch=stop_in(stage, 3))

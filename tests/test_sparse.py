@@ -23,15 +23,6 @@ WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 24, 31, 32, 33, 40, 64, 100, 200)
 CLOSE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float64: {"rtol": 1e-12, "atol": 1e-12}}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The graphs here are small: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request):
     with use_backend(request.param):
@@ -576,6 +567,7 @@ def everything(matrix, x):
     return bits(weights.values, y, dot, values.grad, x.grad)
 
 
+@pytest.mark.long
 def test_reruns_have_the_same_bits_on_two_threads_and_on_one(two_threads, monkeypatch):
     monkeypatch.setattr(_cpu, "ALONE", 1000)  # every kernel is shared among the threads
     matrix, x = random_graph(40_000, 5), noise(40_000, 33, dtype=torch.float32)

@@ -27,15 +27,6 @@ CLOSE = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The graphs here are small: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def triton(request, monkeypatch):
     if not READY and request.node.name != test_in_a_process_of_their_own.__name__:
@@ -117,6 +108,7 @@ def test_product_and_both_gradients_equal_the_dense_twin(long, dtype, width):
     torch.testing.assert_close(values.grad.double(), (exact[2] @ exact[1].T)[at], **CLOSE[dtype])
 
 
+@pytest.mark.long
 def test_rows_beyond_the_first_programs_are_reached(long):
     """150 rows: several programs of every kernel, the last of them not full."""
     sparse, dense = hub_matrix(n=150)
@@ -132,6 +124,7 @@ def test_rows_beyond_the_first_programs_are_reached(long):
     torch.testing.assert_close(sparse.row_sums(), dense.sum(1))
 
 
+@pytest.mark.long
 def test_each_gradient_alone_is_the_same(long):
     sparse, dense = hub_matrix()
     x, grad = noise(M, 9), noise(N, 9, seed=2)
@@ -143,6 +136,7 @@ def test_each_gradient_alone_is_the_same(long):
     torch.testing.assert_close(values.grad, (grad @ x.T)[dense > 0])
 
 
+@pytest.mark.long
 def test_strided_operands_are_read_right(long):
     sparse, dense = hub_matrix()
     wide = noise(M, 20)
@@ -150,6 +144,7 @@ def test_strided_operands_are_read_right(long):
     torch.testing.assert_close(sparse @ noise(5, M).T, dense @ noise(5, M).T)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_row_operations_equal_the_dense_twin(long, dtype):
     sparse, dense = hub_matrix(dtype)
@@ -163,6 +158,7 @@ def test_row_operations_equal_the_dense_twin(long, dtype):
     torch.testing.assert_close(sparse.pattern.edge_dot(u, v), (u @ v.T)[at], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_gradients_of_row_operations_equal_autograd_on_the_dense_twin(long):
     sparse, dense = hub_matrix()
     at, weight = dense > 0, noise(N, M, seed=3)
@@ -198,6 +194,7 @@ def test_a_row_of_thousands_is_summed_exactly():
     assert star.row_softmax().values.tolist() == pytest.approx([1 / (n - 1)] * (n - 1))
 
 
+@pytest.mark.long
 def test_bfloat16_is_summed_in_float32(long):
     """In bfloat16 itself 256 + 1 is 256: the sum of a thousand ones would stop there."""
     ones = SparseMatrix.from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000), (1, 1000))
@@ -227,6 +224,7 @@ def test_no_columns_give_no_columns():
     assert sparse.values.grad.count_nonzero() == 0
 
 
+@pytest.mark.long
 def test_eight_byte_indices_give_the_same_bits(long):
     sparse, _ = hub_matrix()
     rows = sparse.pattern.rows
@@ -241,6 +239,7 @@ def test_eight_byte_indices_give_the_same_bits(long):
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("seed", "step", "layer"), [(0, 0, 0), (7, 3, 2), (2**63 + 11, 2**31 + 5, 1002)])
 def test_dropout_draws_the_same_bits_as_the_reference(dtype, seed, step, layer):
