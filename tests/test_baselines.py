@@ -19,6 +19,8 @@ from gcn_lpa.train import fit, predict_proba
 
 ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "lr", "gcn") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
+WITH_PYG = [pytest.param(name, marks=pytest.mark.long) for name in ("gat", "graphsage")]  # slow to import
+OTHERS = [*WITH_PYG, "jk-net", "appnp", "label-input", "correct-and-smooth"]
 
 
 @pytest.fixture
@@ -177,6 +179,7 @@ def test_graphsage_equals_a_stack_of_pyg_s_layers(arrows, stored):
     assert torch.allclose(model(graph), second(first(x, index).relu(), index), atol=1e-6)
 
 
+@pytest.mark.long
 def test_jk_net_equals_pyg_s_jumping_knowledge(ragged):
     pyg = pytest.importorskip("torch_geometric.nn")
     model, graph = build("jk-net", ragged)
@@ -189,6 +192,7 @@ def test_jk_net_equals_pyg_s_jumping_knowledge(ragged):
     assert torch.allclose(model(graph), pyg.JumpingKnowledge("cat")(outputs) @ model.join + model.bias, atol=1e-6)
 
 
+@pytest.mark.long
 def test_appnp_equals_that_of_pyg(ragged):
     pyg = pytest.importorskip("torch_geometric.nn")
     model, graph = build("appnp", ragged, propagation_steps=7, teleport=0.3)
@@ -224,6 +228,7 @@ def test_correct_and_smooth_equals_a_dense_transcription(ragged):
     assert torch.allclose(model(graph).exp().double(), smooth / smooth.sum(dim=1, keepdim=True), atol=1e-6)
 
 
+@pytest.mark.long
 def test_correct_and_smooth_equals_that_of_pyg(karate):
     pyg = pytest.importorskip("torch_geometric.nn")
     recipe = METHODS["correct-and-smooth"].settings()
@@ -358,7 +363,7 @@ class TestContract:
         assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", ["gat", "graphsage", "jk-net", "appnp", "label-input", "correct-and-smooth"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_dropout_changes_with_the_step_and_is_absent_without_a_key(karate, name):
     model, graph = build(name, karate, dropout=0.5)
     nodes = torch.arange(0, 34, 3)
@@ -367,13 +372,14 @@ def test_dropout_changes_with_the_step_and_is_absent_without_a_key(karate, name)
     assert torch.equal(model(graph), model(graph))
 
 
-@pytest.mark.parametrize("name", ["gat", "graphsage", "jk-net", "appnp", "label-input", "correct-and-smooth"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_seed_starts_elsewhere(karate, name):
     first, again, other = (build(name, karate, seed)[0].weight_parameters()[0] for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
+@pytest.mark.long
 def test_attention_is_dropped_too(karate):
     """With nothing but the attention left to drop, two steps of GAT still differ."""
     model, graph = build("gat", karate, dropout=0.6)

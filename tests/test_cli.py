@@ -83,14 +83,6 @@ def test_info_of_a_folder_in_json(tmp_path):
     assert info["adjusted_homophily"] is None
 
 
-@pytest.mark.long
-def test_demo_needs_no_files(monkeypatch):
-    monkeypatch.delenv("GCN_LPA_DATA", raising=False)
-    result = run("demo")
-    assert result.exit_code == 0
-    assert "digits" in result.stdout
-
-
 def test_options_are_those_of_the_reader(tmp_path):
     (tmp_path / "nodes.csv").write_text("who,group,n1,n2\nb,x,1,2\na,y,3,4\n")
     (tmp_path / "edges.csv").write_text("giver,taker\na,b\n")

@@ -13,6 +13,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
+from gcn_lpa import comparison
 from gcn_lpa.cli import app
 from gcn_lpa.data import load
 from gcn_lpa.recipes import Recipe
@@ -51,6 +52,13 @@ def own(tmp_path_factory):
     ends = [(ids[i], ids[j]) for i, j in [*pairs, (4, 5)]]
     pandas.DataFrame(ends, columns=["source", "target"]).to_csv(folder / "edges.csv", index=False)
     return folder
+
+
+@pytest.fixture(scope="module")
+def own_run(own, tmp_path_factory):
+    """The folder of a training on `own`, and what was printed."""
+    folder = tmp_path_factory.mktemp("cli") / "own"
+    return folder, ok("train", own, "--out", folder, "--epochs", 30, "--device", "cpu")
 
 
 def test_train_says_what_it_did_and_where_it_is(tmp_path):
@@ -141,14 +149,14 @@ def test_evaluate_prints_scores_classes_and_confusion(karate_run):
     assert sum(map(sum, counts)) == results["scores"]["num_nodes"] == 6
 
 
-def test_own_data_is_scored_by_cross_validation_and_says_so(own, tmp_path):
-    said = ok("train", own, "--out", tmp_path / "run", *QUICK)
-    line = ok("evaluate", tmp_path / "run").splitlines()[0]
+def test_own_data_is_scored_by_cross_validation_and_says_so(own, own_run):
+    folder, said = own_run
+    line = ok("evaluate", folder).splitlines()[0]
     assert line in said
     assert "on 8 nodes; 5-fold cross-validation" in line
     assert line.count(",") >= 5  # the folds
-    assert ok("evaluate", tmp_path / "run", "--data", own).splitlines()[0] == line
-    result = run("evaluate", tmp_path / "run", "--data", "karate")
+    assert ok("evaluate", folder, "--data", own).splitlines()[0] == line
+    result = run("evaluate", folder, "--data", "karate")
     assert result.exit_code == 1
     assert "'karate' is not the graph" in result.stderr
 
@@ -165,10 +173,9 @@ def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):
     assert ok("train", tmp_path, *QUICK, "--json").startswith("{")
 
 
-def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own, tmp_path):
-    ok("train", own, "--out", tmp_path / "run", "--epochs", 30, "--device", "cpu")
+def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own_run, tmp_path):
     out = tmp_path / "predictions.csv"
-    assert ok("predict", tmp_path / "run", "--out", out) == f"3 rows, 2 reached, 1 unreachable in {out}\n"
+    assert ok("predict", own_run[0], "--out", out) == f"3 rows, 2 reached, 1 unreachable in {out}\n"
     header, *rows = csv.reader(io.StringIO(out.read_text()))
     assert header == COLUMNS
     assert [(row[0], row[1], row[3], row[4]) for row in rows[:2]] == [
@@ -179,18 +186,18 @@ def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own, tmp_pa
     assert all(0.5 <= float(row[2]) <= 1 for row in rows)
 
 
-def test_predict_all_is_the_table_of_the_library(own, tmp_path):
-    ok("train", own, "--out", tmp_path / "run", *QUICK)
-    kept = load_run(tmp_path / "run")
+def test_predict_all_is_the_table_of_the_library(own_run):
+    folder, _ = own_run
+    kept = load_run(folder)
     table = predictions(kept.model, kept.graph, kept.given, recipe=kept.plan.recipe)
-    printed = list(csv.DictReader(io.StringIO(ok("predict", tmp_path / "run", "--all"))))
+    printed = list(csv.DictReader(io.StringIO(ok("predict", folder, "--all"))))
     assert [row["id"] for row in printed] == [*kept.graph.node_names]
     assert [row["label"] for row in printed] == table["label"].tolist()
     assert [float(row["probability"]) for row in printed] == pytest.approx(table["probability"].tolist(), rel=1e-5)
     assert [row["status"] for row in printed].count("labeled") == 8
-    as_json = json.loads(ok("predict", tmp_path / "run", "--all", "--json"))
+    as_json = json.loads(ok("predict", folder, "--all", "--json"))
     assert as_json == table.to_dict("records")
-    safe = csv.DictReader(io.StringIO(ok("predict", tmp_path / "run", "--excel-safe")))
+    safe = csv.DictReader(io.StringIO(ok("predict", folder, "--excel-safe")))
     assert [row["id"] for row in safe] == ["'@e", "'@j", "'=alone()"]
 
 
@@ -219,8 +226,19 @@ def test_a_moved_source_is_found_with_data(own, tmp_path):
 
 
 @pytest.mark.long
-def test_demo_compares_on_one_split():
-    shown = json.loads(ok("demo", "--json"))
+def test_demo_needs_no_files_and_compares_on_one_split(monkeypatch):
+    monkeypatch.delenv("GCN_LPA_DATA", raising=False)
+    compare, found = comparison.compare, []
+
+    def once(*arguments, **options):
+        found[:] = found or [compare(*arguments, **options)]
+        return found[0]
+
+    monkeypatch.setattr(comparison, "compare", once)
+    text, shown = ok("demo"), json.loads(ok("demo", "--json"))
+    for record in shown["records"]:
+        accuracy = f"{100 * record['accuracy']:.1f}"
+        assert any(line.split()[:2] == [record["method"], accuracy] for line in text.splitlines())
     assert [row["method"] for row in shown["rows"]] == ["gcn-lpa", "gcn-same", "lpa", "mlp"]
     assert all(record["accuracy"] > 0.9 for record in shown["records"])
     assert len({record["split"] for record in shown["records"]}) == 1

@@ -49,6 +49,7 @@ def test_weights_into_a_node_sum_to_one_in_the_order_of_the_edges(shuffled):
     assert (learned > 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("free", [True, False])
 def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):

@@ -2,11 +2,12 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gcn_lpa.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,21 +28,16 @@ def without_numbers(line):
 
 
 @pytest.mark.long
-def test_the_session_prints_what_the_readme_shows_but_for_its_numbers(tmp_path):
+def test_the_session_prints_what_the_readme_shows_but_for_its_numbers(tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     commands = [one for text in blocks("console") for one in session(text)]
     assert len(commands) >= 4
     for command, shown in commands:
         program, *arguments = shlex.split(command)
         assert program == "gcn-lpa"
-        done = subprocess.run(
-            [sys.executable, "-m", "gcn_lpa", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-        )
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.stderr
         printed = [without_numbers(line) for line in done.stdout.splitlines()]
         for line in shown:
             assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, done.stdout)

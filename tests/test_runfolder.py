@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcn_lpa import runfolder
@@ -102,7 +102,6 @@ def test_rows_and_recipes_come_back(tmp_path):
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10))
 def test_json_values_come_back(value):
     assert runfolder.decode_json(encode_json(value), Path("value.json")) == value
@@ -454,6 +453,7 @@ def test_a_manifest_cut_by_its_last_byte_is_refused(tmp_path):
     assert refused(tmp_path, "manifest.json")
 
 
+@pytest.mark.long
 def test_1000_flipped_bits_are_refused(tmp_path):
     save(tmp_path, OLD)
     flips = random.Random(0)
