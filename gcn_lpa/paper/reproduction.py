@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gcn_lpa.paper import figures, sweeps, tables, verdicts
+from gcn_lpa.paper import figures, influence_study, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
 from gcn_lpa.paper.study import Result, Study
 
@@ -37,6 +37,7 @@ PARTS: dict[str, Callable[[Study], Result]] = {
     "table-edges": tables.table_edges,
     "table-lpa": tables.table_lpa,
     "theorems": tables.theorems,
+    "influence": influence_study.influence,
 }
 NAMES = ("all", *PARTS, "claims")
 

@@ -1,0 +1,280 @@
+"""The paper's chain of reasons, measured link by link: a lower LPA loss, more intra-class label influence (Theorem 3), more
+intra-class feature influence (Theorem 2), better accuracy (Section 2.4).
+
+Four ways to the edge weights of one recipe: fixed, trained by the GCN alone (λ = 0), jointly, and by LPA alone before the GCN; and
+the joint one with a loss in which no node sees its own label. Influences are those of Eqs. (12) and (13) per v_a, so that they are
+shares: 1 says that all that reaches a node of the class comes from its class. Pairs whose v_a trained and pairs whose v_a is a
+test node are kept apart, and so is what a node gives itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.influence import intra_class_feature_influence, intra_class_label_influence
+from gcn_lpa.ledger import Task
+from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
+from gcn_lpa.paper.study import Cell, Result, Study, code_hash, graph_of, markdown_table, versions
+from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.train import choose_device, learn, predict_proba, scores
+
+ROWS: dict[str, str] = {
+    "gcn": "fixed edges, λ = 0",
+    "λ = 0": "edges trained by the GCN loss alone",
+    "joint": "edges trained by both losses, Eq. (18), as printed: a node votes for itself",
+    "two-step": "edges trained by the LPA loss alone, Eq. (15), then the GCN on them, Eq. (17)",
+    "joint, leave-one-out": "as joint, each training node scored as if it had no label; at most two LPA iterations",
+}
+LINKS: dict[str, str] = {  # in the order of the paper's argument
+    "lpa_loss_train": "LPA loss, training nodes",
+    "label_self": "own label influence, training nodes",
+    "label_train": "intra-class label influence, training pairs, without one's own",
+    "label_test": "intra-class label influence on test nodes",
+    "feature_train": "intra-class feature influence, training pairs",
+    "feature_test": "intra-class feature influence on test nodes",
+    "lpa_loss_test": "LPA loss, test nodes",
+    "train_accuracy": "accuracy, training nodes",
+    "test_accuracy": "accuracy, test nodes",
+}
+
+
+def cell_of(dataset: str, row: str) -> Cell:
+    few = min(2, recipe_for("paper", dataset).lpa_iterations)
+    return {
+        "gcn": Cell(dataset, row, "gcn-same"),
+        "λ = 0": Cell(dataset, row, "gcn-lpa", changes={"lpa_weight": 0.0}),
+        "joint": Cell(dataset, row, "gcn-lpa"),
+        "two-step": Cell(dataset, row, "gcn-lpa", changes={"training": "two_step"}),
+        "joint, leave-one-out": Cell(dataset, row, "gcn-lpa", changes={"loss": "leave_one_out", "lpa_iterations": few}),
+    }[row]
+
+
+def tasks(
+    dataset: str, splits: int = 10, *, rows: Sequence[str] = tuple(ROWS), epochs: int | None = None
+) -> list[Task]:
+    """One task for each row on each split."""
+    common = {"study": "influence", "dataset": dataset, "changes": {} if epochs is None else {"epochs": epochs}}
+    return [
+        {**common, "row": row, "method": cell_of(dataset, row).method, "seed": k} for k in range(splits) for row in rows
+    ]
+
+
+def work(task: Task, *, device: str = "auto", root: str | None = None, threads: int = 1) -> dict[str, Any]:
+    """Train one row on one split by the paper's recipe of the data set, and measure every link.
+
+    Args:
+        root: the folder of the data sets.
+    """
+    torch.set_num_threads(threads)
+    recipe = cell_of(task["dataset"], task["row"]).settings().replace(**task["changes"])
+    graph, device = graph_of(task["dataset"], root), str(choose_device(device))
+    reach = recipe_for("paper", task["dataset"]).lpa_iterations  # the same for every row
+    parts, seed = split(graph, seed=task["seed"]), task["seed"]
+    found = train_and_measure(graph, parts, recipe, iterations=reach, seed=seed, device=device)
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
+    return {**found, "device": name, "versions": versions(), "code": code_hash()}
+
+
+def influence_study(
+    graph: Graph, splits: int | Sequence[Split] = 10, *, rows: Mapping[str, Recipe], iterations: int = 5,
+    device: str = "auto", on_record: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The same on any graph: each of `rows`, a name and a recipe, trained and measured on each split.
+
+    Args:
+        iterations: k of the label influence and the LPA loss that are measured, the same for every row.
+    """
+    parts = [split(graph, seed=k) for k in range(splits)] if isinstance(splits, int) else list(splits)
+    records = []
+    for k, part in enumerate(parts):
+        for row, recipe in rows.items():
+            found = train_and_measure(graph, part, recipe, iterations=iterations, seed=k, device=device)
+            records.append({"dataset": graph.name, "row": row, "seed": k, **found})
+            if on_record is not None:
+                on_record(records[-1])
+    return records
+
+
+def train_and_measure(
+    graph: Graph, parts: Split, recipe: Recipe, *, iterations: int, seed: int = 0, device: str = "auto"
+) -> dict[str, Any]:
+    """One row of the study on one split: accuracies, overall and per class, and the links."""
+    start = time.perf_counter()
+    build = METHODS[recipe.method].build
+    model, run = learn(build, graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    seconds = time.perf_counter() - start
+    probabilities = predict_proba(model, graph, recipe=recipe)
+    test, links = scores(graph, parts.test, probabilities), measure(model, graph, parts, iterations)
+    return {
+        "split_hash": parts.hash,
+        "recipe_hash": recipe.hash(),
+        "best_epoch": run.best_epoch,
+        "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
+        "val_accuracy": run.best.val_accuracy,
+        "test_accuracy": test.accuracy,
+        "class_names": list(graph.class_names),
+        "seconds": round(seconds, 3),
+        **links,
+        "classes": {**links["classes"], "test_accuracy": [one.recall for one in test.per_class.values()]},
+    }
+
+
+@torch.no_grad()
+def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[str, Any]:
+    """Losses and influences under the edges of a model: over all classes, and per class under "classes"."""
+    recipe = model.recipe
+    prepared = recipe.prepare(graph).to(model.weights[0].device)
+    transition, y = model.transition(prepared), prepared.y
+    train, test = parts.train.to(y.device), parts.test.to(y.device)
+    seeds = torch.nn.functional.one_hot(y.clamp_min(0), graph.num_classes).to(transition.dtype) * train.unsqueeze(1)
+    votes = propagate_labels(transition, seeds, iterations, labeled=train)
+    with_own = intra_class_label_influence(transition, y, train, iterations, targets=train)
+    without = intra_class_label_influence(transition, y, train, iterations, targets=train, with_self=False)
+    among = intra_class_feature_influence(
+        transition, y, recipe.gcn_layers, targets=train, sources=train, with_self=False
+    )
+    sums = {
+        "label_self": with_own - without,
+        "label_train": without,
+        "label_test": intra_class_label_influence(transition, y, train, iterations, targets=test),
+        "feature_train": among,
+        "feature_test": intra_class_feature_influence(transition, y, recipe.gcn_layers, targets=test, with_self=False),
+    }
+    counts = [torch.bincount(y[mask & (y >= 0)], minlength=graph.num_classes) for mask in (train, test)]
+    nodes = {name: counts[name.endswith("test")] for name in sums}  # of each class, that the sum goes over
+    return {
+        "lpa_loss_train": _lpa_cost(votes, y, train),
+        "lpa_loss_test": _lpa_cost(votes, y, test),
+        "lpa_test_accuracy": float((votes.argmax(dim=1) == y)[test].float().mean()),
+        **{name: float(total.sum() / nodes[name].sum()) for name, total in sums.items()},
+        "classes": {name: (total / nodes[name].clamp_min(1)).tolist() for name, total in sums.items()},
+    }
+
+
+def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
+    """J of Eq. (15) on these nodes: what is printed for training nodes, and the same for nodes that did not train."""
+    nodes = mask.nonzero().squeeze(1)
+    return float(mean_cost(votes, nodes, y.index_select(0, nodes), "share"))
+
+
+def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list[dict[str, Any]]:
+    """For each data set, row and link its mean over the splits with a 95 % interval, and its difference to the row `to` split by
+    split; and per class the same of the links that are known per class.
+    """
+    records, rows = list(records), []
+    for dataset in dict.fromkeys(record["dataset"] for record in records):
+        here = [record for record in records if record["dataset"] == dataset]
+        base = {record["seed"]: record for record in here if record["row"] == to}
+        for row in dict.fromkeys(record["row"] for record in here):
+            own = [record for record in here if record["row"] == row]
+            paired = [base[record["seed"]] for record in own] if row != to and base else []
+            links = {name: _link([r[name] for r in own], [r[name] for r in paired]) for name in LINKS}
+            classes = {
+                name: {
+                    link: _link(*([r["classes"][link][i] for r in some] for some in (own, paired)))
+                    for link in own[0]["classes"]
+                }
+                for i, name in enumerate(own[0]["class_names"])
+            }
+            rows.append(
+                {"dataset": dataset, "row": row, "splits": len(own), "to": to, "links": links, "classes": classes}
+            )
+    return rows
+
+
+def _link(own: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
+    mean, difference = mean_of(np.array(own)), None
+    if base:
+        gain = np.array(own) - np.array(base)
+        difference = Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain))
+    return {"mean": vars(mean), "difference": None if difference is None else vars(difference)}
+
+
+def influence(study: Study) -> Result:
+    """`gcn-lpa reproduce influence`: the chain on each data set."""
+    todo = [
+        task
+        for dataset in study.datasets
+        for task in tasks(dataset, study.num_splits(dataset, 10), epochs=_epochs(study, dataset))
+    ]
+    here = partial(work, device=study.device, root=study.root, threads=study.threads)
+    records = study.ledger.run(todo, here, workers=study.workers or 1, on_result=study.report)
+    rows = summary(records)
+    return Result("influence", "From the LPA loss to accuracy, link by link", text_of(rows), {"rows": rows}, records)
+
+
+def _epochs(study: Study, dataset: str) -> int | None:
+    short = study.shortened(cell_of(dataset, "joint"), 60)
+    return short.changes.get("epochs")
+
+
+def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: for each data set a table of the links, what changed from λ = 0, and a table per class."""
+    parts = [
+        "The paper argues: a lower LPA loss → more intra-class label influence (Theorem 3) → more intra-class feature "
+        "influence (Theorem 2) → better accuracy. Each column is one way to edge weights, all with the paper's settings. "
+        "Influences are shares of what reaches a node: from labels of its class, within the paper's number of LPA iterations; "
+        "from features of its class, within its GCN layers, the node itself left out. The LPA loss is Eq. (15) as printed, on "
+        "training nodes and on test nodes.",
+        "\n".join(f"- {row}: {said}" for row, said in ROWS.items() if any(r["row"] == row for r in rows)),
+    ]
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        here = [row for row in rows if row["dataset"] == dataset]
+        names = [row["row"] for row in here]
+        parts.append(f"## {dataset}, {here[0]['splits']} splits")
+        parts.append(markdown_table(["", *names], _lines(here, lambda row, link: _mean(row["links"][link]))))
+        changed = [row for row in here if row["row"] != row["to"]]
+        if changed and here[0]["splits"] > 1:
+            parts.append(f"Difference to {here[0]['to']}, split by split; an interval that holds 0 is noise:")
+            lines = _lines(changed, lambda row, link: _difference(row["links"][link]))
+            parts.append(markdown_table(["", *(row["row"] for row in changed)], lines))
+            parts.append("\n".join(f"- {row['row']} against {row['to']}: {chain(row)}" for row in changed))
+        parts.append("Per class, each as λ = 0 / joint / two-step:")
+        parts.append(_class_table(here))
+    return "\n\n".join(parts)
+
+
+def chain(row: Mapping[str, Any]) -> str:
+    """Which links moved by more than the noise, in the order of the argument."""
+    words = []
+    for link, said in LINKS.items():
+        found = Difference(**row["links"][link]["difference"])
+        moved = "as before" if found.is_noise else "up" if found.mean > 0 else "down"
+        words.append(f"{said} {moved}")
+    return "; ".join(words)
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], cell: Callable[[Mapping[str, Any], str], str]) -> list[list[str]]:
+    return [[said, *(cell(row, link) for row in rows)] for link, said in LINKS.items()]
+
+
+def _class_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    by = {row["row"]: row for row in rows}
+    shown = [by[name] for name in ("λ = 0", "joint", "two-step") if name in by]
+    header = ["", "label, training", "label, test", "feature, training", "feature, test", "accuracy, test"]
+    links = ("label_train", "label_test", "feature_train", "feature_test", "test_accuracy")
+    lines = []
+    for name in rows[0]["classes"]:
+        cells = [" / ".join(f"{row['classes'][name][link]['mean']['mean']:.3f}" for row in shown) for link in links]
+        lines.append([name, *cells])
+    return markdown_table(header, lines)
+
+
+def _mean(link: Mapping[str, Any]) -> str:
+    mean = Mean(**link["mean"])
+    return f"{mean.mean:.4f}" if mean.interval is None else f"{mean.mean:.4f} ± {mean.interval:.4f}"
+
+
+def _difference(link: Mapping[str, Any]) -> str:
+    found = link["difference"]
+    return "" if found is None else f"{found['mean']:+.4f} ± {found['interval']:.4f}"

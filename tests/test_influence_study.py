@@ -1,0 +1,81 @@
+"""The chain from the LPA loss to accuracy: what is measured is what the influences add up to, and differences are paired."""
+
+import math
+
+import pytest
+import torch
+
+from gcn_lpa.graph import split
+from gcn_lpa.influence import feature_influence, label_influence_matrix
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.paper.influence_study import LINKS, ROWS, cell_of, influence_study, measure, summary, tasks, text_of
+from gcn_lpa.recipes import WITHOUT_FEATURES
+
+RECIPE = WITHOUT_FEATURES.replace(loss="literal", lpa_iterations=3, epochs=4)
+
+
+def model_of(graph):
+    prepared = RECIPE.prepare(graph)
+    model = GCNLPA(RECIPE.replace(edge_init="glorot"), prepared, seed=1)
+    return model, model.transition(prepared).detach()
+
+
+def test_the_links_are_sums_over_pairs_of_one_class(karate):
+    model, transition = model_of(karate)
+    parts, y = split(karate), karate.y
+    found = measure(model, karate, parts, 3)
+    label = label_influence_matrix(transition, parts.train, 3)
+    feature = feature_influence(transition, torch.arange(34), RECIPE.gcn_layers)
+    same = y.unsqueeze(1) == y
+    apart = same & ~torch.eye(34, dtype=torch.bool)
+    train, test = parts.train, parts.test
+    assert found["label_train"] == pytest.approx(float((label * apart)[train].sum() / train.sum()), rel=1e-5)
+    assert found["label_self"] == pytest.approx(float(label.diagonal()[train].sum() / train.sum()), rel=1e-5)
+    assert found["label_test"] == pytest.approx(float((label * same)[test].sum() / test.sum()), rel=1e-5)
+    assert found["feature_train"] == pytest.approx(
+        float((feature * apart * train)[train].sum() / train.sum()), rel=1e-5
+    )
+    assert found["feature_test"] == pytest.approx(float((feature * apart)[test].sum() / test.sum()), rel=1e-5)
+    own = test & (y == 1)
+    assert found["classes"]["label_test"][1] == pytest.approx(float((label * same)[own].sum() / own.sum()), rel=1e-5)
+
+
+def test_the_lpa_loss_is_that_of_training(karate):
+    """What `measure` says of training nodes is the second term of Eq. (18) that training minimises."""
+    model, _ = model_of(karate)
+    parts = split(karate)
+    loss = model.loss(RECIPE.prepare(karate), parts.train.nonzero().squeeze(1))
+    assert measure(model, karate, parts, RECIPE.lpa_iterations)["lpa_loss_train"] == pytest.approx(
+        float(loss.lpa.detach())
+    )
+
+
+@pytest.mark.long
+def test_a_study_pairs_its_rows_split_by_split(karate):
+    rows = {"λ = 0": RECIPE.replace(lpa_weight=0.0), "joint": RECIPE, "two-step": RECIPE.replace(training="two_step")}
+    records = influence_study(karate, 3, rows=rows, iterations=3, device="cpu")
+    assert [(record["row"], record["seed"]) for record in records[:4]] == [*((name, 0) for name in rows), ("λ = 0", 1)]
+    base, joint, two_step = summary(records)
+    assert base["links"]["test_accuracy"]["difference"] is None
+    gains = [records[3 * k + 1]["label_test"] - records[3 * k]["label_test"] for k in range(3)]
+    difference = joint["links"]["label_test"]["difference"]
+    assert difference["mean"] == pytest.approx(sum(gains) / 3)
+    spread = math.sqrt(sum((gain - difference["mean"]) ** 2 for gain in gains) / 2)
+    assert difference["interval"] == pytest.approx(
+        4.302653 * spread / math.sqrt(3), rel=1e-5
+    )  # t of two degrees of freedom
+    assert two_step["splits"] == 3
+    text = text_of([base, joint, two_step])
+    assert "## karate, 3 splits" in text
+    assert all(said in text for said in LINKS.values())
+    assert "Mr. Hi" in text  # per class
+
+
+def test_every_row_has_a_task_on_every_split():
+    todo = tasks("cora", 3)
+    assert len({(task["row"], task["seed"]) for task in todo}) == len(todo) == 3 * len(ROWS)
+    settings = {row: cell_of("cora", row).settings() for row in ROWS}
+    assert settings["gcn"].edges == "fixed"
+    assert [settings[row].training for row in ("joint", "two-step")] == ["joint", "two_step"]
+    assert settings["λ = 0"].lpa_weight == 0
+    assert settings["joint, leave-one-out"].loss == "leave_one_out"
