@@ -50,6 +50,25 @@ def _long_rows(csr: CSR) -> LongRows | None:
     return plan
 
 
+class Listed(NamedTuple):
+    """A few rows, each at most once: where an array has a row for these alone, and where not to go for the others."""
+
+    rows: Tensor  # [m]
+    position: Tensor  # [n], where each row is in `rows`, counted from one; 0 where it is not
+
+
+def listed(rows: Tensor, transpose: CSR) -> Listed:
+    """Worked out once for the same `rows` and kept with the matrix: the same labelled nodes serve every step."""
+    version = -1 if rows.is_inference() else rows._version  # changes when they are written to
+    kept = transpose.__dict__.get("listed")
+    if kept is None or kept[0] is not rows or kept[1] != version:
+        position = torch.zeros(transpose.num_rows, dtype=torch.int32, device=rows.device)
+        position.index_copy_(0, rows, torch.arange(1, len(rows) + 1, dtype=torch.int32, device=rows.device))
+        kept = transpose.__dict__["listed"] = rows, version, Listed(rows.to(torch.int32), position)
+    result: Listed = kept[2]
+    return result
+
+
 @triton.jit
 def _mix(h):
     h = (h ^ (h >> 16)) * 0x85EBCA6B
@@ -78,14 +97,13 @@ def _keep(word, row, column, threshold):
 def _visit(
     col, values, x, y, dot, only, rows, start, count, y_scale, word, threshold, scale,
     SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr,
-    D: tl.constexpr,
-    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+    D: tl.constexpr, X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """For each row i of a block, over its entries k that point to row j of x:
 
     SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD: added to what is there)
     DROP: x_j counts as dropped, or scaled up, by the random bits of (j, j): dropout of identity features.
-    ONLY: rows j without only_j are zero and are not fetched.
+    ONLY: rows j without only_j are zero and are not fetched; 2: x has the others alone, that of j at only_j - 1.
 
     STEP entries of every row are fetched at once, so that many loads are under way; the widths are compile-time numbers,
     so that a row is fetched in 16-byte words.
@@ -101,10 +119,13 @@ def _visit(
         here = k[None, :] < count[:, None]
         at = start[:, None] + k[None, :]
         j = tl.load(col + at, mask=here, other=0).to(tl.int64)
-        x_at = x + j[:, :, None] * X_STRIDE + cols[None, None, :]
-        fetch = here
-        if ONLY:
-            fetch = here & (tl.load(only + j, mask=here, other=0) != 0)
+        fetch, at_x = here, j
+        if ONLY > 0:
+            is_there = tl.load(only + j, mask=here, other=0)
+            fetch = here & (is_there != 0)
+        if ONLY == 2:
+            at_x = is_there.to(tl.int64) - 1
+        x_at = x + at_x[:, :, None] * X_STRIDE + cols[None, None, :]
         if COLS == D:
             x_j = tl.load(x_at, mask=fetch[:, :, None], other=0).to(ACC)
         else:
@@ -123,10 +144,15 @@ def _visit(
 
 
 @triton.jit
-def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):
-    """(rows, which of them are ours, first entry of each, number of entries) of a block; long rows are not ours."""
+def _block_of_rows(rowptr, listed, block, n, long, LISTED: tl.constexpr, ROWS: tl.constexpr):
+    """(rows, which of them are ours, first entry of each, number of entries) of a block; long rows are not ours.
+
+    LISTED: of the n rows in `listed`.
+    """
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n
+    if LISTED:
+        rows = tl.load(listed + rows, mask=inside, other=0)
     start = tl.load(rowptr + rows, mask=inside, other=0)
     count = tl.load(rowptr + rows + 1, mask=inside, other=0) - start
     inside = inside & (count <= long)
@@ -135,18 +161,20 @@ def _block_of_rows(rowptr, block, n, long, ROWS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
 def _walk_rows(
-    rowptr, col, values, x, out, y, dot, only, held, seeds, n, long, threshold, scale, seed_low, seed_high, step, layer,
+    rowptr, col, values, x, out, y, dot, only, listed, held, seeds, n, long,
+    threshold, scale, seed_low, seed_high, step, layer,
     SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
-    ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+    LISTED: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
+    OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """`_visit` for every row but the long ones.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
     are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits
-    of (i, i).
+    of (i, i). LISTED: the rows of `listed` alone, out has one row for each. RELU: the sums are gradients of
+    y = dropout(relu(h)) and become those of h.
     """
-    rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, long, ROWS)
+    rows, inside, start, count = _block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
     if HELD > 0:
         is_held = tl.load(held + rows, mask=inside, other=0) != 0
         if HELD == 1:
@@ -164,27 +192,32 @@ def _walk_rows(
         ours = inside[:, None] & (cols < D)[None, :]
         place = rows.to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
         total = total * row_scale[:, None]
+        if RELU:
+            y_i = tl.load(y + rows.to(tl.int64)[:, None] * Y_STRIDE + cols[None, :], mask=ours, other=0)
+            total = tl.where(y_i > 0, total * scale, 0.0)
         if HELD == 1:
             seed = tl.load(seeds + place, mask=ours & is_held[:, None], other=0).to(ACC)
             total = tl.where(is_held[:, None], seed, total)
         if HELD == 2:
             total = tl.where(is_held[:, None], 0.0, total)
+        if LISTED:
+            place = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
         tl.store(out + place, total, mask=ours)
 
 
 @triton.jit
 def _walk_chunks(
-    rowptr, col, values, x, partial, y, dot, chunk_row, chunk_start,
-    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+    rowptr, col, values, x, partial, y, dot, only, chunk_row, chunk_start,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, ONLY: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """`_visit` for one chunk of a long row; its sum goes to `partial`, [chunks, d]."""
     chunk = tl.program_id(0)
     row = tl.load(chunk_row + chunk + tl.arange(0, 1))
     start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
     count = tl.minimum(tl.load(rowptr + row + 1) - start, CHUNK).to(tl.int32)
-    total = _visit(col, values, x, y, dot, x, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
-                   SUMS, DOTS, ADD, False, False, ACC, D, X_STRIDE, Y_STRIDE, 1, STEP, COLS)  # fmt: skip
+    total = _visit(col, values, x, y, dot, only, row, start, count, tl.full([1], 1.0, dtype=ACC), 0, 0, 0.0,
+                   SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, 1, STEP, COLS)  # fmt: skip
     if SUMS:
         cols = tl.arange(0, COLS)
         tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
@@ -192,10 +225,11 @@ def _walk_chunks(
 
 @triton.jit
 def _add_chunks(
-    partial, out, row, first, held, seeds,
-    HELD: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, OUT_STRIDE: tl.constexpr, TILE: tl.constexpr, COLS: tl.constexpr,
+    partial, out, row, first, position, held, seeds,
+    HELD: tl.constexpr, LISTED: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    TILE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Add the chunks of each long row, in order."""
+    """Add the chunks of each long row, in order. LISTED: out has a row for those in the list alone."""
     which = tl.program_id(0)
     i = tl.load(row + which).to(tl.int64)
     start, end = tl.load(first + which), tl.load(first + which + 1)
@@ -212,7 +246,10 @@ def _add_chunks(
             result = tl.where(is_held, tl.load(seeds + i * OUT_STRIDE + cols, mask=cols < D, other=0).to(ACC), result)
         if HELD == 2:
             result = tl.where(is_held, 0.0, result)
-    tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
+    if LISTED:
+        i = tl.load(position + i).to(tl.int64) - 1
+    if i >= 0:
+        tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
 
 
 def _accumulator(x: Tensor) -> Any:
@@ -243,59 +280,57 @@ DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1)}
 def _walk(
     csr: CSR, x: Tensor, *, values: Tensor | None = None, out: Tensor | None = None, y: Tensor | None = None,
     dot: Tensor | None = None, add: bool = False, held: Tensor | None = None, seeds: Tensor | None = None, mode: int = 0,
-    drop: Bits | None = None, only: Tensor | None = None,
+    drop: Bits | None = None, relu: float | None = None, of: Listed | None = None, only: Listed | None = None,
+    nonzero: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given.
 
-    `only` marks the rows of x that are not zero, [m]; `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
+    `of`: over these rows alone, for which `out` has a row each. `only`: x has a row for each of these alone, the others
+    are zero. `nonzero` marks the rows of x that are not zero, [n]. `relu` is the scale of the dropout behind the relu;
+    `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
     """
     for c in range(0, x.shape[1], BLOCK):
         part = slice(c, c + BLOCK)
         out_, y_, seeds_ = (None if t is None else t[:, part] for t in (out, y, seeds))
-        _walk_block(csr, x[:, part], values, out_, y_, dot, add or c > 0, held, seeds_, mode, drop, only)
+        _walk_block(
+            csr, x[:, part], values, out_, y_, dot, add or c > 0, held, seeds_, mode, drop, relu, of, only, nonzero
+        )
 
 
 def _walk_block(
     csr: CSR, x: Tensor, values: Tensor | None, out: Tensor | None, y: Tensor | None, dot: Tensor | None, add: bool,
-    held: Tensor | None, seeds: Tensor | None, mode: int, drop: Bits | None, only: Tensor | None,
+    held: Tensor | None, seeds: Tensor | None, mode: int, drop: Bits | None, relu: float | None, of: Listed | None,
+    only: Listed | None, nonzero: Tensor | None,
 ) -> None:  # fmt: skip
-    n, d = csr.num_rows, x.shape[1]
+    n, d = csr.num_rows if of is None else len(of.rows), x.shape[1]
     if n == 0:
         return
     cols = max(8, triton.next_power_of_2(d))
     rows, step, warps = (DOTS if dot is not None else SUMS)[cols]
     unused = x  # any pointer will do
-    given = (values, out, y, dot, only, held, seeds)
+    given = (values, out, y, dot, nonzero if only is None else only.position, held, seeds)
     values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
     common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add, "ACC": _accumulator(x), "D": d}
     common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "COLS": cols}
+    common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
     _walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr, csr.col, values, x, out_, y, dot_, only_, held, seeds, n, LONG, *(drop or Bits(0, 1.0, 0, 0, csr.rowptr, 0)),
-        HELD=mode, DROP=drop is not None, ONLY=only is not None, OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common,
-        num_warps=warps,
+        csr.rowptr, csr.col, values, x, out_, y, dot_, only_, unused if of is None else of.rows, held, seeds, n, LONG,
+        *(drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)),
+        HELD=mode, DROP=drop is not None, RELU=relu is not None, LISTED=of is not None, OUT_STRIDE=out_.stride(0),
+        ROWS=rows, STEP=step, **common, num_warps=warps,
     )  # fmt: skip
     plan = _long_rows(csr)
     if plan is None:
         return
+    assert drop is None and relu is None, "these have no long rows: see `fits`"
     partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     _walk_chunks[(len(plan.chunk_row),)](
-        csr.rowptr,
-        csr.col,
-        values,
-        x,
-        partial,
-        y,
-        dot_,
-        plan.chunk_row,
-        plan.chunk_start,
-        CHUNK=LONG,
-        STEP=32,
-        **common,
-    )
+        csr.rowptr, csr.col, values, x, partial, y, dot_, only_, plan.chunk_row, plan.chunk_start, CHUNK=LONG, STEP=32, **common
+    )  # fmt: skip
     if out is not None:
         _add_chunks[(len(plan.row),)](
-            partial, out, plan.row, plan.first, held, seeds, HELD=mode, ACC=common["ACC"], D=d, OUT_STRIDE=out.stride(0),
-            TILE=16, COLS=cols,
+            partial, out, plan.row, plan.first, unused if of is None else of.position, held, seeds, HELD=mode,
+            LISTED=of is not None, ACC=common["ACC"], D=d, OUT_STRIDE=out.stride(0), TILE=16, COLS=cols,
         )  # fmt: skip
 
 
@@ -460,31 +495,32 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
 def _layer_forward(
     rowptr, col, values, z, weight, x, z_next, n, threshold, scale, seed_low, seed_high, step, layer,
     in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
-    DROP: tl.constexpr, IN_DROP: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, D_NEXT: tl.constexpr,
-    NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    DROP: tl.constexpr, IN_DROP: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr,
+    D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
 
-    IN_DROP: z is the W of identity features, whose rows are dropped here.
+    IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted.
     """
-    rows, inside, start, count = _block_of_rows(rowptr, tl.program_id(0), n, 2147483647, ROWS)
+    rows, inside, start, count = _block_of_rows(rowptr, rowptr, tl.program_id(0), n, 2147483647, False, ROWS)
     word = tl.zeros([], dtype=tl.uint32)
     if IN_DROP:
         word = _word(in_seed_low, in_seed_high, in_step, in_layer)
     h = _visit(col, values, z, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
-               True, False, False, IN_DROP, False, tl.float32, D, STRIDE, STRIDE, ROWS, STEP, COLS)  # fmt: skip
+               True, False, False, IN_DROP, 0, tl.float32, D, STRIDE, STRIDE, ROWS, STEP, COLS)  # fmt: skip
     h = tl.maximum(h, 0.0)
     ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
     if DROP:
         keep = _keep(_word(seed_low, seed_high, step, layer), ids[:, None], cols[None, :], threshold)
         h = tl.where(keep, h * scale, 0.0)
     tl.store(x + ids[:, None] * D + cols[None, :], h, mask=inside[:, None] & (cols < D)[None, :])
-    in_weight = (cols < D)[:, None] & (next_cols < D_NEXT)[None, :]
-    w = tl.load(weight + cols[:, None] * D_NEXT + next_cols[None, :], mask=in_weight, other=0)
-    product = tl.dot(h, w, input_precision=PRECISION)
-    ours = inside[:, None] & (next_cols < NEXT_STRIDE)[None, :]  # the padding too: it must be zero
-    tl.store(z_next + ids[:, None] * NEXT_STRIDE + next_cols[None, :], product, mask=ours)
+    if not LAST:
+        in_weight = (cols < D)[:, None] & (next_cols < D_NEXT)[None, :]
+        w = tl.load(weight + cols[:, None] * D_NEXT + next_cols[None, :], mask=in_weight, other=0)
+        product = tl.dot(h, w, input_precision=PRECISION)
+        ours = inside[:, None] & (next_cols < NEXT_STRIDE)[None, :]  # the padding too: it must be zero
+        tl.store(z_next + ids[:, None] * NEXT_STRIDE + next_cols[None, :], product, mask=ours)
 
 
 @triton.jit
@@ -536,19 +572,10 @@ def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
     return new(n, (d + 7) // 8 * 8, dtype=like.dtype, device=like.device)
 
 
-def _rows_of(x: Tensor) -> Tensor | None:
-    """Which rows of a gradient made by `costs_backward` are not zero, [n]; None for any other tensor."""
-    rows: Tensor | None = getattr(x if x._base is None else x._base, "nonzero_rows", None)
-    return rows
-
-
 def _pad(x: Tensor) -> Tensor:
-    """x with zero columns up to a multiple of eight; no copy where x is the front of an array already padded so."""
+    """x with zero columns up to a multiple of eight."""
     if x.shape[1] % 8 == 0:
         return x.contiguous()
-    if _rows_of(x) is not None:
-        assert x._base is not None
-        return x._base
     out = _padded(x.shape[0], x.shape[1], x, zero=True)
     out[:, : x.shape[1]] = x
     return out
@@ -564,107 +591,124 @@ def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
 
 
 def relu_stack(
-    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor], drop: list[Bits | None], drop_rows: Bits | None
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor | None], drop: list[Bits | None], drop_rows: Bits | None,
+    rows: Listed | None,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
     """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded.
 
-    `drop_rows`: the rows of the first z are dropped by these bits, without being written.
+    The last W may be None, for z ← x. `drop_rows`: the rows of the first z are dropped by these bits, without being
+    written. `rows`: of A z these alone.
     """
     xs: list[Tensor] = []
-    n, zs = csr.num_rows, [_pad(z)]
-    rows, step, warps = FORWARD
+    n, d, zs = csr.num_rows, z.shape[1], [_pad(z)]
+    block, step, warps = FORWARD
     for weight, b in zip(weights, drop, strict=True):
-        d, d_next = weight.shape
-        x, z_next = z.new_empty(n, d), _padded(n, d_next, z)
+        x, d_next = z.new_empty(n, d), d if weight is None else weight.shape[1]
+        z_next = x if weight is None else _padded(n, d_next, z)
         nothing = Bits(0, 1.0, 0, 0, csr.rowptr, 0)
         first = drop_rows if not xs else None
-        _layer_forward[(triton.cdiv(n, rows),)](
-            csr.rowptr, csr.col, values, zs[-1], weight, x, z_next, n, *(b or nothing), *(first or nothing),
-            DROP=b is not None, IN_DROP=first is not None, PRECISION=PRECISION, D=d, STRIDE=zs[-1].stride(0),
-            D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
-            ROWS=rows, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
+        _layer_forward[(triton.cdiv(n, block),)](
+            csr.rowptr, csr.col, values, zs[-1], x if weight is None else weight, x, z_next, n, *(b or nothing),
+            *(first or nothing), DROP=b is not None, IN_DROP=first is not None, LAST=weight is None, PRECISION=PRECISION,
+            D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
+            ROWS=block, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
         )  # fmt: skip
         xs.append(x)
         zs.append(z_next)
-    out = torch.empty_like(zs[-1])
-    _walk(csr, zs[-1], values=values, out=out)
+        d = d_next
+    out = torch.empty_like(zs[-1]) if rows is None else zs[-1].new_empty(len(rows.rows), zs[-1].shape[1])
+    _walk(csr, zs[-1], values=values, out=out, of=rows)
     return out, xs, zs
 
 
 def relu_stack_backward(
-    transpose: CSR, values: Tensor, grad: Tensor, weights: list[Tensor], xs: list[Tensor], zs: list[Tensor], scale: float,
-    dot: Tensor | None, drop_rows: Bits | None,
+    transpose: CSR, values: Tensor, grad: Tensor, weights: list[Tensor | None], xs: list[Tensor], zs: list[Tensor],
+    scale: float, dot: Tensor | None, drop_rows: Bits | None, rows: Listed | None,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
-    n, grads, add, grad = transpose.num_rows, [], False, _pad(grad)
-    only = _rows_of(grad)
+    n, grads, add = transpose.num_rows, [], False
     for weight, x, z in zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True):
-        d_below, d = weight.shape
-        grad_z = torch.empty_like(z)
-        _walk(transpose, grad, values=values, out=grad_z, y=z, dot=dot, add=add, only=only)
-        rows, warps = DENSE[max(_block(d), _block(d_below))]
-        programs = min(PROGRAMS, triton.cdiv(n, rows))
-        below, partial = _padded(n, d_below, z, zero=d_below % 8 > 0), z.new_empty(programs, d_below, d)
-        _dense_backward[(programs,)](
-            grad_z, x, weight, below, partial, n, scale, D=d, STRIDE=z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
-            PRECISION=PRECISION, ROWS=rows, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
-        )  # fmt: skip
-        grads.append(partial.sum(0))
-        grad, add, only = below, True, None
+        d_below = x.shape[1]
+        below = _padded(n, d_below, z, zero=d_below % 8 > 0)
+        if weight is None:
+            _walk(transpose, grad.contiguous(), values=values, out=below, y=x, dot=dot, relu=scale, only=rows)
+        else:
+            grad_z = torch.empty_like(z)
+            _walk(transpose, _pad(grad), values=values, out=grad_z, y=z, dot=dot, add=add, only=rows)
+            grads.append(_through_weight(grad_z, x, weight, below, scale))
+        grad, add, rows = below, True, None
     first = torch.empty_like(zs[0])
-    _walk(transpose, grad, values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows, only=only)
+    _walk(transpose, _pad(grad), values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows, only=rows)
     return first, grads[::-1]
 
 
-def propagation(csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> list[Tensor]:
-    """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last."""
+def _through_weight(grad_z: Tensor, x: Tensor, weight: Tensor, below: Tensor, scale: float) -> Tensor:
+    """The gradient of W in z = x W; that of h in x = dropout(relu(h)) is written to `below`."""
+    (n, _), (d_below, d) = x.shape, weight.shape
+    rows, warps = DENSE[max(_block(d), _block(d_below))]
+    programs = min(PROGRAMS, triton.cdiv(n, rows))
+    partial = x.new_empty(programs, d_below, d)
+    _dense_backward[(programs,)](
+        grad_z, x, weight, below, partial, n, scale, D=d, STRIDE=grad_z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
+        PRECISION=PRECISION, ROWS=rows, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
+    )  # fmt: skip
+    return partial.sum(0)
+
+
+def propagation(
+    csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool, rows: Listed | None
+) -> list[Tensor]:
+    """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last.
+
+    `rows`: of the last Y these alone.
+    """
     version = -1 if seeds.is_inference() else seeds._version  # changes when the seeds are written to
     if seeds.__dict__.get("padded", (None,))[0] != version:
         seeds.__dict__["padded"] = version, _pad(seeds)  # the same seeds serve every step
     steps = [seeds.__dict__["padded"][1]]
     for k in range(iterations):
-        out = torch.empty_like(steps[0])
-        reset = clamp and k < iterations - 1
-        only = held if k == 0 else None  # at first only the seeds have a row that is not zero
-        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=1 if reset else 0, only=only)
+        is_last = k == iterations - 1
+        of = rows if is_last else None
+        out = steps[0].new_empty(csr.num_rows if of is None else len(of.rows), steps[0].shape[1])
+        mode = 1 if clamp and not is_last else 0
+        nonzero = held if k == 0 else None  # at first only the seeds have a row that is not zero
+        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=mode, of=of, nonzero=nonzero)
         steps.append(out)
     return steps
 
 
 def propagation_backward(
-    transpose: CSR, values: Tensor, grad: Tensor, steps: list[Tensor], held: Tensor, clamp: bool
+    transpose: CSR, values: Tensor, grad: Tensor, steps: list[Tensor], held: Tensor, clamp: bool, rows: Listed | None
 ) -> Tensor:
     """The gradient for the values, in transpose order, [E]."""
     dot = values.new_empty(transpose.num_entries) if len(steps) > 2 else values.new_zeros(transpose.num_entries)
     grad = _pad(grad)
-    only = _rows_of(grad)
     for k in reversed(range(1, len(steps) - 1)):
-        below = torch.empty_like(grad)
+        below = torch.empty_like(steps[k])
         add, mode = k < len(steps) - 2, 2 if clamp else 0
-        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, only=only)
-        grad, only = below, None
+        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, only=rows)
+        grad, rows = below, None
     _walk(
-        transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=only
+        transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=rows
     )  # others' y_i are zero
     return dot
 
 
 @triton.jit
 def _costs(
-    values, nodes, target, out, mark, upstream, m, tiny,
+    values, target, out, upstream, m, tiny,
     KIND: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The cost of each node's row of `values` against its target class, or (BACKWARD) the gradient of their mean.
+    """The cost of each row of `values` against its target class, or (BACKWARD) the gradient of their mean.
 
     KIND 0: cross-entropy of logits; 1: -log of the target's share of the votes; 2: -log of the target's votes.
     """
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside, cols = at < m, tl.arange(0, COLS)
-    node = tl.load(nodes + at, mask=inside, other=0).to(tl.int64)
+    inside, ids, cols = at < m, at.to(tl.int64)[:, None], tl.arange(0, COLS)
     own = tl.load(target + at, mask=inside, other=0).to(tl.int32)
     in_row = inside[:, None] & (cols < D)[None, :]
-    row = tl.load(values + node[:, None] * STRIDE + cols[None, :], mask=in_row, other=0).to(tl.float32)
+    row = tl.load(values + ids * STRIDE + cols[None, :], mask=in_row, other=0).to(tl.float32)
     is_own = cols[None, :] == own[:, None]
     if KIND == 0:
         row = tl.where(in_row, row, float("-inf"))
@@ -688,35 +732,29 @@ def _costs(
                 cost += tl.log(total)
     if BACKWARD:
         result = result * (tl.load(upstream) / m)
-        tl.store(out + node[:, None] * OUT_STRIDE + cols[None, :], result, mask=in_row)
-        tl.store(mark + node, 1, mask=inside)
+        tl.store(out + ids * OUT_STRIDE + cols[None, :], result, mask=in_row)
     else:
         tl.store(out + at, cost, mask=inside)
 
 
-def _launch_costs(
-    values: Tensor, nodes: Tensor, target: Tensor, out: Tensor, kind: int, tiny: float, **backward: Tensor
-) -> None:
-    d, cols = values.shape[1], max(8, triton.next_power_of_2(values.shape[1]))
+def _launch_costs(values: Tensor, target: Tensor, out: Tensor, upstream: Tensor | None, kind: int, tiny: float) -> None:
+    (m, d), cols = values.shape, max(8, triton.next_power_of_2(values.shape[1]))
     rows = max(1, 1024 // cols)
-    mark, upstream = backward.get("mark", out), backward.get("upstream", out)
-    _costs[(triton.cdiv(len(nodes), rows),)](
-        values, nodes, target, out, mark, upstream, len(nodes), tiny, KIND=kind, BACKWARD=bool(backward), D=d,
-        STRIDE=values.stride(0), OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
+    _costs[(triton.cdiv(m, rows),)](
+        values, target, out, out if upstream is None else upstream, m, tiny, KIND=kind, BACKWARD=upstream is not None,
+        D=d, STRIDE=values.stride(0), OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
     )  # fmt: skip
 
 
-def costs(values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
-    """The cost of every one of `nodes`, [m]."""
-    out = torch.empty(len(nodes), dtype=torch.float32, device=values.device)
-    _launch_costs(values, nodes, target, out, kind, tiny)
+def costs(values: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
+    """The cost of every row, [m]."""
+    out = torch.empty(len(values), dtype=torch.float32, device=values.device)
+    _launch_costs(values, target, out, None, kind, tiny)
     return out
 
 
-def costs_backward(values: Tensor, nodes: Tensor, target: Tensor, upstream: Tensor, kind: int, tiny: float) -> Tensor:
-    """The gradient of the mean cost for `values`, [n, c]: the front of a zero-padded array that knows its non-zero rows."""
-    full = _padded(values.shape[0], values.shape[1], values, zero=True)
-    mark = torch.zeros(len(values), dtype=torch.int8, device=values.device)
-    _launch_costs(values, nodes, target, full, kind, tiny, mark=mark, upstream=upstream.contiguous())
-    full.nonzero_rows = mark  # type: ignore[attr-defined]
-    return full[:, : values.shape[1]]
+def costs_backward(values: Tensor, target: Tensor, upstream: Tensor, kind: int, tiny: float) -> Tensor:
+    """The gradient of the mean cost for `values`, [m, c]."""
+    out = values.new_empty(values.shape)
+    _launch_costs(values, target, out, upstream.contiguous(), kind, tiny)
+    return out

@@ -1,8 +1,9 @@
 """The two loops of model.py, each as one differentiable operation, for the GPU.
 
 `model.py` says what is computed; here the same is computed with fewer passes over memory: a layer's product, relu,
-dropout and the next layer's W in one kernel, and the gradients of the edge weights summed where they are produced. Where
-no fused kernel applies, the functions return None and the caller runs its own loop.
+dropout and the next layer's W in one kernel, the gradients of the edge weights summed where they are produced, and of the
+last step only the rows that are asked for: those of the labelled nodes, where a loss reads them. Where no fused kernel
+applies, the functions return None and the caller runs its own loop.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ def relu_stack(
     weights: Sequence[Tensor],
     rates: tuple[float, float],
     key: Key | None,
+    rows: Tensor | None = None,
 ) -> Tensor | None:
-    """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers."""
+    """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers.
+
+    `rows`, each at most once: of the result these alone. Few rows are cheaper to sum first and to multiply then: (A X) W.
+    """
     kernels = fused_backend(weights[0])
-    widths = [w.shape[1] for w in weights]
+    sum_first = rows is not None and len(weights) > 1
+    inner = list(weights[:-1] if sum_first else weights)
+    widths = [w.shape[1] for w in inner]
     if kernels is None or not all(
         kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)
     ):
@@ -35,26 +42,29 @@ def relu_stack(
         z, drop_rows = weights[0], rates[0]
     else:
         z, drop_rows = dropout(x, rates[0], key, layer=0) @ weights[0], 0.0
-    return apply(_ReluStack, matrix, _learned(matrix), z, drop_rows, rates[1], key, *weights[1:])
+    out = apply(_ReluStack, matrix, _learned(matrix), z, drop_rows, rates[1], key, rows, sum_first, *inner[1:])
+    return out @ weights[-1] if sum_first else out
 
 
-def propagate(matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int, clamp: bool) -> Tensor | None:
-    """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset; `held` marks the labelled rows, [n]."""
+def propagate(
+    matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int, clamp: bool, rows: Tensor | None = None
+) -> Tensor | None:
+    """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset, or `rows` of it, each at most once; `held` marks the labelled rows, [n]."""
     kernels = fused_backend(seeds)
     if kernels is None or seeds.requires_grad or iterations == 0:
         return None
-    return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp)
+    return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp, rows)
 
 
 COSTS = {"logits": 0, "share": 1, "votes": 2}
 
 
-def mean_cost(values: Tensor, nodes: Tensor, target: Tensor, kind: str, tiny: float) -> Tensor | None:
-    """The mean over `nodes` of: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes"."""
+def mean_cost(values: Tensor, target: Tensor, kind: str, tiny: float) -> Tensor | None:
+    """The mean over the rows of: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes"."""
     kernels = fused_backend(values)
-    if kernels is None or len(nodes) == 0 or values.dtype != torch.float32 or values.shape[1] > 1024:
+    if kernels is None or len(values) == 0 or values.dtype != torch.float32 or values.shape[1] > 1024:
         return None
-    return apply(_MeanCost, values, nodes, target, COSTS[kind], tiny)
+    return apply(_MeanCost, values, target, COSTS[kind], tiny)
 
 
 def _learned(matrix: SparseMatrix) -> Tensor | None:
@@ -62,51 +72,54 @@ def _learned(matrix: SparseMatrix) -> Tensor | None:
 
 
 class _ReluStack(torch.autograd.Function):
+    """Ends in A (x W) with the last of `weights`; with `sum_first`, in A x with the x behind them."""
+
     @staticmethod
     def forward(
         ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, row_rate: float, rate: float, key: Key | None,
-        *weights: Tensor,
+        rows: Tensor | None, sum_first: bool, *weights: Tensor,
     ) -> Tensor:  # fmt: skip
         kernels = fused_backend(z)
         assert kernels is not None
         step = key.step_tensor(z.device) if key is not None else None
-        drop = [kernels.bits(rate, key.seed, step, k + 1) if key and rate else None for k in range(len(weights))]
-        drop_rows = kernels.bits(row_rate, key.seed, step, 0) if key and row_rate else None
         weights = tuple(w.contiguous() for w in weights)
-        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, matrix.values.detach(), z, list(weights), drop, drop_rows)
+        layers = [*weights, *[None] * sum_first]
+        drop = [kernels.bits(rate, key.seed, step, k + 1) if key and rate else None for k in range(len(layers))]
+        drop_rows = kernels.bits(row_rate, key.seed, step, 0) if key and row_rate else None
+        ctx.rows = None if rows is None else kernels.listed(rows, matrix.pattern.columns)
+        values = matrix.values.detach()
+        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, values, z, layers, drop, drop_rows, ctx.rows)
         ctx.matrix, ctx.kernels, ctx.drop_rows = matrix, kernels, drop_rows
         ctx.scale = 1 / (1 - rate) if key is not None else 1.0
         ctx.save_for_backward(values_t, *weights, *xs, *zs)
-        ctx.depth, ctx.width = len(weights), z.shape[1]
+        ctx.counts, ctx.width = (len(weights), len(xs)), z.shape[1]
         return out[:, : weights[-1].shape[1] if weights else z.shape[1]]  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        _, *rest = ctx.saved_tensors
-        weights, xs, zs = rest[: ctx.depth], rest[ctx.depth : 2 * ctx.depth], rest[2 * ctx.depth :]
+        num_weights, depth = ctx.counts
+        weights, rest = list(ctx.saved_tensors[1 : 1 + num_weights]), ctx.saved_tensors[1 + num_weights :]
+        layers = weights + [None] * (depth - num_weights)
         values = ctx.matrix.transposed_values.detach()
         dot = torch.empty_like(values) if ctx.needs_input_grad[1] else None
         first, grads = ctx.kernels.relu_stack_backward(
-            ctx.matrix.pattern.columns, values, grad, weights, xs, zs, ctx.scale, dot, ctx.drop_rows
-        )
-        return None, dot, first[:, : ctx.width], None, None, None, *grads
+            ctx.matrix.pattern.columns, values, grad, layers, rest[:depth], rest[depth:], ctx.scale, dot, ctx.drop_rows, ctx.rows
+        )  # fmt: skip
+        return None, dot, first[:, : ctx.width], None, None, None, None, None, *grads
 
 
 class _Propagation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        matrix: SparseMatrix,
-        values_t: Tensor | None,
-        seeds: Tensor,
-        held: Tensor,
-        iterations: int,
-        clamp: bool,
-    ) -> Tensor:
+        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, seeds: Tensor, held: Tensor, iterations: int, clamp: bool,
+        rows: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         kernels = fused_backend(seeds)
         assert kernels is not None
-        steps = kernels.propagation(matrix.pattern.rows, matrix.values.detach(), seeds, held, iterations, clamp)
+        ctx.rows = None if rows is None else kernels.listed(rows, matrix.pattern.columns)
+        values = matrix.values.detach()
+        steps = kernels.propagation(matrix.pattern.rows, values, seeds, held, iterations, clamp, ctx.rows)
         ctx.matrix, ctx.kernels, ctx.clamp = matrix, kernels, clamp
         ctx.save_for_backward(values_t, held, *steps)
         return steps[-1][:, : seeds.shape[1]]  # type: ignore[no-any-return]
@@ -116,22 +129,22 @@ class _Propagation(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         values_t, held, *steps = ctx.saved_tensors
         dot = ctx.kernels.propagation_backward(
-            ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp
+            ctx.matrix.pattern.columns, values_t.detach(), grad, steps, held, ctx.clamp, ctx.rows
         )
-        return None, dot, None, None, None, None
+        return None, dot, None, None, None, None, None
 
 
 class _MeanCost(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, nodes: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
+    def forward(ctx: Any, values: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:
         kernels = fused_backend(values)
         assert kernels is not None
         ctx.kernels, ctx.options = kernels, (kind, tiny)
-        ctx.save_for_backward(values, nodes, target)
-        return kernels.costs(values, nodes, target, kind, tiny).mean()  # type: ignore[no-any-return]
+        ctx.save_for_backward(values, target)
+        return kernels.costs(values, target, kind, tiny).mean()  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        values, nodes, target = ctx.saved_tensors
-        return ctx.kernels.costs_backward(values, nodes, target, grad, *ctx.options), None, None, None, None
+        values, target = ctx.saved_tensors
+        return ctx.kernels.costs_backward(values, target, grad, *ctx.options), None, None, None

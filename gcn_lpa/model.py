@@ -35,7 +35,7 @@ EDGE_LAYER, SEED_LAYER, RATIO_LAYER = 1000, 1001, 1002  # random bits that are n
 
 def propagate_labels(
     transition: SparseMatrix, seeds: Tensor, iterations: int | None, *, clamp: bool = True, tolerance: float = 1e-6,
-    labeled: Tensor | None = None,
+    labeled: Tensor | None = None, rows: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Spread the labels of a few nodes over the graph, Eqs. (1) and (2).
 
@@ -49,12 +49,15 @@ def propagate_labels(
         iterations: k, the number of hops a label may travel; None repeats until no entry moves by more than `tolerance`, Eq. (4).
         clamp: reset labelled nodes between iterations, Eq. (2). The authors' code does not.
         labeled: the rows of `seeds` that are not zero, [n], where the caller knows them.
+        rows: the nodes whose Y^(k) is wanted, each once, [m]; None for all.
     """
     if iterations is None and not clamp:
         raise ValueError("iterations=None needs clamp=True: without Eq. (2) labels may go round in circles for ever")
     labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
-    if iterations is not None and (y := fused.propagate(transition, seeds, labeled, iterations, clamp)) is not None:
-        return y
+    if iterations is not None:
+        fast = fused.propagate(transition, seeds, labeled, iterations, clamp, rows)
+        if fast is not None:
+            return fast
     y, k, moved = seeds, 0, float("inf")
     while k < iterations if iterations is not None else moved > tolerance:
         before = y
@@ -64,7 +67,11 @@ def propagate_labels(
         k += 1
         if iterations is None:
             moved = float((y - before).detach().abs().max()) if y.numel() else 0.0
-    return y
+    return select(y, rows)
+
+
+def select(values: Tensor, rows: Tensor | None) -> Tensor:
+    return values if rows is None else values.index_select(0, rows)
 
 
 class Seeds(NamedTuple):
@@ -159,13 +166,15 @@ class GCNLPA(nn.Module):
             outputs.append(x)
         return outputs
 
-    def convolve(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        """The last of `layers`: on a GPU, for the plain layers of the paper, computed by fused kernels."""
+    def convolve(
+        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, rows: Tensor | None = None
+    ) -> Tensor:
+        """The last of `layers`, or `rows` of it, each once: on a GPU, for the plain layers of the paper, by fused kernels."""
         if self.is_plain:
             rates = self.dropout_rate(0), self.recipe.dropout
-            if (logits := fused.relu_stack(smoothing, x, list(self.weights), rates, key)) is not None:
+            if (logits := fused.relu_stack(smoothing, x, list(self.weights), rates, key, rows)) is not None:
                 return logits
-        return self.layers(smoothing, x, key)[-1]
+        return select(self.layers(smoothing, x, key)[-1], rows)
 
     def dropout_rate(self, k: int) -> float:
         recipe = self.recipe
@@ -195,8 +204,8 @@ class GCNLPA(nn.Module):
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read."""
         transition, (target, seeds) = self.transition(graph, key), self.labels(graph, nodes, key)
         importance = class_weights(target, graph.num_classes) if self.recipe.class_weights == "balanced" else None
-        logits = self.convolve(self.smoothing(graph, transition, key), graph.x, key)
-        gcn = mean_cost(logits, nodes, target, "logits", importance=importance)  # Eq. (17)
+        logits = self.convolve(self.smoothing(graph, transition, key), graph.x, key, rows=nodes)
+        gcn = mean_cost(logits, target, "logits", importance=importance)  # Eq. (17)
         lpa = logits.new_zeros(())
         if self.recipe.lpa_weight and self.recipe.lpa_iterations and self.recipe.lpa_ratio:
             lpa = lpa_loss(
@@ -234,33 +243,22 @@ def lpa_loss(
     leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
     influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
     """
-    votes, scored = lpa_votes(transition, nodes, target, num_classes, recipe, key, seeds)
+    votes, scored = lpa_votes(transition, nodes, target, num_classes, recipe, key, seeds, rows=nodes)
     kind = {"official": "logits", "influence": "votes"}.get(recipe.loss, "share")
-    return mean_cost(votes, nodes, target, kind, scored=scored, importance=importance)
+    return mean_cost(votes, target, kind, scored=scored, importance=importance)
 
 
 def mean_cost(
-    values: Tensor,
-    nodes: Tensor,
-    target: Tensor,
-    kind: str,
-    *,
-    scored: Tensor | None = None,
-    importance: Tensor | None = None,
+    rows: Tensor, target: Tensor, kind: str, *, scored: Tensor | None = None, importance: Tensor | None = None
 ) -> Tensor:
-    """The mean over `nodes` of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
+    """The mean over `rows` of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
 
     Args:
-        scored: the nodes that count, a mask over `nodes`; None for all.
+        scored: the rows that count, a mask; None for all.
         importance: the weight of each class, [c].
     """
-    if (
-        scored is None
-        and importance is None
-        and (cost := fused.mean_cost(values, nodes, target, kind, TINY)) is not None
-    ):
+    if scored is None and importance is None and (cost := fused.mean_cost(rows, target, kind, TINY)) is not None:
         return cost
-    rows = values.index_select(0, nodes)
     if kind == "logits":
         costs = F.cross_entropy(rows, target, reduction="none")
     else:
@@ -274,9 +272,10 @@ def mean_cost(
 
 def lpa_votes(
     transition: SparseMatrix, nodes: Tensor, target: Tensor, num_classes: int, recipe: Recipe, key: Key | None = None,
-    seeds: Seeds | None = None,
+    seeds: Seeds | None = None, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Y^(k), what the labels of `nodes` say about every node under `recipe.loss`, [n, c]; and which `nodes` are scored (None: all).
+    """Y^(k), what the labels of `nodes` say about every node (or about `rows`) under `recipe.loss`, [n, c]; and which `nodes`
+    are scored (None: all).
 
     `lpa_ratio` thins the seeds, the same ones at every step (Table 3); `held_out` draws its half anew.
     """
@@ -288,9 +287,11 @@ def lpa_votes(
             is_seed, scored = is_seed & half, ~half
         seeds = label_seeds(nodes, target, transition.shape[0], num_classes, is_seed, dtype=transition.dtype)
     if recipe.loss == "leave_one_out":
-        return leave_one_out_votes(transition, seeds.mass, recipe.lpa_iterations), scored
-    clamp = recipe.loss != "official"
-    return propagate_labels(transition, seeds.mass, recipe.lpa_iterations, clamp=clamp, labeled=seeds.labeled), scored
+        return select(leave_one_out_votes(transition, seeds.mass, recipe.lpa_iterations), rows), scored
+    votes = propagate_labels(
+        transition, seeds.mass, recipe.lpa_iterations, clamp=recipe.loss != "official", labeled=seeds.labeled, rows=rows
+    )
+    return votes, scored
 
 
 def label_seeds(

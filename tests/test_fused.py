@@ -36,12 +36,12 @@ def noise(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def plain_stack(matrix, x, weights, rates, key):
+def plain_stack(matrix, x, weights, rates, key, rows=None):
     """The loop of model.py, on the reference backend."""
     for k, weight in enumerate(weights):
         x = matrix @ (dropout(x, rates[min(k, 1)], key, layer=k) @ weight)
         x = torch.relu(x) if k < len(weights) - 1 else x
-    return x
+    return x if rows is None else x[rows]
 
 
 def with_gradients(function, leaves):
@@ -93,16 +93,66 @@ def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned):
         torch.testing.assert_close(one, other, **CLOSE)
 
 
+ROWS = {
+    "five rows": [7, 3, 20, 0, 11],
+    "one row": [2],
+    "an empty row": [5],
+    "no row": [],
+    "all rows": list(range(N))[::-1],
+}
+
+
+@pytest.mark.parametrize(
+    ("widths", "rates", "learned", "rows"),
+    [
+        *[
+            (widths, DROPOUT, True, "five rows")
+            for widths in [*STACKS, (11, 32, 32, 32, 32, 40), (11, 40), (11, 32, 90)]
+        ],
+        *[((11, 16, 7), rates, learned, "five rows") for rates in (DROPOUT, NO_DROPOUT) for learned in (True, False)],
+        *[(widths, DROPOUT, True, rows) for widths in ((11, 16, 16, 16, 3), (11, 3)) for rows in ROWS],
+    ],
+    ids=str,
+)
+def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, learned, rows):
+    """The rows of a few nodes, in any order: values and every gradient."""
+    matrix, x, key, rows = (
+        transition(),
+        noise(N, widths[0]),
+        Key(3, 2),
+        torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64),
+    )
+    weights = [noise(a, b, seed=k) / a**0.5 for k, (a, b) in enumerate(itertools.pairwise(widths))]
+
+    def run(stack, values, x, *weights):
+        out = stack(matrix.with_values(values if learned else values.detach()), x, list(weights), rates, key, rows=rows)
+        assert out is not None, "no fused kernel for these widths"
+        return out
+
+    leaves = (matrix.values, x, *weights)
+    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    with use_backend("reference"):
+        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
+    assert ours[0].shape == (len(rows), widths[-1])
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [None, "five rows"])
 @pytest.mark.parametrize("rates", [NO_DROPOUT, DROPOUT], ids=["no dropout", "dropout"])
 @pytest.mark.parametrize("kind", ["sparse", "identity", "diagonal"])
-def test_the_fused_layers_take_sparse_features(kind, rates):
-    matrix, key = transition(), Key(3, 2)
+def test_the_fused_layers_take_sparse_features(kind, rates, rows):
+    matrix, key, rows = (
+        transition(),
+        Key(3, 2),
+        None if rows is None else torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64),
+    )
     eye = SparseMatrix.identity(N).to(DEVICE)
     x = {"sparse": transition(seed=4), "identity": eye, "diagonal": eye.with_values(noise(N))}[kind]
     leaves = matrix.values, noise(N, 16) / 4, noise(16, 16, seed=2) / 4, noise(16, 7, seed=3) / 4
 
     def run(stack, values, *weights):
-        return stack(matrix.with_values(values), x, list(weights), rates, key)
+        return stack(matrix.with_values(values), x, list(weights), rates, key, rows)
 
     ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
     with use_backend("reference"):
@@ -148,6 +198,47 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
     torch.testing.assert_close(walk(matrix.values), expected[0].detach(), **CLOSE)
 
 
+@pytest.mark.parametrize("hub", [False, True], ids=["thin rows", "hub"])
+@pytest.mark.parametrize(
+    ("iterations", "num_classes", "clamp", "rows"),
+    [
+        *[(iterations, c, True, "five rows") for iterations, c in ((1, 7), (2, 40), (4, 7), (3, 1))],
+        *[(4, 3, clamp, rows) for rows in ROWS for clamp in (True, False)],
+    ],
+)
+def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
+    iterations, num_classes, clamp, rows, hub, monkeypatch
+):
+    """The hub is among the five rows, and not the one."""
+    monkeypatch.setattr(_triton, "LONG", 8)
+    matrix, rows = transition(hub=hub), torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64)
+    held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
+    seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
+    walk = lambda values: fused.propagate(matrix.with_values(values), seeds, held, iterations, clamp, rows)  # noqa: E731
+    ours = with_gradients(walk, [matrix.values])
+    with use_backend("reference"):
+        plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)[rows]  # noqa: E731
+        expected = with_gradients(plain, [matrix.values])
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_were_written_to_are_read_again():
+    matrix, rows, weights = transition(), torch.tensor([1, 4], device=DEVICE), [noise(N, 16), noise(16, 3, seed=2)]
+    x = SparseMatrix.identity(N).to(DEVICE)
+    for _ in range(2):
+        leaf = weights[0].clone().requires_grad_()
+        out = fused.relu_stack(matrix, x, [leaf, weights[1]], NO_DROPOUT, None, rows)
+        out.sum().backward()
+        with use_backend("reference"):
+            twin = weights[0].clone().requires_grad_()
+            expected = plain_stack(matrix, x, [twin, weights[1]], NO_DROPOUT, None, rows)
+            expected.sum().backward()
+        torch.testing.assert_close(out, expected, **CLOSE)
+        torch.testing.assert_close(leaf.grad, twin.grad, **CLOSE)
+        rows.add_(3)
+
+
 def test_soft_seeds_and_an_empty_side():
     matrix, nobody = transition(), torch.zeros(N, dtype=torch.bool, device=DEVICE)
     soft, everybody = noise(N, 3).abs(), ~nobody
@@ -180,7 +271,8 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         else:
             y = fused.relu_stack(a, noise(N, 4), weights, NO_DROPOUT, None)
             y = plain_stack(a, noise(N, 4), weights, NO_DROPOUT, None) if y is None else y
-        terms = [mean_cost(y, nodes, target, "votes" if loop == "propagate" else "logits"), (y * noise(N, c)).sum()]
+        read = mean_cost(y.index_select(0, nodes), target, "votes" if loop == "propagate" else "logits")
+        terms = [read, (y * noise(N, c)).sum()]
         return sum(terms[::order])
 
     ours = with_gradients(cost, [matrix.values])
@@ -211,20 +303,17 @@ def test_other_backends_have_no_fused_loops(backend):
 @pytest.mark.parametrize("kind", fused.COSTS)
 @pytest.mark.parametrize("num_classes", [1, 2, 7, 40])
 def test_fused_costs_equal_their_formulas(kind, num_classes):
-    """Nodes in any order, some rows never read: their gradient is zero."""
-    values = noise(N, num_classes) if kind == "logits" else noise(N, num_classes).abs()
-    nodes = torch.tensor([7, 3, 20, 0, 11], device=DEVICE)
+    values = noise(5, num_classes) if kind == "logits" else noise(5, num_classes).abs()
     target = torch.arange(5, device=DEVICE) % num_classes
 
-    def plain(values):
-        rows = values[nodes]
+    def plain(rows):
         own = rows.gather(1, target.unsqueeze(1)).squeeze(1) + 1e-6
         total = {"share": rows.sum(1) + 1e-6 * num_classes, "votes": torch.ones(5, device=DEVICE)}
         if kind == "logits":
             return -(rows.exp() / rows.exp().sum(1, keepdim=True)).gather(1, target.unsqueeze(1)).log().mean()
         return -(own / total[kind]).log().mean()
 
-    ours = with_gradients(lambda values: fused.mean_cost(values, nodes, target, kind, 1e-6), [values])
+    ours = with_gradients(lambda values: fused.mean_cost(values, target, kind, 1e-6), [values])
     for one, other in zip(ours, with_gradients(plain, [values]), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
 
@@ -232,10 +321,10 @@ def test_fused_costs_equal_their_formulas(kind, num_classes):
 def test_costs_of_a_strided_view_are_read_right():
     """The fused loops return the first columns of a padded array."""
     padded = noise(N, 8).abs()
-    nodes, target = torch.tensor([1, 4], device=DEVICE), torch.tensor([0, 2], device=DEVICE)
+    target = torch.arange(N, device=DEVICE) % 3
     view, copy = padded[:, :3], padded[:, :3].contiguous()
-    ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], nodes, target, "share", 1e-6), [padded])
-    theirs = with_gradients(lambda values: fused.mean_cost(values, nodes, target, "share", 1e-6), [copy])
+    ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], target, "share", 1e-6), [padded])
+    theirs = with_gradients(lambda values: fused.mean_cost(values, target, "share", 1e-6), [copy])
     assert ours[0].item() == theirs[0].item()
     torch.testing.assert_close(ours[1][:, : view.shape[1]], theirs[1])
     assert ours[1][:, 3:].count_nonzero() == 0
