@@ -11,6 +11,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+    from gcn_lpa.auditing import EdgeAudit as EdgeAudit
+    from gcn_lpa.auditing import LabelAudit as LabelAudit
+    from gcn_lpa.auditing import audit_edges as audit_edges
+    from gcn_lpa.auditing import audit_labels as audit_labels
+    from gcn_lpa.auditing import try_cleaning as try_cleaning
     from gcn_lpa.calibration import Calibrator as Calibrator
     from gcn_lpa.calibration import conformal_sets as conformal_sets
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
@@ -76,6 +81,11 @@ _MODULE = {
     "feature_influence": "influence",
     "label_influence": "influence",
     "propagate_labels": "model",
+    "EdgeAudit": "auditing",
+    "LabelAudit": "auditing",
+    "audit_edges": "auditing",
+    "audit_labels": "auditing",
+    "try_cleaning": "auditing",
     "Comparison": "comparison",
     "compare": "comparison",
     "Graph": "graph",

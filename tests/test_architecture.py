@@ -36,6 +36,7 @@ BESIDE = {
     "baselines": ["model"],  # the LPA baseline is propagate_labels
     "pyg": ["model"],  # the same model behind another door
     "theory": ["model"],  # what it measures
+    "auditing": ["comparison"],  # what cleaning did is a paired comparison
     "cli": ["__init__"],  # for the version
     "__main__": ["cli"],
 }
