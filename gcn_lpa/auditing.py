@@ -60,7 +60,7 @@ class CrossFit:
 
 @dataclass(frozen=True)
 class LabelFinding:
-    """One labelled node. `suspicion` is the chance that its label is wrong, if ERROR_RATE of all labels are."""
+    """One labelled node. `suspicion` is the chance that its label is wrong, if the stated rate of all labels is."""
 
     node: Hashable
     label: str
@@ -70,6 +70,10 @@ class LabelFinding:
     neighbours: float | None  # share of the given label among the votes of others; None where no vote arrives
     evidence: str
 
+    def __str__(self) -> str:
+        other = f", rather {self.suggested}" if self.suggested != self.label else ""
+        return f"{self.suspicion:.3f}  {self.node}: {self.label}{other}\n       {self.evidence}"
+
 
 @dataclass(frozen=True)
 class LabelAudit:
@@ -78,11 +82,20 @@ class LabelAudit:
     graph: str
     findings: tuple[LabelFinding, ...]
     influence: dict[str, float]  # what a standard deviation of each kind of evidence adds to the log-odds of an error
+    rate: float  # the share of labels taken to be wrong
     epochs: int
     folds: int
     repeats: int
     seed: int
     recipe: Recipe
+
+    @property
+    def summary(self) -> str:
+        doubted = sum(row.suspicion > 0.5 for row in self.findings)
+        return (
+            f"{doubted:,} of {len(self.findings):,} labels are more likely wrong than right, if {100 * self.rate:g} % of "
+            f"all are wrong at random. {_models(self)}"
+        )
 
     def to_frame(self) -> Any:
         """A DataFrame with a row per finding."""
@@ -94,7 +107,7 @@ class LabelAudit:
 
 @dataclass(frozen=True)
 class EdgeFinding:
-    """One edge. `suspicion` is the chance that it is a random pair, if ERROR_RATE of all edges are.
+    """One edge. `suspicion` is the chance that it is a random pair, if the stated rate of all edges is.
 
     `status` is "judged", or "abstains" where the class of an end is not known well enough to speak of disagreement.
     """
@@ -111,6 +124,10 @@ class EdgeFinding:
     status: str
     evidence: str
 
+    def __str__(self) -> str:
+        abstains = "" if self.status == "judged" else "  (abstains)"
+        return f"{self.suspicion:.3f}  {self.source} – {self.target}{abstains}\n       {self.evidence}"
+
 
 @dataclass(frozen=True)
 class EdgeAudit:
@@ -119,11 +136,21 @@ class EdgeAudit:
     graph: str
     findings: tuple[EdgeFinding, ...]
     influence: dict[str, float]
+    rate: float
     epochs: int
     folds: int
     repeats: int
     seed: int
     recipe: Recipe
+
+    @property
+    def summary(self) -> str:
+        judged = [row for row in self.findings if row.status == "judged"]
+        doubted = sum(row.suspicion > 0.5 for row in judged)
+        return (
+            f"{doubted:,} of {len(judged):,} edges look more like a random pair, if {100 * self.rate:g} % of all are; of "
+            f"{len(self.findings) - len(judged):,} nothing is said, as the class of an end is not known. {_models(self)}"
+        )
 
     def to_frame(self) -> Any:
         """A DataFrame with a row per finding."""
@@ -294,7 +321,7 @@ def audit_labels(
                 evidence=label_evidence(graph.class_names, label, model[k].numpy(), counts[node].astype(int)),
             )
         )
-    return LabelAudit(graph.name, tuple(findings), judge.influence("model", "neighbours"), *_settings(fitted))
+    return LabelAudit(graph.name, tuple(findings), judge.influence("model", "neighbours"), rate, *_settings(fitted))
 
 
 def joined(graph: Graph) -> SparseMatrix:
@@ -398,7 +425,7 @@ def audit_edges(
                 evidence=edge_evidence(told, here, k, weight),
             )
         )
-    return EdgeAudit(graph.name, tuple(findings), judge.influence(*here.names()), *_settings(fitted))
+    return EdgeAudit(graph.name, tuple(findings), judge.influence(*here.names()), rate, *_settings(fitted))
 
 
 def edge_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
@@ -667,6 +694,10 @@ class Judge:
 
 def probability(log_odds: float) -> float:
     return float(1 / (1 + np.exp(-log_odds)))
+
+
+def _models(audit: LabelAudit | EdgeAudit) -> str:
+    return f"By {audit.folds * audit.repeats} models of {audit.epochs} epochs, none of them shown the labels it judges."
 
 
 def _settings(fitted: CrossFit) -> tuple[int, int, int, int, Recipe]:

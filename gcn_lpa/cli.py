@@ -22,6 +22,7 @@ import typer
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
+    from gcn_lpa.auditing import EdgeAudit, LabelAudit
     from gcn_lpa.comparison import Row
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
@@ -388,6 +389,79 @@ def _once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
             raise ValueError(f"node {node!r} is named twice; one change of its label at a time")
         named[node] = name
     return named
+
+
+@command
+def audit(
+    run: RunDir,
+    labels: Annotated[bool, typer.Option("--labels", help="Rank the given labels.")] = False,
+    edges: Annotated[bool, typer.Option("--edges", help="Rank the edges.")] = False,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    drop_edges: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Also retrain without this share of the edges, the most suspicious first."),
+    ] = None,
+    relabel: Annotated[bool, typer.Option("--relabel", help="Also retrain with the suggested labels.")] = False,
+    splits: Annotated[int, typer.Option(min=2, help="--drop-edges, --relabel: random splits to try it on.")] = 5,
+    folds: Annotated[int, typer.Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="How often that is done, with new folds.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Of folds and first weights; without one, that of the run.")] = None,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which labels or which edges look wrong, and why. Labels of test nodes are not looked at.
+
+    With --relabel or --drop-edges also what the repair does to validation accuracy. It is only tried: no file changes.
+    """
+    if drop_edges is not None and not 0 < drop_edges < 1:
+        raise typer.BadParameter(f"drop-edges is {drop_edges:g}; it is a share above 0 and below 1, such as 0.05")
+    of_labels, of_edges = labels or relabel, edges or drop_edges is not None
+    if of_labels == of_edges:
+        raise typer.BadParameter("audit either --labels (and --relabel) or --edges (and --drop-edges)")
+    from gcn_lpa import auditing
+    from gcn_lpa.runs import load_run, write_table
+
+    trained = load_run(run, data)
+    subject = trained.graph, trained.given, trained.plan.recipe
+    options: dict[str, Any] = {"folds": folds, "device": device, "threads": threads}
+    options["seed"] = trained.plan.seed if seed is None else seed
+    rank: Callable[..., LabelAudit | EdgeAudit] = auditing.audit_labels if of_labels else auditing.audit_edges
+    with counted("training models") as on_fit:
+        found = rank(*subject, repeats=repeats, on_fit=on_fit, **options)
+    effect = None
+    if relabel or drop_edges is not None:
+        with counted("trying it on splits") as on_split:
+            effect = auditing.try_cleaning(
+                *subject, drop_edges=drop_edges or 0.0, relabel=relabel, splits=splits, on_split=on_split, **options
+            )
+    rows = found.findings[: top or (None if as_json or out is not None else 20)]
+    if out is not None:
+        write_table(out, found.to_frame().head(len(rows)), excel_safe=excel_safe)
+    if as_json:
+        facts = dataclasses.asdict(dataclasses.replace(found, findings=() if out is not None else rows))
+        where = None if out is None else str(out)
+        return print_json({**facts, "out": where, "cleaning": None if effect is None else effect.to_dict()})
+    if out is not None:
+        print(f"{len(rows):,} rows in {out}")
+    else:
+        for row in rows:
+            print(row)
+        print(f"\n{found.summary}")
+    if effect is not None:
+        print(f"\n{effect.verdict}")
+
+
+@contextlib.contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that is told how much is done of how much, and says so on stderr where that is a terminal."""
+    shows = sys.stderr.isatty()
+    yield lambda done, total: print(f"\r{what}: {done} of {total} ", end="", file=sys.stderr) if shows else None
+    if shows:
+        print("\r\033[K", end="", file=sys.stderr)
 
 
 @command

@@ -1,0 +1,358 @@
+"""The audits find what was planted, know their numbers by another road, and never look at what they must not see."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from gcn_lpa import auditing
+from gcn_lpa.auditing import (
+    Judge,
+    PairEvidence,
+    audit_edges,
+    audit_labels,
+    beliefs,
+    cross_fit,
+    edge_ends,
+    joined,
+    label_evidence,
+    label_folds,
+    random_pairs,
+    relabeled,
+    try_cleaning,
+    votes_without_own,
+    without_edges,
+)
+from gcn_lpa.baselines import METHODS, Method
+from gcn_lpa.cli import app
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.model import propagate_labels
+from gcn_lpa.recipes import Recipe
+
+QUICK = Recipe(hidden=8, edge_rank=4, epochs=30, lr=0.05)
+FAST = {"device": "cpu", "threads": 1, "repeats": 1}
+
+
+def flip(graph, nodes):
+    """The same graph with the labels of `nodes` turned into the next class."""
+    y = graph.y.clone()
+    y[nodes] = (y[nodes] + 1) % graph.num_classes
+    return dataclasses.replace(graph, y=y)
+
+
+def add_edges(graph, pairs):
+    source, target = edge_ends(graph)
+    edges = [*zip(source.tolist(), target.tolist(), strict=True), *pairs]
+    return Graph.from_edges(edges, x=graph.x, y=graph.y.tolist(), name=graph.name)
+
+
+@pytest.fixture(scope="module")
+def community():
+    """120 nodes of three classes that are easy to tell by their edges and their features."""
+    return load("sbm", n=120, classes=3, features=6, degree=8.0, noise=0.5)
+
+
+@pytest.fixture(scope="module")
+def fitted(community):
+    return cross_fit(community, recipe=QUICK, **FAST)
+
+
+class Memory(nn.Module):
+    """Is sure of every label it can see, and knows nothing of the others."""
+
+    def __init__(self, recipe, graph, seed):
+        super().__init__()
+        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
+        self.num_classes = graph.num_classes
+
+    def fit_directly(self, graph, nodes):
+        self.known.copy_(graph.y)  # all it can find, whatever nodes it was told
+
+    def forward(self, graph):
+        return 20.0 * nn.functional.one_hot(self.known.clamp_min(0), self.num_classes) * (self.known >= 0).unsqueeze(1)
+
+
+def test_no_model_speaks_of_a_label_it_was_shown(community, monkeypatch):
+    monkeypatch.setitem(METHODS, "memory", Method("memory", Memory, QUICK, ""))
+    found = cross_fit(community, recipe=QUICK.replace(method="memory"), repeats=2, device="cpu")
+    assert torch.equal(found.probabilities, torch.full((120, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_every_given_node_is_in_one_fold_and_classes_are_shared_out(community):
+    given = torch.arange(120) < 100
+    folds = torch.stack(label_folds(community.y, given, 5, seed=(3, 0)))
+    assert torch.equal(folds.sum(dim=0), given.long())
+    for k in range(3):
+        sizes = (folds & (community.y == k)).sum(dim=1)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_votes_without_own_by_hand():
+    """0 has label A and three neighbours: 1 (A), 2 (B), and 3, without a label, whose other neighbour 4 has B.
+
+    One vote for A; one for B; and half a vote for B through 3, whose other half is 0's own label and is left out.
+    """
+    graph = Graph.from_edges([(0, 1), (0, 2), (0, 3), (3, 4)], y=["A", "A", "B", None, "B"])
+    votes = votes_without_own(graph, graph.labeled)
+    assert votes[0].tolist() == pytest.approx([1.0, 1.5])
+    shares = {row.node: row.neighbours for row in audit_labels(graph, recipe=QUICK, folds=2, **FAST).findings}
+    assert shares[0] == pytest.approx(1 / 2.5)
+    assert shares[1] == pytest.approx(1.0)  # its only neighbour is 0
+    assert shares[2] == pytest.approx(0.0)
+    assert shares[4] == pytest.approx(0.0)  # through 3, the label of 0
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_votes_are_label_propagation_with_that_node_unlabelled(directed):
+    random = np.random.default_rng(0)
+    edges = [(int(a), int(b)) for a, b in random.integers(0, 14, (30, 2))]
+    graph = Graph.from_edges(
+        edges, weights=random.uniform(0.5, 2, 30), num_nodes=14, y=random.integers(-1, 3, 14), directed=directed
+    )
+    around = joined(graph)
+    seeds = auditing.one_hot(graph.y, graph.labeled, 3)
+    votes = votes_without_own(graph, graph.labeled)
+    for node in graph.labeled.nonzero().squeeze(1).tolist():
+        without = seeds.clone()
+        without[node] = 0
+        expected = propagate_labels(around.row_normalized(), without, 2)[node]
+        neighbours = int((around.pattern.row == node).sum())
+        assert votes[node].tolist() == pytest.approx((neighbours * expected).tolist(), abs=1e-4)
+
+
+def test_planted_labels_come_first(community):
+    planted = [5, 23, 47, 71, 90, 111]
+    found = audit_labels(flip(community, planted), recipe=QUICK, **FAST)
+    assert {row.node for row in found.findings[:6]} == set(planted)
+    for row in found.findings[:6]:
+        assert row.suggested == community.class_names[community.y[row.node]]
+        assert row.suspicion > 0.3  # a twentieth before anything was known
+        assert row.label != row.suggested
+        assert row.model < 0.2
+    assert [row.suspicion for row in found.findings] == sorted((row.suspicion for row in found.findings), reverse=True)
+    assert len(found.findings) == 120
+    assert all(value < 0 for value in found.influence.values())  # support speaks against an error
+
+
+def test_the_evidence_is_told_in_words():
+    names = ("Theory", "Genetic", "Neural")
+    said = "the model, not shown this label, says Theory (90 %), Genetic 8 %"
+    model = np.array([0.9, 0.08, 0.02])
+    assert label_evidence(names, 1, model, np.array([6, 1, 0])) == (
+        f"6 of 7 labelled neighbours are Theory, 1 is Genetic; {said}"
+    )
+    assert label_evidence(names, 1, model, np.array([1, 0, 0])) == (
+        f"1 of 1 labelled neighbours is Theory, none is Genetic; {said}"
+    )
+    assert label_evidence(names, 1, model, np.array([0, 0, 0])) == f"no labelled neighbour; {said}"
+    assert label_evidence(names, 0, model, np.array([2, 0, 1])) == (
+        "2 of 3 labelled neighbours are Theory; the model, not shown this label, says Theory (90 %)"
+    )
+
+
+def test_labels_that_are_not_given_change_nothing(community):
+    given = split(community, seed=0).train
+    other = dataclasses.replace(community, y=torch.where(given, community.y, (community.y + 1) % 3))
+    hidden = community.reveal(given)
+    assert not torch.equal(other.y, community.y)
+    short, once = QUICK.replace(epochs=5), {"folds": 2, "device": "cpu", "threads": 1}
+    for audit in (audit_labels, audit_edges):
+        found = [audit(graph, given, short, repeats=1, **once) for graph in (community, other, hidden)]
+        assert found[0] == found[1] == found[2]
+    effects = [
+        try_cleaning(graph, given, short, drop_edges=0.1, relabel=True, splits=2, **once)
+        for graph in (community, other)
+    ]
+    assert effects[0] == effects[1]
+
+
+def test_given_labels_do_change_the_audit(community, fitted):
+    assert audit_labels(flip(community, [0, 1, 2]), recipe=QUICK, **FAST) != audit_labels(community, fitted=fitted)
+
+
+def test_planted_edges_come_first(community):
+    y = community.y.tolist()
+    random = np.random.default_rng(1)
+    planted = set()
+    while len(planted) < 12:
+        a, b = sorted(random.integers(0, 120, 2).tolist())
+        if y[a] != y[b]:
+            planted.add((a, b))
+    present = set(zip(*(end.tolist() for end in edge_ends(community)), strict=True))
+    noisy = add_edges(community, planted - present)
+    found = audit_edges(noisy, recipe=QUICK, **FAST)
+    between = {pair for pair in present | planted if y[pair[0]] != y[pair[1]]}
+    first = [(row.source, row.target) for row in found.findings[: len(between)]]
+    assert len(between & set(first)) > 0.9 * len(between)  # edges between classes, planted or not
+    assert len(found.findings) == noisy.num_edges
+    assert found.findings[0].source_class != found.findings[0].target_class
+
+
+def test_beliefs_by_hand():
+    """Label 0, wrong with chance 1/10: .5 · .9 against .5 · .1; and .01 · .9 against .99 · .1."""
+    p = torch.tensor([[0.5, 0.5], [0.01, 0.99], [0.3, 0.7]], dtype=torch.float64)
+    found = beliefs(p, torch.tensor([0, 0, -1]), torch.tensor([True, True, False]), 0.1)
+    assert found[0].tolist() == pytest.approx([0.9, 0.1])
+    assert found[1, 0] == pytest.approx(0.009 / (0.009 + 0.099))
+    assert found[2].tolist() == [0.3, 0.7]
+
+
+def test_pair_evidence_is_that_of_a_dense_twin():
+    random = np.random.default_rng(2)
+    graph = Graph.from_edges(random.integers(0, 12, (30, 2)), num_nodes=12, x=random.normal(size=(12, 4)))
+    around = joined(graph)
+    dense = (around.to_dense() > 0).double()
+    belief = torch.from_numpy(random.dirichlet([1, 1, 1], 12))
+    x = torch.nn.functional.normalize(torch.from_numpy(random.normal(size=(12, 4))), dim=1)
+    pairs = np.array([3, 0, 7, 3]), np.array([5, 11, 8, 4])  # in no order
+    found = PairEvidence.of(pairs, belief, x, around)
+    scale = 1 / (1 + dense.sum(dim=1)).log().clamp_min(0.5)
+    for k, (i, j) in enumerate(zip(*pairs, strict=True)):
+        assert found.agreement[k] == pytest.approx(float(belief[i] @ belief[j]))
+        assert found.similarity[k] == pytest.approx(float(x[i] @ x[j]))
+        assert found.common[k] == float(dense[i] @ dense[j])
+        assert found.closeness[k] == pytest.approx(float((dense[i] * dense[j]) @ scale))
+
+
+def test_random_pairs_are_no_edges(karate):
+    around = joined(karate)
+    one, other = random_pairs(around, 100, seed=0)
+    assert len({*zip(one.tolist(), other.tolist(), strict=True)}) == len(one) == 100
+    assert (one < other).all()
+    assert (around.to_dense()[one, other] == 0).all()
+
+
+def test_a_learned_weight_counts_only_where_a_label_is_near(community):
+    given = torch.arange(120) < 60
+    found = audit_edges(community, given, QUICK, **FAST)
+    for row in found.findings:
+        assert (row.weight is None) == (row.source >= 60 and row.target >= 60)
+        assert ("learned weight" in row.evidence) == (row.weight is not None)
+    fixed = audit_edges(community, given, QUICK.replace(method="gcn", edges="fixed", lpa_weight=0.0), **FAST)
+    assert {row.weight for row in fixed.findings} == {None}
+
+
+def test_it_abstains_where_no_label_and_no_feature_speaks(two_cliques):
+    """A path 8 - 9 - 10 that no label reaches; there are no features."""
+    source, target = edge_ends(two_cliques)
+    edges = [*zip(source.tolist(), target.tolist(), strict=True), (8, 9), (9, 10)]
+    graph = Graph.from_edges(edges, num_nodes=11, y=[0, 0, 0, 0, 1, 1, 1, 1, -1, -1, -1])
+    found = audit_edges(graph, recipe=QUICK, folds=2, **FAST)
+    assert {(row.source, row.target) for row in found.findings if row.status == "abstains"} >= {(8, 9), (9, 10)}
+    assert [row.status for row in found.findings[-2:]] == ["abstains", "abstains"]
+    assert all(row.similarity is None for row in found.findings)
+    everything, dropped = without_edges(graph, found, 0.99)
+    assert (everything.adjacency.to_dense()[8, 9] > 0) and dropped < graph.num_edges
+
+
+def test_cleaning_does_what_the_audit_says(community, fitted):
+    labels, edges = audit_labels(community, fitted=fitted), audit_edges(community, fitted=fitted)
+    first = dataclasses.replace(labels.findings[0], suspicion=0.9, label="0", suggested="2")
+    planted = dataclasses.replace(labels, findings=(first, *labels.findings[1:]))
+    cleaned, changed = relabeled(community, planted, above=0.89)
+    assert cleaned.y[first.node] == 2
+    assert changed == int((cleaned.y != community.y).sum())
+    thinned, dropped = without_edges(community, edges, 0.1)
+    assert dropped == round(0.1 * community.num_edges) == community.num_edges - thinned.num_edges
+    gone = {(row.source, row.target) for row in edges.findings[:dropped]}
+    assert gone.isdisjoint(zip(*(end.tolist() for end in edge_ends(thinned)), strict=True))
+    assert torch.equal(thinned.adjacency.to_dense(), thinned.adjacency.to_dense().T)
+
+
+def test_an_effect_inside_the_noise_is_called_so(community):
+    effect = try_cleaning(community, recipe=QUICK, drop_edges=0.02, splits=2, folds=2, device="cpu", threads=1)
+    by_hand = np.mean([run["after"] - run["before"] for run in effect.runs])
+    assert effect.difference.mean == pytest.approx(by_hand)
+    assert effect.changed == round(0.02 * community.num_edges)
+    assert ("inside the noise" in effect.verdict) == effect.difference.is_noise
+    sure = dataclasses.replace(effect, difference=dataclasses.replace(effect.difference, mean=0.1, interval=0.01))
+    assert "better, and more than the noise" in sure.verdict
+
+
+def test_the_judge_learns_what_separates(community):
+    """One column separates, the other is a constant: only the first may count, and the rate is its prior."""
+    random = np.random.default_rng(0)
+    given, drawn = random.normal(1, 1, (2000, 1)), random.normal(-1, 1, (2000, 1))
+    judge = Judge.learn(*(np.hstack([rows, np.ones_like(rows)]) for rows in (given, drawn)), rate=0.05)
+    assert judge.coefficients[1] == 0
+    # log-odds of N(-1, 1) against N(1, 1) at z: -2 z, less the prior's log(.95 / .05)
+    assert judge.log_odds(np.array([[0.0, 1.0]]))[0] == pytest.approx(np.log(0.05 / 0.95), abs=0.3)
+    slope = judge.log_odds(np.array([[1.0, 1.0]]))[0] - judge.log_odds(np.array([[0.0, 1.0]]))[0]
+    assert slope == pytest.approx(-2, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"folds": 1}, "folds = 1 and repeats = 1"),
+        ({"given": torch.arange(120) < 3}, r"needs 5 labelled nodes and two classes.*there are 3 nodes"),
+        ({"given": torch.ones(4, dtype=torch.bool)}, r"boolean mask of the nodes, \[120\]"),
+        ({"rate": 0.0}, "rate = 0.0; it is a share"),
+        ({"seed": -1}, "seed = -1"),
+    ],
+)
+def test_what_cannot_be_audited_is_named(community, change, message):
+    with pytest.raises(ValueError, match=message):
+        audit_labels(community, **{"recipe": QUICK, **FAST, **change})
+
+
+def test_a_graph_without_edges_or_without_other_pairs_has_no_edge_audit():
+    two = Graph.from_edges([], num_nodes=6, y=[0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match="has no edge to audit"):
+        audit_edges(two, recipe=QUICK, folds=2, **FAST)
+    pairs = [(i, j) for i in range(6) for j in range(i)]
+    with pytest.raises(ValueError, match="all nodes of graph 'graph' are joined"):
+        audit_edges(Graph.from_edges(pairs, y=[0, 0, 0, 1, 1, 1]), recipe=QUICK, folds=2, **FAST)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder of one's own CSV files, with ids that are text."""
+    folder = tmp_path_factory.mktemp("audit")
+    graph = load("sbm", n=60, classes=2, features=4, degree=6.0, noise=0.5)
+    x = graph.x.numpy()
+    lines = [f"n{i},{'red' if graph.y[i] else 'blue'}," + ",".join(f"{v:.3f}" for v in x[i]) for i in range(60)]
+    (folder / "nodes.csv").write_text("\n".join(["id,label,a,b,c,d", *lines]))
+    ends = zip(*(end.tolist() for end in edge_ends(graph)), strict=True)
+    (folder / "edges.csv").write_text("\n".join(["source,target", *(f"n{a},n{b}" for a, b in ends)]))
+    done = CliRunner().invoke(
+        app, ["train", str(folder), "--out", str(folder / "run"), "--epochs", "10", "--hidden", "8", "--device", "cpu"]
+    )
+    assert done.exit_code == 0, done.output
+    return folder / "run"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments), "--device", "cpu"])
+
+
+@pytest.mark.long
+def test_the_command_ranks_labels_and_edges_of_ones_own_data(run, tmp_path):
+    before = {path: path.read_bytes() for path in run.parent.rglob("*") if path.is_file()}
+    done = invoke(run, "--labels", "--repeats", 1, "--json", "--top", 3, "--relabel", "--splits", 2)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert len(found["findings"]) == 3
+    assert found["findings"][0]["node"].startswith("n")
+    assert len(found["cleaning"]["runs"]) == 2
+    out = tmp_path / "edges.csv"
+    done = invoke(run, "--edges", "--repeats", 1, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith(f"rows in {out}\n")
+    assert out.read_text().startswith("source,target,source_class,target_class,suspicion,")
+    done = invoke(run, "--labels", "--repeats", 1, "--folds", 2, "--top", 1)
+    assert "of 60 labels are more likely wrong than right" in done.stdout
+    assert before == {path: path.read_bytes() for path in run.parent.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(), ("--labels", "--edges"), ("--relabel", "--edges"), ("--drop-edges", "1.5"), ("--labels", "--top", "0")],
+)
+def test_the_command_says_what_it_can_do(run, wrong):
+    assert invoke(run, *wrong).exit_code == 2
