@@ -442,9 +442,9 @@ def audit(
     if out is not None:
         write_table(out, found.to_frame().head(len(rows)), excel_safe=excel_safe)
     if as_json:
-        facts = dataclasses.asdict(dataclasses.replace(found, findings=() if out is not None else rows))
-        where = None if out is None else str(out)
-        return print_json({**facts, "out": where, "cleaning": None if effect is None else effect.to_dict()})
+        listed = [dataclasses.asdict(row) for row in rows] if out is None else []
+        added = {"out": None if out is None else str(out), "cleaning": None if effect is None else effect.to_dict()}
+        return print_json({**found.to_dict(), "findings": listed, **added})
     if out is not None:
         print(f"{len(rows):,} rows in {out}")
     else:
