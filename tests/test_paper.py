@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
 from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, code_hash, markdown_table, summary, task_of
-from gcn_lpa.recipes import OFFICIAL, PAPER
+from gcn_lpa.recipes import OFFICIAL, PAPER, Recipe
 
 
 def run_of(row, seed, test, dataset="cora", train=1.0, val=0.8, **changes):
@@ -62,7 +64,7 @@ def test_rows_are_chosen_by_name_and_else_by_method(tmp_path):
     cells = tables.table2_cells("cora") + tables.table2_cells("citeseer")
     few = Study(tmp_path, device="cpu", datasets=("cora",), methods=("gcn-lpa",))
     assert [cell.row for cell in few.chosen(cells)] == ["gcn-lpa"]
-    with pytest.raises(ValueError, match="unknown row 'gnc'; there are .*gcn-lpa"):
+    with pytest.raises(ValueError, match=r"unknown row .gnc.; there are .*gcn-lpa"):
         Study(tmp_path, device="cpu", methods=("gnc",)).chosen(cells)
     with pytest.raises(ValueError, match="unknown data set 'core'; the paper has cora"):
         Study(tmp_path, device="cpu", datasets=("core",))
@@ -196,6 +198,14 @@ def test_separable_starts_are_compared_start_by_start():
     (found,) = verdicts.separable(claim, Result("figure2", "", "", {"untrained": cells}))
     assert found.value == 50
     assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
+
+
+def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques):
+    part = torch.tensor([True, False] * 4)
+    recipe = Recipe(features="raw", lr=1e30, edges="fixed", lpa_weight=0.0, epochs=50)
+    model, run = study_module.learn_or_diverge(GCNLPA, two_cliques, part, ~part, recipe, device="cpu")
+    assert run is None
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
 @pytest.mark.long

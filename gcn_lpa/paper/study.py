@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from gcn_lpa import runfolder
+from gcn_lpa import train as training
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.data import load
@@ -190,7 +191,7 @@ def train_once(task: Task, *, device: str, root: str | None, threads: int) -> di
         parts = split(graph, seed=task["split_seed"])
     recipe = Cell(task["dataset"], "", task["method"], task["recipe"], task["changes"]).settings()
     start = time.perf_counter()
-    model, run = learn(
+    model, run = learn_or_diverge(
         METHODS[task["method"]].build, graph, parts.train, parts.val, recipe,
         seed=task["seed"], device=device, threads=threads,
     )  # fmt: skip
@@ -200,9 +201,9 @@ def train_once(task: Task, *, device: str, root: str | None, threads: int) -> di
     return {
         "recipe_hash": recipe.hash(),
         "split_hash": parts.hash,
-        "best_epoch": run.best_epoch,
+        "best_epoch": None if run is None else run.best_epoch,  # None: training diverged, and the best so far was kept
         "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
-        "val_accuracy": run.best.val_accuracy,
+        "val_accuracy": scores(graph, parts.val, probabilities).accuracy,
         "test_accuracy": test.accuracy,
         "test_macro_f1": test.macro_f1,
         "seconds": round(seconds, 3),
@@ -210,6 +211,22 @@ def train_once(task: Task, *, device: str, root: str | None, threads: int) -> di
         "versions": versions(),
         "code": code_hash(),
     }
+
+
+def learn_or_diverge(build: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, training.Run | None]:
+    """`learn`; where training diverges, the model at the best epoch before that, and no Run."""
+    built: list[Any] = []
+
+    def remember(*parts: Any) -> Any:
+        built.append(build(*parts))
+        return built[-1]
+
+    try:
+        return learn(remember, *arguments, **options)
+    except ValueError as error:
+        if "training diverged" not in str(error):
+            raise
+        return built[-1], None
 
 
 @lru_cache(maxsize=1)
