@@ -568,9 +568,17 @@ def draw_epochs(timings: Sequence[Timing], path: str | Path, *, title: str) -> N
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    figure, axes = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    plot_epochs(axes, timings)
+    axes.set_title(title)
+    figure.savefig(path, dpi=160)
+    pyplot.close(figure)
+
+
+def plot_epochs(axes: Any, timings: Sequence[Timing]) -> None:
+    """The lines of `draw_epochs` on given axes: each rival at its best, captured or not."""
     styles = {"pyg gcn": ("#E69F00", "--"), "pyg gcn-lpa": ("#D55E00", "-"), "csr gcn": ("#999999", ":"),
               "our gcn": ("#56B4E9", "--"), "our gcn-lpa": ("#0072B2", "-")}  # fmt: skip
-    figure, axes = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
     for rival, (color, dash) in styles.items():
         best: dict[int, float] = {}
         for t in timings:
@@ -580,11 +588,9 @@ def draw_epochs(timings: Sequence[Timing], path: str | Path, *, title: str) -> N
             axes.plot(
                 sorted(best), [best[n] for n in sorted(best)], dash, color=color, marker="o", markersize=4, label=rival
             )
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="milliseconds per training step", title=title)
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="milliseconds per training step")
     axes.grid(alpha=0.3, which="both", linewidth=0.5)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=160)
-    pyplot.close(figure)
 
 
 def check_same_bits(device: str, *, reruns: int = 5, n: int = 20_000) -> bool:

@@ -225,10 +225,10 @@ def majority(claim: Claim, result: Result) -> list[Effect]:
 
 
 def separable(claim: Claim, result: Result) -> list[Effect]:
-    """Which untrained starts are linearly separable, start by start: both have the same first weights and noisy edges."""
-    effects = []
+    """Which starts are linearly separable, start by start: both have the same first weights, noisy edges and split."""
+    effects, cells = [], result.data[claim.arguments["starts"]]
     for more, less in claim.arguments["pairs"]:
-        one, other = (np.array(find_cell(result.data["untrained"], case)["wrong"]) == 0 for case in (more, less))
+        one, other = (np.array(find_cell(cells, case)["wrong"]) == 0 for case in (more, less))
         part = f"{more.method} {more.network} {more.layers} over {less.method} {less.network} {less.layers}"
         effects.append(effect(part, 100.0 * (one.astype(float) - other), "points of separable starts"))
     return effects

@@ -1,0 +1,728 @@
+"""The paper's figures: those that need no data set are computed and drawn here, for the others there are `draw_…` functions.
+
+Each `figureN(out)` writes pictures (PNG and SVG, the same bytes for the same seed) to `out` and returns the numbers behind
+them. Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and classes differ in shape too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa import benchmark
+from gcn_lpa.comparison import mean_of
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.paper import karate
+from gcn_lpa.paper.claims import FIGURE5, KARATE, Case
+from gcn_lpa.paper.karate import NETWORKS, TRAINED, UNTRAINED, Embedding
+from gcn_lpa.paper.study import Result, markdown_table
+from gcn_lpa.recipes import PAPER, Recipe
+from gcn_lpa.train import learn
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (  # Okabe and Ito (2008)
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GREY = "#8A8A8A"
+CLASS_STYLES = ((BLUE, "o"), (RED, "s"))
+WAVE_COLORS = (ORANGE, GREEN, PINK)
+METHOD_NAMES = {"gcn": "GCN", "gcn-lpa": "GCN-LPA", "gcn-lpa held-out": "GCN-LPA, held-out loss"}
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that pictures are the same everywhere
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "gcn-lpa",  # else the names inside an SVG are random
+}
+
+
+@contextlib.contextmanager
+def canvas(rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes, [rows, columns], in the style of all our figures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(STYLE):
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        try:
+            yield figure, axes
+        finally:
+            pyplot.close(figure)
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """Write PNG and SVG beside each other, without the date."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    figure.savefig(files[0], dpi=160)
+    figure.savefig(files[1], metadata={"Date": None})
+    return files
+
+
+def draw_lines(
+    rows: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    x: str,
+    series: str,
+    y: str,
+    interval: str,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    reference_lines: Mapping[str, float] | None = None,
+) -> list[Path]:
+    """A line for each value of `series`, with a band of ± `interval` around it where there is one; PNG and SVG.
+
+    Args:
+        rows: a mapping per point; `x`, `series`, `y` and `interval` are its keys.
+        reference_lines: a label and a height for each horizontal line.
+    """
+    colors, markers = (BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK, GREY), "osD^vPX*"
+    names = list(dict.fromkeys(row[series] for row in rows))
+    if len(names) > len(colors):
+        raise ValueError(f"{len(names)} lines cannot be told apart; at most {len(colors)}")
+    with canvas(1, 1, (8, 4.6)) as (figure, axes):
+        plot = axes[0, 0]
+        for name, color, marker in zip(names, colors, markers, strict=False):
+            own = sorted((row for row in rows if row[series] == name), key=lambda row: row[x])
+            place, height = [row[x] for row in own], np.array([row[y] for row in own], dtype=float)
+            plot.plot(place, height, color=color, marker=marker, markersize=5, linewidth=1.8, label=str(name), zorder=3)
+            if all(row[interval] is not None for row in own):
+                width = np.array([row[interval] for row in own], dtype=float)
+                plot.fill_between(place, height - width, height + width, color=color, alpha=0.10, linewidth=0)
+        for label, value in (reference_lines or {}).items():
+            plot.axhline(value, color=GREY, linestyle="--", linewidth=1)
+            plot.annotate(label, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=GREY)
+        plot.set(title=title, xlabel=xlabel, ylabel=ylabel, xticks=sorted({row[x] for row in rows}))
+        plot.grid(axis="y", alpha=0.3, linewidth=0.5)
+        figure.legend(*plot.get_legend_handles_labels(), title=series, loc="outside right center")
+        return save(figure, path)
+
+
+def draw_times(records: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
+    """Figure 5 from the records that `gcn-lpa bench epochs --out` writes, a panel for each; PNG and SVG."""
+    if not records:
+        raise ValueError("there is no record to draw; `gcn-lpa bench epochs --out FILE` writes one")
+    with canvas(1, len(records), (5.6 * len(records), 4.4)) as (figure, axes):
+        for plot, record in zip(axes[0], records, strict=True):
+            timings = [benchmark.Timing(**timing) for timing in record["timings"]]
+            benchmark.plot_epochs(plot, timings)
+            classes = timings[0].classes
+            device = record["environment"].get("cuda_device") if record["device"] == "cuda" else None
+            plot.set_title(
+                f"Protocol {record['protocol']}, {classes} {'class' if classes == 1 else 'classes'}, {device or 'CPU'}"
+            )
+            if record.get("extra_percent_mean") is not None:
+                plot.text(
+                    0.97, 0.04, f"GCN-LPA over GCN: {record['extra_percent_mean']:+.0f} % on average\n"
+                    f"(the paper: +{FIGURE5.extra_percent} %)", transform=plot.transAxes, ha="right", va="bottom",
+                )  # fmt: skip
+        return save(figure, path)
+
+
+class Toy(NamedTuple):
+    """Two classes of eight nodes, half of them labelled, and some edges between the classes."""
+
+    graph: Graph
+    labeled: Tensor  # [16]
+    places: np.ndarray  # [16, 2]
+
+
+def toy_graph(seed: int) -> Toy:
+    """Each class is a ring of seven nodes around an eighth, joined to four of them, with two chords; seven edges lead across."""
+    rng, size = np.random.default_rng(seed), 8
+    angle = 2 * np.pi * np.arange(size - 1) / (size - 1)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    edges: list[tuple[int, int]] = []
+    for first in (0, size):
+        hub = first + size - 1
+        edges += [(first + k, first + (k + 1) % (size - 1)) for k in range(size - 1)]
+        edges += [(hub, first + int(k)) for k in rng.choice(size - 1, size=4, replace=False)]
+        edges += [
+            (first + int(k), first + (int(k) + 2) % (size - 1)) for k in rng.choice(size - 1, size=2, replace=False)
+        ]
+    facing = list(itertools.product((0, 1, 2, 5, 6, 7), repeat=2))
+    edges += [(facing[k][0], size + facing[k][1]) for k in rng.choice(len(facing), size=7, replace=False)]
+    left = np.vstack([ring, [0, 0]]) - np.array([1.7, 0])
+    places = np.vstack([left, left * np.array([-1, 1])])  # face to face
+    labeled = torch.zeros(2 * size, dtype=torch.bool)
+    for first in (0, size):
+        labeled[first + torch.from_numpy(rng.choice(size, size=4, replace=False))] = True
+    graph = Graph.from_edges(edges, y=[0] * size + [1] * size, class_names=["blue", "red"], name="toy")
+    return Toy(graph, labeled, places)
+
+
+class LearnedEdge(NamedTuple):
+    """An edge of the toy and what training did to it; its weight is ã_ij + ã_ji, what its ends take from each other."""
+
+    source: int
+    target: int
+    intra_class: bool
+    labeled_ends: int
+    before: float
+    after: float
+
+    @property
+    def is_stronger(self) -> bool:
+        return self.after > self.before
+
+
+def learned_edges(toy: Toy, recipe: Recipe, seed: int) -> tuple[list[LearnedEdge], float]:
+    """Every edge before and after a run of GCN-LPA on the labels of the toy, and the accuracy on its unlabelled nodes."""
+    nobody = torch.zeros_like(toy.labeled)
+    model, _ = learn(GCNLPA, toy.graph, toy.labeled, nobody, recipe, seed=seed, device="cpu", threads=1)
+    graph = recipe.prepare(toy.graph)
+    with torch.no_grad():
+        after, guess = model.transition(graph).to_dense(), model(graph).argmax(dim=1)
+    before, y = graph.adjacency.row_normalized().to_dense(), graph.y
+    edges = [
+        LearnedEdge(
+            i, j, bool(y[i] == y[j]), int(toy.labeled[i]) + int(toy.labeled[j]),
+            float(before[i, j] + before[j, i]), float(after[i, j] + after[j, i]),
+        )
+        for i, j in zip(graph.row.tolist(), graph.col.tolist(), strict=True) if i < j
+    ]  # fmt: skip
+    return edges, float((guess == y)[~toy.labeled].double().mean())
+
+
+def figure1(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
+    """A toy graph, and the edges that a run of GCN-LPA made stronger: mostly those inside a class?"""
+    recipe = PAPER["citeseer"].replace(features="raw")
+    variants = {
+        "GCN-LPA, the paper's loss": recipe,
+        "GCN-LPA, held-out loss": recipe.replace(loss="held_out"),
+        "trainable edges, λ = 0": recipe.replace(lpa_weight=0.0),
+    }
+    starts, shown = range(seed, seed + (4 if quick else 20)), toy_graph(seed)
+    rows, data = [], {}
+    for name, settings in variants.items():
+        runs = [learned_edges(toy_graph(k), settings, k) for k in starts]
+        facts = _edge_facts(runs)
+        data[name] = {**facts, "recipe": settings.hash()}
+        rows.append([name, *(_percent(facts[key]) for key in EDGE_COLUMNS)])
+    edges, _ = learned_edges(shown, recipe, seed)
+    stronger = [edge for edge in edges if edge.is_stronger]
+    intra, all_intra = (sum(edge.intra_class for edge in part) for part in (stronger, edges))
+    text = (
+        f"Of the {len(edges)} edges drawn, {len(stronger)} became stronger; {intra} of these, {intra / len(stronger):.0%}, are "
+        f"inside a class, against {all_intra / len(edges):.0%} of all edges. Over {len(starts)} random toys with 16 nodes, 8 of "
+        "them labelled, training as on Citeseer (Table 4) with one-hot features:\n\n"
+        + markdown_table(["", *EDGE_COLUMNS.values()], rows)
+        + "\n\nAn edge is stronger where ã_ij + ã_ji grew, what its two ends take from each other; ± is a 95 % interval over toys."
+    )
+    with canvas(1, 2, (12, 3.7)) as (figure, axes):
+        _draw_toy(axes[0, 0], shown, None)
+        _draw_toy(axes[0, 1], shown, edges)
+        axes[0, 0].set_title("Two classes; white nodes are unlabelled")
+        axes[0, 1].set_title(f"Stronger after training: {len(stronger)} edges (bold), {intra} of them inside a class")
+        figure.legend(handles=_toy_legend(), loc="outside lower center", ncols=6)
+        files = save(figure, out / "figure1.png")
+    drawn = [{**edge._asdict(), "stronger": edge.is_stronger} for edge in edges]
+    return Result(
+        "figure1", "Figure 1: the edges that training strengthens", text, {"drawn": drawn, "toys": data}, [], files
+    )
+
+
+EDGE_COLUMNS = {
+    "stronger_intra": "intra-class among stronger edges",
+    "weaker_intra": "among weaker ones",
+    "ends_2": "intra-class edges made stronger: both ends labelled",
+    "ends_1": "one end",
+    "ends_0": "none",
+    "accuracy": "accuracy on unlabelled nodes",
+}
+
+
+def _edge_facts(runs: Sequence[tuple[list[LearnedEdge], float]]) -> dict[str, list[float | None]]:
+    """Shares over all toys, each with the half-width of its interval."""
+
+    def share(chosen: Callable[[LearnedEdge], bool], wanted: Callable[[LearnedEdge], bool]) -> list[float | None]:
+        groups = [[wanted(edge) for edge in edges if chosen(edge)] for edges, _ in runs]
+        found = mean_of(np.array([np.mean(group) for group in groups if group]))
+        return [found.mean, found.interval]
+
+    accuracy = mean_of(np.array([accuracy for _, accuracy in runs]))
+    return {
+        "stronger_intra": share(lambda e: e.is_stronger, lambda e: e.intra_class),
+        "weaker_intra": share(lambda e: not e.is_stronger, lambda e: e.intra_class),
+        **{
+            f"ends_{k}": share(lambda e, k=k: e.intra_class and e.labeled_ends == k, lambda e: e.is_stronger)  # type: ignore[misc]
+            for k in (2, 1, 0)
+        },
+        "accuracy": [accuracy.mean, accuracy.interval],
+    }
+
+
+def _percent(share: Sequence[float | None]) -> str:
+    value, interval = share
+    return f"{100 * (value or 0):.0f}" + ("" if interval is None else f" ± {100 * interval:.0f}") + " %"
+
+
+def _draw_toy(plot: Any, toy: Toy, edges: Sequence[LearnedEdge] | None) -> None:
+    from matplotlib.patches import Circle
+
+    changes = {(edge.source, edge.target): edge for edge in edges or ()}
+    for i, j in zip(toy.graph.row.tolist(), toy.graph.col.tolist(), strict=True):
+        if i < j:
+            edge = changes.get((i, j))
+            style = {"color": GREY, "linewidth": 1.2}
+            if edge is not None:
+                style = (
+                    {"color": BLACK, "linewidth": 2.2 + 2.5 * min(1.0, edge.after - edge.before)}
+                    if edge.is_stronger
+                    else {"color": GREY, "linewidth": 0.9, "linestyle": (0, (2, 2))}
+                )
+            plot.plot(*toy.places[[i, j]].T, zorder=1, **style)
+    for c, (color, marker) in enumerate(CLASS_STYLES):
+        own = (toy.graph.y == c).numpy()
+        for labeled, face in ((True, color), (False, "white")):
+            part = toy.places[own & (toy.labeled.numpy() == labeled)]
+            shape = (
+                marker if labeled or edges is not None else "o"
+            )  # before training nobody knows the class of a white node
+            rim = color if labeled or edges is not None else BLACK
+            plot.scatter(*part.T, s=190, marker=shape, c=face, edgecolors=rim, linewidths=1.6, zorder=2)
+        center = toy.places[own].mean(axis=0)
+        plot.add_patch(Circle(tuple(center), 1.35, fill=False, linestyle=":", edgecolor=color, linewidth=1.6))
+    plot.set_aspect("equal")
+    plot.set_axis_off()
+
+
+def _toy_legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    dots = [
+        Line2D([], [], linestyle="", marker=marker, markersize=10, color=color, label=f"{name}, labelled")
+        for (color, marker), name in zip(CLASS_STYLES, ("blue", "red"), strict=True)
+    ]
+    white = Line2D(
+        [], [], linestyle="", marker="o", markersize=10, markerfacecolor="white", color=BLACK, label="unlabelled"
+    )
+    bold = Line2D([], [], color=BLACK, linewidth=3, label="stronger")
+    thin = Line2D([], [], color=GREY, linewidth=1, linestyle=(0, (2, 2)), label="weaker")
+    return [*dots, white, bold, thin]
+
+
+@dataclass(frozen=True)
+class Club:
+    """The starts of Figures 2 and 7 and what became of them."""
+
+    untrained: list[dict[str, Any]]
+    trained: list[dict[str, Any]]
+    epochs: int
+
+
+def club(
+    layers: Sequence[int], *, trained_methods: Sequence[str], quick: bool, seed: int, starts: tuple[int, int] | None = None
+) -> Club:  # fmt: skip
+    """Every method on both networks with each number of layers, over random starts: of weights, noise and split alike."""
+    many, few = starts or ((40, 4) if quick else (400, 20))
+    epochs = 60 if quick else PAPER["citeseer"].epochs
+
+    def cases(methods: Sequence[str]) -> list[Case]:
+        return [Case(method, network, k) for k in layers for network in NETWORKS for method in methods]
+
+    return Club(
+        [karate.cell(case, [karate.untrained(case, seed + k) for k in range(many)]) for case in cases(UNTRAINED)],
+        [
+            karate.cell(case, [karate.trained(case, seed + k, epochs) for k in range(few)])
+            for case in cases(trained_methods)
+        ],
+        epochs,
+    )
+
+
+def figure2(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
+    """The karate club, embedded by two layers: untrained as in the text, trained as in the caption."""
+    found = club([KARATE.layers], trained_methods=TRAINED, quick=quick, seed=seed)
+    y = karate.network("original", seed).y.numpy()
+    with canvas(2, 5, (16, 6.9)) as (figure, axes):
+        _draw_club(axes[0, 0], seed)
+        _draw_shares(axes[1, 0], found)
+        cases = [Case(method, network, KARATE.layers) for network in NETWORKS for method in UNTRAINED]
+        for column, case in enumerate(cases, 1):
+            name = f"{METHOD_NAMES[case.method]}, {case.network} network"
+            kept = karate.find_cell(found.untrained, case)
+            _draw_embedding(
+                axes[0, column], karate.untrained(case, seed), y, f"{name}\nuntrained: {_shares_in_words(kept)}"
+            )
+            kept = karate.find_cell(found.trained, case)
+            embedding = karate.trained(case, seed, found.epochs)
+            _draw_embedding(axes[1, column], embedding, y, f"{name}\ntrained: {_shares_in_words(kept)}")
+        figure.legend(handles=_club_legend(), loc="outside lower center", ncols=5)
+        files = save(figure, out / "figure2.png")
+    text = f"{_about_the_club(found)}\n\n{_club_table(found)}"
+    data = {"untrained": found.untrained, "trained": found.trained, **_settings(found)}
+    return Result("figure2", "Figure 2: the karate club in two dimensions", text, data, [], files)
+
+
+def figure7(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
+    """The same with one to four layers, a picture each for untrained and trained models, and one of all starts."""
+    found = club(KARATE.layers_figure7, trained_methods=UNTRAINED, quick=quick, seed=seed)
+    y = karate.network("original", seed).y.numpy()
+    files: list[Path] = []
+    kinds: list[tuple[str, list[dict[str, Any]], Callable[[Case], Embedding]]] = [
+        ("untrained", found.untrained, lambda case: karate.untrained(case, seed)),
+        ("trained", found.trained, lambda case: karate.trained(case, seed, found.epochs)),
+    ]
+    for kind, cells, embed in kinds:
+        with canvas(4, 4, (13, 13)) as (figure, axes):
+            for row, (network, method) in enumerate(itertools.product(NETWORKS, UNTRAINED)):
+                for column, layers in enumerate(KARATE.layers_figure7):
+                    case, plot = Case(method, network, layers), axes[row, column]
+                    title = _shares_in_words(karate.find_cell(cells, case))
+                    above = f"{layers} layer{'s' if layers > 1 else ''}\n" if row == 0 else ""
+                    _draw_embedding(plot, embed(case), y, above + title)
+                axes[row, 0].set_ylabel(f"{METHOD_NAMES[method]}\n{network} network", fontsize=12)
+            figure.suptitle(f"Karate club, {kind}: the first start, and how many are linearly separable", fontsize=13)
+            figure.legend(handles=_club_legend(noisy=False), loc="outside lower center", ncols=4)
+            files += save(figure, out / ("figure7.png" if kind == "untrained" else "figure7-trained.png"))
+    with canvas(1, 2, (11, 4.4)) as (figure, axes):
+        for plot, (kind, cells, _) in zip(axes[0], kinds, strict=True):
+            _draw_layers(plot, cells)
+            plot.set_title(f"{kind.capitalize()}, {cells[0]['starts']} starts")
+        axes[0, 0].set_ylabel("linearly separable starts, %")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        files += save(figure, out / "figure7-separability.png")
+    text = f"{_about_the_club(found)}\n\n{_club_table(found)}"
+    data = {"untrained": found.untrained, "trained": found.trained, **_settings(found)}
+    return Result("figure7", "Figure 7: the karate club with one to four layers", text, data, [], files)
+
+
+def _settings(found: Club) -> dict[str, Any]:
+    layers = sorted({cell["layers"] for cell in found.untrained})
+    methods = list(dict.fromkeys(cell["method"] for cell in found.trained))
+    return {
+        "recipes": {
+            **{f"untrained, {k} layers": karate.untrained_recipe(k).hash() for k in layers},
+            **{f"{m}, {k} layers": karate.trained_recipe(m, k, found.epochs).hash() for m in methods for k in layers},
+        },
+        "epochs": found.epochs,
+    }
+
+
+def _about_the_club(found: Club) -> str:
+    many, few = (cells[0]["starts"] for cells in (found.untrained, found.trained))
+    return (
+        f"One-hot features, width {KARATE.width}, {KARATE.activation}, W uniform in [-1, 1].\n\n"
+        f"*Untrained*, as the text of the paper has it: {many} starts; GCN-LPA is the same GCN with edges inside a class "
+        f"{KARATE.strengthening:g} times stronger, which takes the classes of all nodes. *Trained*, as the caption has it: {few} "
+        f"starts, {found.epochs} epochs on 60 % of the labels with the settings of Table 4 for Citeseer, edges free; the embedding "
+        f"is that of the logits. Each start has its own weights, {KARATE.noisy_edges} noisy edges and split, and all methods share "
+        "them.\n\n*Separable*: some straight line has all 34 nodes on the right side, with a 95 % interval (Wilson). *Wrong*: the "
+        "fewest nodes on the wrong side of a line, on average."
+    )
+
+
+def _club_table(found: Club) -> str:
+    header = ["", "untrained: separable", "wrong", "trained: separable", "wrong", "accuracy on the other 40 %"]
+    rows = []
+    for case in [Case(c["method"], c["network"], c["layers"]) for c in found.trained]:
+        name = f"{METHOD_NAMES[case.method]}, {case.network}, {case.layers} layer{'s' if case.layers > 1 else ''}"
+        before = karate.find_cell(found.untrained, case) if case.method in UNTRAINED else None
+        after = karate.find_cell(found.trained, case)
+        scores = mean_of(np.array(after["test_accuracy"]))
+        rows.append([name, *_separable(before), *_separable(after), str(scores)])
+    return markdown_table(header, rows)
+
+
+def _separable(kept: Mapping[str, Any] | None) -> list[str]:
+    if kept is None:
+        return ["–", "–"]
+    low, high = kept["separable_interval"]
+    return [f"{100 * kept['separable']:.0f} % [{100 * low:.0f}, {100 * high:.0f}]", f"{kept['mean_wrong']:.1f}"]
+
+
+def _shares_in_words(kept: Mapping[str, Any]) -> str:
+    return f"{100 * kept['separable']:.0f} % of {kept['starts']} separable"
+
+
+def _draw_embedding(plot: Any, embedding: Embedding, y: np.ndarray, title: str) -> None:
+    """The nodes where the model puts them, the best line, and a ring around each node on its wrong side.
+
+    Drawn along the principal axes, each scaled to unit variance: deep embeddings are nearly a line, and this moves no node
+    across another line.
+    """
+    axes, center = karate.whitening(embedding.points), embedding.points.mean(axis=0)
+    points = (embedding.points - center) @ axes
+    line = karate.best_line(points, y)
+    low, high = points.min(axis=0), points.max(axis=0)
+    margin = 0.1 * np.where(high > low, high - low, 1.0)
+    plot.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
+    foot = line.normal * line.offset / (line.normal @ line.normal)
+    plot.axline(
+        tuple(foot), tuple(foot + np.array([-line.normal[1], line.normal[0]])), color=GREY, linewidth=1.3, zorder=1
+    )
+    for c, (color, marker) in enumerate(CLASS_STYLES):
+        plot.scatter(*points[y == c].T, s=34, marker=marker, c=color, alpha=0.8, linewidths=0, zorder=2)
+    if line.num_wrong:
+        plot.scatter(*points[line.wrong].T, s=120, facecolors="none", edgecolors=BLACK, linewidths=1.1, zorder=3)
+    plot.set(xticks=[], yticks=[], title=title)
+    length = np.linalg.norm(axes, axis=0)  # of the scaling along each principal axis
+    stretched = f"; height stretched × {length[1] / length[0]:,.0f}" if length[1] else "; all on one line"
+    plot.set_xlabel(f"{line.num_wrong or 'none'} wrong here{stretched}", fontsize=9, color="#444444")
+
+
+def _draw_club(plot: Any, seed: int) -> None:
+    """Figure 2(a): the network, with its noisy edges dotted."""
+    import networkx
+
+    graph = karate.network("original", seed)
+    places = networkx.kamada_kawai_layout(networkx.karate_club_graph(), weight=None)
+    points, y = np.array([places[k] for k in range(graph.num_nodes)]), graph.y.numpy()
+    for i, j in zip(graph.row.tolist(), graph.col.tolist(), strict=True):
+        if i < j:
+            plot.plot(*points[[i, j]].T, color="#BBBBBB", linewidth=0.8, zorder=1)
+    for i, j in karate.noisy_edges(graph, KARATE.noisy_edges, seed):
+        plot.plot(*points[[i, j]].T, color=BLACK, linewidth=0.9, linestyle=":", zorder=1)
+    for c, (color, marker) in enumerate(CLASS_STYLES):
+        plot.scatter(*points[y == c].T, s=42, marker=marker, c=color, edgecolors="white", linewidths=0.6, zorder=2)
+    plot.set_title(f"Karate club with {KARATE.noisy_edges} noisy edges\n(dotted)")
+    plot.set_axis_off()
+
+
+def _club_legend(*, noisy: bool = True) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    names = karate.network("original", 0).class_names
+    dots = [
+        Line2D([], [], linestyle="", marker=marker, markersize=7, color=color, label=name)
+        for (color, marker), name in zip(CLASS_STYLES, names, strict=True)
+    ]
+    ring = Line2D(
+        [], [], linestyle="", marker="o", markersize=11, markerfacecolor="none", color=BLACK, label="on the wrong side"
+    )
+    best = Line2D([], [], color=GREY, label="line with the fewest wrong nodes")
+    dotted = [Line2D([], [], color=BLACK, linestyle=":", label="noisy edge")] if noisy else []
+    return [*dots, ring, best, *dotted]
+
+
+def _draw_shares(plot: Any, found: Club) -> None:
+    """Separable starts of every method: a bar each, with its interval."""
+    lines = [("untrained", cell) for cell in found.untrained] + [("trained", cell) for cell in found.trained]
+    lines = sorted(lines, key=lambda line: (line[0] == "trained", NETWORKS.index(line[1]["network"])))
+    colors = {"gcn": ORANGE, "gcn-lpa": BLUE, "gcn-lpa held-out": SKY}
+    labels = []
+    for place, (kind, cell) in enumerate(lines):
+        value, (low, high) = cell["separable"], cell["separable_interval"]
+        error = [[100 * max(0.0, value - low)], [100 * max(0.0, high - value)]]
+        plot.barh(place, 100 * value, color=colors[cell["method"]], xerr=error, height=0.72, error_kw={"linewidth": 1})
+        short = {"gcn": "GCN", "gcn-lpa": "GCN-LPA", "gcn-lpa held-out": "held-out"}[cell["method"]]
+        labels.append(f"{short}, {cell['network']}, {kind}")
+    plot.set_yticks(range(len(lines)), labels, fontsize=8.5)
+    plot.invert_yaxis()
+    plot.set(xlim=(0, 100), title="Linearly separable starts, %\nwith 95 % interval")
+
+
+def _draw_layers(plot: Any, cells: Sequence[Mapping[str, Any]]) -> None:
+    """Separable starts over the number of layers."""
+    styles = {("gcn", "original"): (ORANGE, "o", "-"), ("gcn-lpa", "original"): (BLUE, "s", "-"),
+              ("gcn", "noisy"): (ORANGE, "o", ":"), ("gcn-lpa", "noisy"): (BLUE, "s", ":")}  # fmt: skip
+    for shift, ((method, network), (color, marker, dash)) in enumerate(styles.items()):
+        own = [cell for cell in cells if (cell["method"], cell["network"]) == (method, network)]
+        value = 100 * np.array([cell["separable"] for cell in own])
+        bounds = 100 * np.array([cell["separable_interval"] for cell in own])
+        place = np.array([cell["layers"] for cell in own]) + 0.05 * (shift - 1.5)  # side by side
+        plot.errorbar(
+            place, value, yerr=np.maximum(0, [value - bounds[:, 0], bounds[:, 1] - value]), color=color, marker=marker,
+            linestyle=dash, linewidth=1.8, elinewidth=1, capsize=3, label=f"{METHOD_NAMES[method]}, {network} network",
+            markerfacecolor=color if network == "original" else "white",
+        )  # fmt: skip
+    plot.set(xticks=KARATE.layers_figure7, xlabel="layers", ylim=(-3, 103))
+    plot.grid(axis="y", alpha=0.3, linewidth=0.5)
+
+
+class Hop(NamedTuple):
+    """In one iteration, the label of v_b goes from one node to another; `cut` where that one has a label of its own."""
+
+    iteration: int
+    wave: int  # the iteration in which it left v_b
+    source: str
+    target: str
+    mass: Fraction
+    cut: bool
+
+
+SMALL_EDGES = [("b", "1"), ("b", "3"), ("1", "2"), ("1", "a"), ("2", "a"), ("3", "a")]  # Figure 6, without self-loops
+SMALL_PLACES = {"b": (0.0, 0.0), "1": (1.0, 0.5), "3": (1.5, -0.7), "2": (2.1, 0.95), "a": (3.0, 0.05)}
+SMALL_LABELED = ("b", "3")
+
+
+def small_transition() -> dict[str, dict[str, Fraction]]:
+    """ã of the small graph: what each node takes from each neighbour."""
+    neighbors: dict[str, list[str]] = {name: [] for name in SMALL_PLACES}
+    for one, other in SMALL_EDGES:
+        neighbors[one].append(other)
+        neighbors[other].append(one)
+    return {node: {other: Fraction(1, len(near)) for other in near} for node, near in neighbors.items()}
+
+
+def hops(iterations: int) -> list[Hop]:
+    """Where the label of v_b goes in each iteration of LPA, wave by wave.
+
+    A wave leaves v_b in every iteration, since Eq. (2) gives v_b its label back; a labelled node swallows what it receives.
+    """
+    transition, found = small_transition(), []
+    for wave in range(1, iterations + 1):
+        mass = {"b": Fraction(1)}
+        for iteration in range(wave, iterations + 1):
+            step = [
+                Hop(iteration, wave, source, target, transition[target][source] * amount, target in SMALL_LABELED)
+                for source, amount in mass.items()
+                for target in transition[source]
+            ]
+            mass = {}
+            for hop in step:
+                if not hop.cut:
+                    mass[hop.target] = mass.get(hop.target, Fraction(0)) + hop.mass
+            found += step
+    return sorted(found, key=lambda hop: (hop.iteration, hop.wave))
+
+
+def paths(length: int) -> list[tuple[str, ...]]:
+    """All walks from v_b to v_a of at most `length` steps whose nodes between are unlabelled, the shortest first."""
+    transition = small_transition()
+    found: list[tuple[str, ...]] = []
+    open_ends: list[tuple[str, ...]] = [("b",)]
+    for _ in range(length):
+        open_ends = [(*walk, node) for walk in open_ends for node in transition[walk[-1]] if node not in SMALL_LABELED]
+        found += [walk for walk in open_ends if walk[-1] == "a"]
+    return found
+
+
+def weight_of(walk: Sequence[str]) -> Fraction:
+    """The product of ã along a walk, each step as the node that receives weighs it (Lemma 2)."""
+    transition, product = small_transition(), Fraction(1)
+    for source, target in itertools.pairwise(walk):
+        product *= transition[target][source]
+    return product
+
+
+def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
+    """LPA on a small graph: the waves of v_b's label in iterations 1 to 3, and the paths to v_a they follow.
+
+    The caption of the paper sends v_a's label to v_b; Definition 2 and Lemma 2 send v_b's to v_a, and so does this.
+    """
+    iterations, moves, found = 3, hops(3), paths(3)
+    graph = Graph.from_edges(SMALL_EDGES, node_names=list(SMALL_PLACES), name="Figure 6")
+    seeds = torch.zeros(graph.num_nodes, 2)  # mass of v_b's label, and of v_3's
+    seeds[graph.index_of("b"), 0] = seeds[graph.index_of("3"), 1] = 1
+    walk = graph.adjacency.row_normalized()
+    received = [float(propagate_labels(walk, seeds, k)[graph.index_of("a"), 0]) for k in range(1, iterations + 1)]
+    with canvas(2, 2, (11.5, 7.4)) as (figure, axes):
+        for k, plot in enumerate(axes.flat[:3], 1):
+            _draw_small(plot)
+            own = [hop for hop in moves if hop.iteration == k]
+            for hop in own:
+                _draw_hop(
+                    plot, hop, sum((h.source, h.target) == (hop.source, hop.target) for h in own if h.wave < hop.wave)
+                )
+            plot.set_title(f"Iteration {k}: $v_a$ holds {sum(map(weight_of, paths(k)), Fraction(0))} of $v_b$'s label")
+        _draw_small(axes[1, 1])
+        for number, (path, color) in enumerate(zip(found, (SKY, RED), strict=True)):
+            for source, target in itertools.pairwise(path):
+                _arrow(axes[1, 1], source, target, color, bend=0.12 + 0.16 * number, width=2.6)
+        names = ",   ".join(
+            "$" + r"\to ".join(f"v_{node}" for node in path) + f"$ carries {weight_of(path)}" for path in found
+        )
+        axes[1, 1].set_title(f"All paths of length ≤ 3 through unlabelled nodes\n{names}")
+        figure.legend(handles=_wave_legend(), loc="outside lower center", ncols=3)
+        files = save(figure, out / "figure6.png")
+    total = sum(map(weight_of, found), Fraction(0))
+    rows = [[_spelled(path), str(len(path) - 1), str(weight_of(path))] for path in found]
+    text = (
+        "v_b and v_3 are labelled, there are no self-loops, and every edge has weight 1. In each iteration v_b has its label back "
+        "(Eq. 2) and sends out a new wave; a wave ends where a labelled node receives it.\n\n"
+        + markdown_table(["path from v_b to v_a", "length", "product of ã"], rows)
+        + f"\n\nTheir sum, {total} = {float(total):.4f}, is the label influence I_l(v_a, v_b; 3) of Lemma 2; label propagation "
+        f"puts {received[-1]:.4f} on v_a after three iterations ({received[0]:.4f} and {received[1]:.4f} after one and two)."
+    )
+    data = {
+        "hops": [{**hop._asdict(), "mass": str(hop.mass)} for hop in moves],
+        "paths": [{"path": list(path), "weight": str(weight_of(path))} for path in found],
+        "influence": str(total),
+        "received": received,
+    }
+    return Result("figure6", "Figure 6: how a label travels", text, data, [], files)
+
+
+def _spelled(path: Sequence[str]) -> str:
+    return " → ".join(f"v_{node}" for node in path)
+
+
+def _draw_small(plot: Any) -> None:
+    for one, other in SMALL_EDGES:
+        plot.plot(*zip(SMALL_PLACES[one], SMALL_PLACES[other], strict=True), color="#CFCFCF", linewidth=1.5, zorder=1)
+    for name, place in SMALL_PLACES.items():
+        labeled = name in SMALL_LABELED
+        plot.scatter(
+            *place,
+            s=720,
+            c=BLUE if labeled else "white",
+            edgecolors=BLUE if labeled else BLACK,
+            linewidths=1.5,
+            zorder=3,
+        )
+        plot.annotate(
+            f"$v_{name}$", place, ha="center", va="center", color="white" if labeled else BLACK, zorder=4, fontsize=13
+        )
+    plot.set(xlim=(-0.3, 3.3), ylim=(-1.0, 1.25))
+    plot.set_aspect("equal")
+    plot.set_axis_off()
+
+
+def _draw_hop(plot: Any, hop: Hop, others: int) -> None:
+    """An arrow bent away from those of earlier waves on the same edge; a cross instead of its head where it is cut off."""
+    color, bend = WAVE_COLORS[hop.wave - 1], 0.12 + 0.16 * others
+    _arrow(plot, hop.source, hop.target, color, bend=bend, width=2.2, cut=hop.cut)
+    if hop.cut:
+        start, end = (np.array(SMALL_PLACES[name]) for name in (hop.source, hop.target))
+        aside = bend * np.array([end[1] - start[1], start[0] - end[0]])
+        t = 0.78  # of the way along the curve that matplotlib draws, a quadratic one
+        place = (1 - t) ** 2 * start + 2 * t * (1 - t) * ((start + end) / 2 + aside) + t**2 * end
+        plot.scatter(*place, s=80, marker="x", c=color, linewidths=2.6, zorder=5)
+
+
+def _arrow(plot: Any, source: str, target: str, color: str, *, bend: float, width: float, cut: bool = False) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    plot.add_patch(
+        FancyArrowPatch(
+            SMALL_PLACES[source], SMALL_PLACES[target], arrowstyle="-" if cut else "-|>", mutation_scale=15, color=color,
+            linewidth=width, linestyle=(0, (3, 2)) if cut else "-", connectionstyle=f"arc3,rad={bend}", shrinkA=15,
+            shrinkB=30 if cut else 16, zorder=2,
+        )
+    )  # fmt: skip
+
+
+def _wave_legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    waves = [
+        Line2D([], [], color=color, linewidth=2.5, label=f"wave {k}: left $v_b$ in iteration {k}")
+        for k, color in enumerate(WAVE_COLORS, 1)
+    ]
+    cross = Line2D(
+        [], [], color=BLACK, linestyle=(0, (3, 2)), marker="x", markeredgewidth=2, label="cut off at a labelled node"
+    )
+    dots = [
+        Line2D([], [], linestyle="", marker="o", markersize=11, color=BLUE, label="labelled"),
+        Line2D(
+            [], [], linestyle="", marker="o", markersize=11, markerfacecolor="white", color=BLACK, label="unlabelled"
+        ),
+    ]
+    return [*waves, cross, *dots]
