@@ -164,7 +164,7 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
 def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
     """J of Eq. (15) on these nodes: what is printed for training nodes, and the same for nodes that did not train."""
     nodes = mask.nonzero().squeeze(1)
-    return float(mean_cost(votes, nodes, y.index_select(0, nodes), "share"))
+    return float(mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
 
 
 def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list[dict[str, Any]]:
