@@ -11,6 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+    from gcn_lpa.advising import Advice as Advice
+    from gcn_lpa.advising import advise as advise
     from gcn_lpa.auditing import EdgeAudit as EdgeAudit
     from gcn_lpa.auditing import LabelAudit as LabelAudit
     from gcn_lpa.auditing import audit_edges as audit_edges
@@ -52,6 +54,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.sparse import Pattern as Pattern
     from gcn_lpa.sparse import SparseMatrix as SparseMatrix
     from gcn_lpa.sparse import use_backend as use_backend
+    from gcn_lpa.suggesting import Suggestion as Suggestion
+    from gcn_lpa.suggesting import suggest as suggest
     from gcn_lpa.theory import Check as Check
     from gcn_lpa.theory import check_theorems as check_theorems
     from gcn_lpa.train import Run as Run
@@ -81,6 +85,10 @@ _MODULE = {
     "feature_influence": "influence",
     "label_influence": "influence",
     "propagate_labels": "model",
+    "Advice": "advising",
+    "advise": "advising",
+    "Suggestion": "suggesting",
+    "suggest": "suggesting",
     "EdgeAudit": "auditing",
     "LabelAudit": "auditing",
     "audit_edges": "auditing",

@@ -22,12 +22,14 @@ import typer
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
+    from gcn_lpa.advising import Advice, Line
     from gcn_lpa.auditing import EdgeAudit, LabelAudit
-    from gcn_lpa.comparison import Row
+    from gcn_lpa.comparison import Record, Row
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
     from gcn_lpa.model import GCNLPA
     from gcn_lpa.runs import Results, TrainedRun, Watch
+    from gcn_lpa.suggesting import Suggestion
     from gcn_lpa.theory import Check
     from gcn_lpa.train import Epoch, Scores
 
@@ -495,13 +497,6 @@ def compare(
     from gcn_lpa import comparison
     from gcn_lpa.runfolder import write_json
 
-    def say(record: comparison.Record) -> None:
-        if sys.stderr.isatty():
-            print(
-                f"{record.method}, seed {record.seed}: {_percent(record.accuracy)}, {record.seconds:.1f} s",
-                file=sys.stderr,
-            )
-
     graph = load_graph(name, root, option)
     print_doubts(graph, as_json)
     found = comparison.compare(
@@ -514,7 +509,7 @@ def compare(
         changes=changes,
         device=device,
         threads=threads,
-        on_record=say,
+        on_record=say_record,
     )
     if out is not None:
         write_json(out, found.to_dict())
@@ -527,6 +522,76 @@ def compare(
         "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. "
         f"seconds: median of a split, on {found.device}. memory: peak of a process that trains this method alone."
     )
+
+
+@command
+def advise(
+    name: Name,
+    repeats: Annotated[int, typer.Option(min=2, help="Splits of the labelled nodes, the same for all methods.")] = 10,
+    recipe: Annotated[str, typer.Option(help="default, paper or official, of gcn-lpa.")] = "default",
+    seed: Annotated[int, typer.Option(help="Of the first split and the first weights.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Does the graph help? Compare features alone with methods that read the edges, on your own labels."""
+    from gcn_lpa import advising
+
+    graph = load_graph(name, root, option)
+    print_doubts(graph, as_json)
+    found = advising.advise(
+        graph, repeats=repeats, seed=seed, recipe=recipe, device=device, threads=threads, on_record=say_record
+    )
+    where = [("--root", str(root))] if root is not None else []
+    said = [word for pair in [*where, *(("-o", each) for each in option or ())] for word in pair]
+    line = found.command(name, said)
+    if as_json:
+        return print_json({**found.to_dict(), "command": line})
+    print(found.sentence)
+    print(f"\n  {line}\n")
+    if found.lines:
+        print_table(
+            ("", "accuracy", "against features", "against commonest class", "seconds"), map(_advice_line, found.lines)
+        )
+        print(f"\n{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.")
+    print("\n".join(_advice_facts(found)))
+
+
+@command
+def suggest(
+    run: RunDir,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 20,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ids that may be suggested, one per line; without, all but test nodes."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a CSV file here.")] = None,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
+    from gcn_lpa import suggesting
+    from gcn_lpa.runs import load_run, write_table
+
+    trained = load_run(run, data)
+    allowed = ~trained.split.test if candidates is None else suggesting.read_candidates(candidates, trained.graph)
+    if not (allowed & ~trained.given).any():
+        why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
+        raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
+    found = suggesting.suggest(
+        trained.model, trained.graph, trained.given, recipe=trained.plan.recipe, n=n, candidates=allowed
+    )
+    table = suggesting.suggestion_table(found)
+    if out is not None:
+        write_table(out, table, excel_safe=excel_safe)
+    if as_json:
+        return print_json(table.to_dict("records"))
+    print_table(("id", "score", "guess", "probability", "reach", "why"), map(_suggestion_line, found))
+    if out is not None:
+        print(f"\n{len(table):,} rows in {out}")
 
 
 @command
@@ -853,6 +918,38 @@ def _node_counts(sizes: str) -> list[int]:
     if not counts or min(counts) < 1:
         raise typer.BadParameter(f"sizes is {sizes!r}; it takes numbers of nodes with commas between")
     return counts
+
+
+def say_record(record: Record) -> None:
+    """One result of a comparison, on stderr where that is a terminal."""
+    if sys.stderr.isatty():
+        rate, seconds = _percent(record.accuracy), record.seconds
+        print(f"{record.method}, seed {record.seed}: {rate}, {seconds:.1f} s", file=sys.stderr)
+
+
+def _advice_line(line: Line) -> tuple[str, ...]:
+    from gcn_lpa.advising import signed
+
+    over = "" if line.over_features is None else signed(line.over_features)
+    return line.method, str(line.accuracy), over, signed(line.over_commonest), f"{line.seconds:.1f}"
+
+
+def _advice_facts(found: Advice) -> list[str]:
+    known = found.homophily
+    same = f"{known.edges:,} edges have both labels"
+    if known.rate is not None and known.chance is not None:
+        same += (
+            f": {_percent(known.rate)} of them join nodes of one class, by chance it would be {_percent(known.chance)}"
+        )
+    return [
+        f"  homophily  {same}",
+        f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
+        *(f"  note       {note}" for note in found.notes),
+    ]
+
+
+def _suggestion_line(one: Suggestion) -> tuple[str, ...]:
+    return str(one.id), f"{one.score:.3f}", one.guess, _percent(one.probability), f"{one.reach:.2f}", one.why
 
 
 def _comparison_line(row: Row) -> tuple[str, ...]:
