@@ -55,6 +55,15 @@ class Listed(NamedTuple):
 
     rows: Tensor  # [m]
     position: Tensor  # [n], where each row is in `rows`, counted from one; 0 where it is not
+    near: tuple[Tensor, ...]  # marks of the rows that they read over 1, 2, … hops, [n] each, as long as these are few
+
+    def within(self, hops: int) -> Tensor | None:
+        """Marks of all rows that these read over so many hops; None for (nearly) all."""
+        return self.near[hops - 1] if 0 < hops <= len(self.near) else None
+
+
+FEW = 0.75  # the share of rows up to which it pays to ask which they are
+FAR = 8  # hops
 
 
 def listed(rows: Tensor, transpose: CSR) -> Listed:
@@ -64,9 +73,23 @@ def listed(rows: Tensor, transpose: CSR) -> Listed:
     if kept is None or kept[0] is not rows or kept[1] != version:
         position = torch.zeros(transpose.num_rows, dtype=torch.int32, device=rows.device)
         position.index_copy_(0, rows, torch.arange(1, len(rows) + 1, dtype=torch.int32, device=rows.device))
-        kept = transpose.__dict__["listed"] = rows, version, Listed(rows.to(torch.int32), position)
+        found = Listed(rows.to(torch.int32), position, _near(position, len(rows), transpose))
+        kept = transpose.__dict__["listed"] = rows, version, found
     result: Listed = kept[2]
     return result
+
+
+def _near(position: Tensor, m: int, transpose: CSR) -> tuple[Tensor, ...]:
+    """How many rows a hop reaches is guessed from the mean degree: to count them the host would wait for the device."""
+    marks, mark, n = [], position > 0, max(1, transpose.num_rows)
+    share, degree = m / n, transpose.num_entries / n
+    for _ in range(FAR):
+        share = 1 - (1 - share) ** degree
+        if share > FEW:
+            break
+        mark = row_sum(transpose, mark.index_select(0, transpose.col).float()) > 0
+        marks.append(mark)
+    return tuple(marks)
 
 
 @triton.jit
@@ -161,18 +184,18 @@ def _block_of_rows(rowptr, listed, block, n, long, LISTED: tl.constexpr, ROWS: t
 
 @triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
 def _walk_rows(
-    rowptr, col, values, x, out, y, dot, only, listed, held, seeds, n, long,
+    rowptr, col, values, x, out, y, dot, only, listed, wanted, held, seeds, n, long,
     threshold, scale, seed_low, seed_high, step, layer,
     SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
-    LISTED: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
+    LISTED: tl.constexpr, WANTED: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """`_visit` for every row but the long ones.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
     are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits
-    of (i, i). LISTED: the rows of `listed` alone, out has one row for each. RELU: the sums are gradients of
-    y = dropout(relu(h)) and become those of h.
+    of (i, i). LISTED: the rows of `listed` alone, out has one row for each. WANTED: rows without wanted_i get zeros.
+    RELU: the sums are gradients of y = dropout(relu(h)) and become those of h.
     """
     rows, inside, start, count = _block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
     if HELD > 0:
@@ -181,6 +204,8 @@ def _walk_rows(
             count = tl.where(is_held, 0, count)
         if HELD == 3:
             count = tl.where(is_held, count, 0)
+    if WANTED:
+        count = tl.where(tl.load(wanted + rows, mask=inside, other=0) != 0, count, 0)
     row_scale = tl.full([ROWS], 1.0, dtype=ACC)
     if DROP:
         kept = _keep(_word(seed_low, seed_high, step, layer), rows.to(tl.int64), rows, threshold)
@@ -280,27 +305,27 @@ DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1)}
 def _walk(
     csr: CSR, x: Tensor, *, values: Tensor | None = None, out: Tensor | None = None, y: Tensor | None = None,
     dot: Tensor | None = None, add: bool = False, held: Tensor | None = None, seeds: Tensor | None = None, mode: int = 0,
-    drop: Bits | None = None, relu: float | None = None, of: Listed | None = None, only: Listed | None = None,
-    nonzero: Tensor | None = None,
+    drop: Bits | None = None, relu: float | None = None, of: Listed | None = None, wanted: Tensor | None = None,
+    only: Listed | None = None, nonzero: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given.
 
-    `of`: over these rows alone, for which `out` has a row each. `only`: x has a row for each of these alone, the others
-    are zero. `nonzero` marks the rows of x that are not zero, [n]. `relu` is the scale of the dropout behind the relu;
-    `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
+    `of`: over these rows alone, for which `out` has a row each. `wanted` marks the rows whose sums will be read, [n].
+    `only`: x has a row for each of these alone, the others are zero. `nonzero` marks the rows of x that are not zero.
+    `relu` is the scale of the dropout behind the relu; `held`, `seeds`, `mode` and `drop` are those of `_walk_rows`.
     """
     for c in range(0, x.shape[1], BLOCK):
         part = slice(c, c + BLOCK)
         out_, y_, seeds_ = (None if t is None else t[:, part] for t in (out, y, seeds))
         _walk_block(
-            csr, x[:, part], values, out_, y_, dot, add or c > 0, held, seeds_, mode, drop, relu, of, only, nonzero
-        )
+            csr, x[:, part], values, out_, y_, dot, add or c > 0, held, seeds_, mode, drop, relu, of, wanted, only, nonzero
+        )  # fmt: skip
 
 
 def _walk_block(
     csr: CSR, x: Tensor, values: Tensor | None, out: Tensor | None, y: Tensor | None, dot: Tensor | None, add: bool,
     held: Tensor | None, seeds: Tensor | None, mode: int, drop: Bits | None, relu: float | None, of: Listed | None,
-    only: Listed | None, nonzero: Tensor | None,
+    wanted: Tensor | None, only: Listed | None, nonzero: Tensor | None,
 ) -> None:  # fmt: skip
     n, d = csr.num_rows if of is None else len(of.rows), x.shape[1]
     if n == 0:
@@ -310,14 +335,14 @@ def _walk_block(
     unused = x  # any pointer will do
     given = (values, out, y, dot, nonzero if only is None else only.position, held, seeds)
     values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
-    common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add, "ACC": _accumulator(x), "D": d}
-    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "COLS": cols}
+    common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add and dot is not None, "COLS": cols, "D": d}
+    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "ACC": _accumulator(x)}
     common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
     _walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr, csr.col, values, x, out_, y, dot_, only_, unused if of is None else of.rows, held, seeds, n, LONG,
-        *(drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)),
-        HELD=mode, DROP=drop is not None, RELU=relu is not None, LISTED=of is not None, OUT_STRIDE=out_.stride(0),
-        ROWS=rows, STEP=step, **common, num_warps=warps,
+        csr.rowptr, csr.col, values, x, out_, y, dot_, only_, unused if of is None else of.rows,
+        unused if wanted is None else wanted, held, seeds, n, LONG, *(drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)),
+        HELD=mode, DROP=drop is not None, RELU=relu is not None, LISTED=of is not None, WANTED=wanted is not None,
+        OUT_STRIDE=out_.stride(0), ROWS=rows, STEP=step, **common, num_warps=warps,
     )  # fmt: skip
     plan = _long_rows(csr)
     if plan is None:
@@ -493,17 +518,20 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
     ]
 )
 def _layer_forward(
-    rowptr, col, values, z, weight, x, z_next, n, threshold, scale, seed_low, seed_high, step, layer,
+    rowptr, col, values, z, weight, x, z_next, wanted, n, threshold, scale, seed_low, seed_high, step, layer,
     in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
-    DROP: tl.constexpr, IN_DROP: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr,
-    D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    DROP: tl.constexpr, IN_DROP: tl.constexpr, LAST: tl.constexpr, WANTED: tl.constexpr, D: tl.constexpr,
+    STRIDE: tl.constexpr, D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
 
-    IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted.
+    IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted. WANTED: rows without
+    wanted_i get zeros.
     """
     rows, inside, start, count = _block_of_rows(rowptr, rowptr, tl.program_id(0), n, 2147483647, False, ROWS)
+    if WANTED:
+        count = tl.where(tl.load(wanted + rows, mask=inside, other=0) != 0, count, 0)
     word = tl.zeros([], dtype=tl.uint32)
     if IN_DROP:
         word = _word(in_seed_low, in_seed_high, in_step, in_layer)
@@ -607,9 +635,11 @@ def relu_stack(
         z_next = x if weight is None else _padded(n, d_next, z)
         nothing = Bits(0, 1.0, 0, 0, csr.rowptr, 0)
         first = drop_rows if not xs else None
+        wanted = None if rows is None else rows.within(len(weights) - len(xs))
         _layer_forward[(triton.cdiv(n, block),)](
-            csr.rowptr, csr.col, values, zs[-1], x if weight is None else weight, x, z_next, n, *(b or nothing),
-            *(first or nothing), DROP=b is not None, IN_DROP=first is not None, LAST=weight is None, PRECISION=PRECISION,
+            csr.rowptr, csr.col, values, zs[-1], x if weight is None else weight, x, z_next,
+            x if wanted is None else wanted, n, *(b or nothing), *(first or nothing), DROP=b is not None,
+            IN_DROP=first is not None, LAST=weight is None, WANTED=wanted is not None, PRECISION=PRECISION,
             D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
             ROWS=block, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
         )  # fmt: skip
@@ -626,20 +656,30 @@ def relu_stack_backward(
     scale: float, dot: Tensor | None, drop_rows: Bits | None, rows: Listed | None,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
-    n, grads, add = transpose.num_rows, [], False
-    for weight, x, z in zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True):
-        d_below = x.shape[1]
+    n, grads = transpose.num_rows, []
+    for hops, (weight, x, z) in enumerate(zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True)):
+        d_below, sparsity = x.shape[1], _sparsity(rows, hops)
         below = _padded(n, d_below, z, zero=d_below % 8 > 0)
         if weight is None:
-            _walk(transpose, grad.contiguous(), values=values, out=below, y=x, dot=dot, relu=scale, only=rows)
+            _walk(transpose, grad.contiguous(), values=values, out=below, y=x, dot=dot, relu=scale, **sparsity)
         else:
             grad_z = torch.empty_like(z)
-            _walk(transpose, _pad(grad), values=values, out=grad_z, y=z, dot=dot, add=add, only=rows)
+            _walk(transpose, _pad(grad), values=values, out=grad_z, y=z, dot=dot, add=hops > 0, **sparsity)
             grads.append(_through_weight(grad_z, x, weight, below, scale))
-        grad, add, rows = below, True, None
-    first = torch.empty_like(zs[0])
-    _walk(transpose, _pad(grad), values=values, out=first, y=zs[0], dot=dot, add=add, drop=drop_rows, only=rows)
+        grad = below
+    first, hops = torch.empty_like(zs[0]), len(xs)
+    _walk(
+        transpose, _pad(grad), values=values, out=first, y=zs[0], dot=dot, add=hops > 0, drop=drop_rows,
+        **_sparsity(rows, hops),
+    )  # fmt: skip
     return first, grads[::-1]
+
+
+def _sparsity(rows: Listed | None, hops: int) -> dict[str, Any]:
+    """Which rows of a gradient are not zero, so many hops before the rows that were asked for; as `_walk` wants it told."""
+    if rows is None:
+        return {}
+    return {"only": rows} if hops == 0 else {"nonzero": rows.within(hops)}
 
 
 def _through_weight(grad_z: Tensor, x: Tensor, weight: Tensor, below: Tensor, scale: float) -> Tensor:
@@ -672,7 +712,10 @@ def propagation(
         out = steps[0].new_empty(csr.num_rows if of is None else len(of.rows), steps[0].shape[1])
         mode = 1 if clamp and not is_last else 0
         nonzero = held if k == 0 else None  # at first only the seeds have a row that is not zero
-        _walk(csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=mode, of=of, nonzero=nonzero)
+        wanted = None if rows is None else rows.within(iterations - 1 - k)
+        _walk(
+            csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=mode, of=of, wanted=wanted, nonzero=nonzero
+        )  # fmt: skip
         steps.append(out)
     return steps
 
@@ -683,14 +726,14 @@ def propagation_backward(
     """The gradient for the values, in transpose order, [E]."""
     dot = values.new_empty(transpose.num_entries) if len(steps) > 2 else values.new_zeros(transpose.num_entries)
     grad = _pad(grad)
-    for k in reversed(range(1, len(steps) - 1)):
+    last = len(steps) - 1
+    for k in reversed(range(1, last)):
         below = torch.empty_like(steps[k])
-        add, mode = k < len(steps) - 2, 2 if clamp else 0
-        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, only=rows)
-        grad, rows = below, None
-    _walk(
-        transpose, grad, y=steps[0], dot=dot, add=len(steps) > 2, held=held, mode=3, only=rows
-    )  # others' y_i are zero
+        add, mode, sparsity = k < last - 1, 2 if clamp else 0, _sparsity(rows, last - 1 - k)
+        _walk(transpose, grad, values=values, out=below, y=steps[k], dot=dot, add=add, held=held, mode=mode, **sparsity)
+        grad = below
+    sparsity = _sparsity(rows, last - 1)
+    _walk(transpose, grad, y=steps[0], dot=dot, add=last > 1, held=held, mode=3, **sparsity)  # others' y_i are zero
     return dot
 
 
