@@ -118,7 +118,7 @@ def read_csv(
         chosen = label or aside
         others = [] if chosen is None else node_table.other_labels(taken=(id, chosen))
         x, notes = _feature_columns(node_table, [name for name in (id, label, aside, *others) if name], features, text)
-        if aside is not None and aside not in _several(features):
+        if aside is not None and aside not in _several(features, node_table):
             notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
         if others and features is None and text is None:
             notes.append(
@@ -368,16 +368,21 @@ def _feature_columns(
         return _tfidf(table, table.stated("text", text))
     if features in STAND_INS:
         return features, []
-    columns = [column for column in table.columns if column not in taken] if features is None else _several(features)
+    columns = (
+        [column for column in table.columns if column not in taken] if features is None else _several(features, table)
+    )
     for column in columns:
         table.stated("features", column)
     right = "a feature is a finite number; name the label column with label=, the feature columns with features="
-    values = [table.numbers(column, _is_feature, right) for column in columns]
+    values = [table.numbers(column, _is_feature, f"{right}, or text={column} for words") for column in columns]
     return (np.stack(values, axis=1) if values else None), []
 
 
-def _several(names: Sequence[str] | str | None) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
+def _several(names: Sequence[str] | str | None, table: Table) -> list[str]:
+    """Columns by name; text with commas is several of them, unless one column has that very name."""
+    if isinstance(names, str):
+        return [names] if names in table.columns else names.split(",")
+    return list(names or ())
 
 
 def _tfidf(table: Table, column: str) -> tuple[Any, list[str]]:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -104,10 +105,17 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             raise  # the reader of our output has gone; typer ends quietly
         except (ValueError, OSError, ImportError, MemoryError) as error:
             message = " ".join(str(error).split()) or type(error).__name__
-            print(f"gcn-lpa: {message}", file=sys.stderr)
+            print(f"gcn-lpa: {message}{_as_option(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
     return app.command()(run)
+
+
+def _as_option(message: str) -> str:
+    """How to say on the command line what a message of the library says as label=…"""
+    readers = "id|label|labels|features|text|source|target|weight|unknown|header|encoding|delimiter"
+    found = re.search(rf"\b({readers})=", message)
+    return "" if found is None or "-o " in message else f" (on the command line: -o {found[1]}=…)"
 
 
 @command
@@ -125,13 +133,14 @@ def datasets(root: Root = None, as_json: AsJson = False) -> None:
 @command
 def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson = False) -> None:
     """Describe a graph: sizes, classes, homophily, components, and the nodes no label can reach."""
+    from gcn_lpa.data import DATASETS
     from gcn_lpa.graph import describe
 
     described = describe(load_graph(name, root, option))
     if as_json:
         print_json(dataclasses.asdict(described))
     else:
-        print("\n".join(_info_lines(described)))
+        print("\n".join(_info_lines(described, is_named=name.lower() in DATASETS)))
 
 
 def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -879,7 +888,7 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
 
     for note in graph.notes if not as_json else ():
         if note.startswith(DOUBT):
-            print(f"gcn-lpa: {note}", file=sys.stderr)
+            print(f"gcn-lpa: {note}{_as_option(note)}", file=sys.stderr)
 
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
@@ -906,7 +915,7 @@ def _parse(key: str, value: str, default: Any) -> Any:
     except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
         raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
-    return value.split(",") if key in ("features", "unknown") and "," in value else value
+    return value.split(",") if key == "unknown" and "," in value else value
 
 
 def _node_counts(sizes: str) -> list[int]:
@@ -981,7 +990,18 @@ def _run_lines(trained: TrainedRun) -> list[str]:
     stopped = "interrupted, " if run.interrupted else ""
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
-    return [f"{head}, {run.seconds:.1f} s", f"  {_result_line(trained.results)}", *kept]
+    return [f"{head}, {run.seconds:.1f} s", f"  {_result_line(trained.results)}", *_warning(trained.results), *kept]
+
+
+def _warning(results: Results) -> list[str]:
+    """A line where a model is no better than one that looks at nothing."""
+    found = results.scores
+    most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
+    if found is None or most == 1 or found.accuracy > most:
+        return []
+    return [
+        f"  no better than always the most frequent class ({_percent(most)}); `gcn-lpa compare` tries other methods"
+    ]
 
 
 def _result_line(results: Results) -> str:
@@ -1052,7 +1072,11 @@ def _counts(row: Table1Row | Counts) -> tuple[str, ...]:
     return (*(f"{count:,}" for count in counts), "–" if rate is None else f"{100 * rate:.1f} %")
 
 
-def _info_lines(info: GraphInfo) -> list[str]:
+def _info_lines(info: GraphInfo, is_named: bool) -> list[str]:
+    known = f"{_percent(info.intra_class_edge_rate_known)} of"
+    paper = (
+        f"{_percent(info.intra_class_edge_rate)} of edges as the paper counts (no label = first class), {known} those"
+    )
     direction = "directed" if info.directed else "undirected"
     sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
     classes = f"{info.classes:,} classes" + (f" ({sizes})" if sizes else "")
@@ -1060,8 +1084,7 @@ def _info_lines(info: GraphInfo) -> list[str]:
         f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
         f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
-        f"  intra-class  {_percent(info.intra_class_edge_rate)} of edges as the paper counts (no label = first class), "
-        f"{_percent(info.intra_class_edge_rate_known)} of those between labelled nodes",
+        f"  intra-class  {paper if is_named else f'{known} edges'} between labelled nodes",
         f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "
         f"adjusted {_score(info.adjusted_homophily)}",
         f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "

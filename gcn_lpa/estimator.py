@@ -126,7 +126,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on the rows of X whose y is known; the others take part without a label."""
         if not (self.graph is None or isinstance(self.graph, Graph)):
             raise TypeError(
-                f"graph is a gcn_lpa.Graph (see Graph.from_edges and its like), not {type(self.graph).__name__}"
+                f"graph is a gcn_lpa.Graph (see Graph.from_edges, from_networkx and their like), not {type(self.graph)}"
             )
         self.recipe_ = self._chosen_recipe()
         self._neighborhood: Neighborhood | None = None

@@ -180,9 +180,15 @@ class Graph:
             features: one node attribute that holds a vector, or several that hold a number each.
             directed: keep the direction of a DiGraph; without, it is made undirected.
         """
+        if not hasattr(graph, "nodes") or not hasattr(graph, "is_directed"):
+            raise TypeError(f"from_networkx needs a NetworkX graph, not {type(graph).__name__}")
         if directed and not graph.is_directed():
             raise ValueError("directed=True needs a DiGraph; this NetworkX graph has no directions")
         nodes = list(graph.nodes)
+        attributes = dict.fromkeys(key for _, held in graph.nodes(data=True) for key in held)
+        if label not in (None, "label", *attributes) and nodes:
+            held = some(list(attributes), 8) or "no attribute"
+            raise ValueError(f"no node has the attribute {label!r} to take as its label; the nodes have {held}")
         given = [value for *_, value in graph.edges(data=weight)] if weight is not None else []
         is_weighted = any(value is not None for value in given)
         return cls.from_edges(
@@ -539,7 +545,7 @@ def split(
     labels = graph.y.cpu().numpy()
     nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
     if len(nodes) == 0:
-        raise ValueError(f"{graph.name!r} has no labelled node to split")
+        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
     if kind == "per_class":
         train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
     else:

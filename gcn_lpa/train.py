@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa import runfolder
-from gcn_lpa._intake import check_seed
+from gcn_lpa._intake import check_seed as check_seed
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
@@ -63,7 +63,7 @@ class Epoch:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What training did. `best_epoch` is the epoch whose weights the model has now."""
 
@@ -72,6 +72,12 @@ class Run:
     history: tuple[Epoch, ...]
     best_epoch: int
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        judged = "" if self.best.val_accuracy is None else f" (validation {100 * self.best.val_accuracy:.1f} %)"
+        stopped = "interrupted, " if self.interrupted else ""
+        chosen = f"epoch {self.best_epoch} of {len(self.history)}{judged}"
+        return f"Run: {self.recipe.method}, seed {self.seed}, {stopped}{chosen}, {self.seconds:.1f} s"
 
     @property
     def best(self) -> Epoch:
@@ -209,6 +215,8 @@ def learn(
         options: those of `fit`.
     """
     check_seed(seed)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.recipes.DEFAULT, not {recipe!r:.40}")
     prepared = recipe.prepare(graph.reveal(train | val))
     where = choose_device(device)
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):

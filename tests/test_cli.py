@@ -66,6 +66,21 @@ def test_info_says_what_a_user_wants_to_know():
     ]
 
 
+def test_info_of_ones_own_graph_leaves_out_what_only_the_paper_counts(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,label\na,red\nb,red\nc,\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    assert "  intra-class  100.0 % of edges between labelled nodes\n" in run("info", tmp_path).stdout
+
+
+def test_a_message_of_the_library_says_how_to_answer_it_here(tmp_path):
+    (tmp_path / "nodes.csv").write_text("who,label\na,red\n")
+    result = run("info", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "Say id=… which it is, or header=False if that row is data (on the command line: -o id=…)\n"
+    )
+
+
 def test_info_of_a_folder_in_json(tmp_path):
     (tmp_path / "edges.csv").write_text("source,target\na,b\nb,b\nc,d\n")
     (tmp_path / "labels.csv").write_text("id,label\na,red\n")
@@ -89,6 +104,9 @@ def test_options_are_those_of_the_reader(tmp_path):
     options = ["id=who", "label=group", "features=n2,n1", "source=giver", "target=taker", "directed=yes"]
     graph = load_graph(str(tmp_path), None, options)
     assert graph.x.tolist() == [[2, 1], [4, 3]]
+    (tmp_path / "nodes.csv").write_text('who,group,"n1, in m",n2\nb,x,1,2\na,y,3,4\n')
+    options[2] = "features=n1, in m"
+    assert load_graph(str(tmp_path), None, options).x.tolist() == [[1], [3]]
     assert graph.directed
     assert graph.node_names == ("b", "a")
     assert load_graph("random", None, ["n=50", "degree=2.0"]).num_edges == 50

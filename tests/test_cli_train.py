@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gcn_lpa import comparison
-from gcn_lpa.cli import app
+from gcn_lpa.cli import _warning, app
 from gcn_lpa.data import load
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs import load_run
-from gcn_lpa.train import predictions
+from gcn_lpa.runs import Results, load_run
+from gcn_lpa.train import ClassScores, Scores, predictions
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
 COLUMNS = ["id", "label", "probability", "runner_up", "status"]
@@ -67,8 +67,8 @@ def test_train_says_what_it_did_and_where_it_is(tmp_path):
     assert " of 5 (validation " in lines[0]
     assert lines[1].startswith("  accuracy ")
     assert "on 6 nodes; uniform split, seed 0" in lines[1]
-    assert lines[2] == f"  kept in {tmp_path / 'run'}"
-    assert len(lines) == 3
+    assert lines[-1] == f"  kept in {tmp_path / 'run'}"
+    assert len(lines) == 3 or "no better than" in lines[2]
 
 
 def test_train_as_json_holds_the_numbers_of_the_folder(tmp_path):
@@ -159,6 +159,15 @@ def test_own_data_is_scored_by_cross_validation_and_says_so(own, own_run):
     result = run("evaluate", folder, "--data", "karate")
     assert result.exit_code == 1
     assert "'karate' is not the graph" in result.stderr
+
+
+@pytest.mark.parametrize(("accuracy", "said"), [(0.5, True), (0.6, True), (0.61, False)])
+def test_a_model_no_better_than_the_most_frequent_class_is_told(accuracy, said):
+    classes = {"a": ClassScores(0.0, 0.0, 0.0, 6), "b": ClassScores(0.0, 0.0, 0.0, 4)}
+    lines = _warning(Results("test", "", Scores(accuracy, 0.0, 10, classes, [])))
+    expected = "  no better than always the most frequent class (60.0 %); `gcn-lpa compare` tries other methods"
+    assert lines == ([expected] if said else [])
+    assert _warning(Results("none", "")) == []
 
 
 def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):

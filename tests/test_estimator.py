@@ -396,7 +396,10 @@ def test_a_wrong_argument_is_answered_with_what_would_be_right(karate, settings,
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph .* not ndarray"), ({"recipe": "paper"}, "not 'paper'")],
+    [
+        ({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph .* not <class 'numpy.ndarray'>"),
+        ({"recipe": "paper"}, "not 'paper'"),
+    ],
 )
 def test_a_graph_and_a_recipe_are_ours(settings, message):
     with pytest.raises(TypeError, match=message):

@@ -236,6 +236,13 @@ def test_what_is_not_a_graph_is_refused():
     club = networkx.Graph([("a", "b")])
     with pytest.raises(ValueError, match="node 'a' has no attribute 'age'; every node needs its features"):
         Graph.from_networkx(club, features="age")
+    networkx.set_node_attributes(club, {"a": 1, "b": 2}, "side")
+    with pytest.raises(
+        ValueError, match="no node has the attribute 'sied' to take as its label; the nodes have 'side'"
+    ):
+        Graph.from_networkx(club, label="sied")
+    with pytest.raises(TypeError, match="from_networkx needs a NetworkX graph, not dict"):
+        Graph.from_networkx({"a": ["b"]})
 
 
 def test_a_missing_extra_is_named_with_its_pip_line(tiny, monkeypatch):
@@ -456,7 +463,7 @@ def test_an_impossible_split_is_refused(karate, options, message):
 
 
 def test_a_graph_without_labels_has_no_split():
-    with pytest.raises(ValueError, match="has no labelled node to split"):
+    with pytest.raises(ValueError, match="has no labelled node to train on"):
         split(Graph.from_edges([(0, 1)]))
 
 

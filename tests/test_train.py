@@ -24,6 +24,7 @@ from gcn_lpa.train import (
     ClassScores,
     Epoch,
     MLflowLogger,
+    Run,
     TensorBoardLogger,
     _Step,
     choose_device,
@@ -244,6 +245,21 @@ def test_learn_shows_the_model_no_label_beyond_train_and_val(world):
     given = parts.train | parts.val
     assert torch.equal(shown[0], torch.where(given, graph.y, -1))
     assert same(weights(model), weights(fitted(world, seed=5)[0]))
+
+
+def test_a_recipe_is_not_a_word(world):
+    graph, parts = world
+    with pytest.raises(
+        TypeError, match=r"recipe is a gcn_lpa\.Recipe, such as gcn_lpa\.recipes\.DEFAULT, not 'default'"
+    ):
+        learn(GCNLPA, graph, parts.train, parts.val, "default")
+
+
+def test_a_run_prints_in_one_line():
+    run = Run(RECIPE, 3, (Epoch(1, 0.5, 0.5, 0.0, 0.75, 1.0, 0.25), Epoch(2, 0.4, 0.4, 0.0, 0.5, 1.0, 0.25)), 1)
+    assert repr(run) == "Run: gcn-lpa, seed 3, epoch 1 of 2 (validation 75.0 %), 0.5 s"
+    unjudged = Run(RECIPE, 0, (Epoch(1, 0.5, 0.5, 0.0, None, None, 0.25),), 1, interrupted=True)
+    assert repr(unjudged) == "Run: gcn-lpa, seed 0, interrupted, epoch 1 of 1, 0.2 s"
 
 
 class Majority(nn.Module):
