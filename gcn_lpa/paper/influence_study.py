@@ -246,12 +246,11 @@ def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def chain(row: Mapping[str, Any]) -> str:
     """Which links moved by more than the noise, in the order of the argument."""
-    words = []
+    moved: dict[str, list[str]] = {"down": [], "up": [], "inside the noise": []}
     for link, said in LINKS.items():
         found = Difference(**row["links"][link]["difference"])
-        moved = "as before" if found.is_noise else "up" if found.mean > 0 else "down"
-        words.append(f"{said} {moved}")
-    return "; ".join(words)
+        moved["inside the noise" if found.is_noise else "up" if found.mean > 0 else "down"].append(said)
+    return ". ".join(f"{way.capitalize()}: {'; '.join(links)}" for way, links in moved.items() if links) + "."
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], cell: Callable[[Mapping[str, Any], str], str]) -> list[list[str]]:

@@ -38,7 +38,6 @@ PARTS: dict[str, Callable[[Study], Result]] = {
     "table-lpa": tables.table_lpa,
     "theorems": tables.theorems,
     "influence": influence_study.influence,
-    "influence": influence_study.influence,
 }
 NAMES = ("all", *PARTS, "claims")
 
