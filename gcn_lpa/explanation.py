@@ -14,18 +14,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
 from scipy.sparse import csgraph
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcn_lpa.baselines import (
     APPNP,
@@ -43,6 +44,7 @@ from gcn_lpa.influence import feature_influence, label_influence
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.train import num_threads, predict_proba
 
 if TYPE_CHECKING:
     from gcn_lpa.runs import TrainedRun
@@ -204,6 +206,25 @@ def what_if(
     return explainer.what_if(label=label, relabel=relabel, unlabel=unlabel, remove_edges=remove_edges)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _few_threads(graph: Graph, recipe: Recipe) -> AbstractContextManager[None]:
+    """On a small graph, torch's own loops get one thread: see `num_threads`."""
+    return num_threads(None, layer=graph.num_nodes * max(recipe.hidden, graph.num_classes))
+
+
+def _on_few_threads(method: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(method)
+    def run(*arguments: P.args, **options: P.kwargs) -> R:
+        explainer = cast(Explainer, arguments[0])
+        with _few_threads(explainer.graph, explainer.recipe):
+            return method(*arguments, **options)
+
+    return run
+
+
 @dataclass(frozen=True, eq=False)
 class Explainer:
     """A trained model and what all explanations of it share; each part is computed when it is first needed."""
@@ -218,11 +239,10 @@ class Explainer:
         """An explainer of a model that was trained on the labels of `known` in the raw `graph`."""
         if hops is not None and hops < 1:
             raise ValueError(f"hops = {hops}; a label travels at least 1")
-        revealed = recipe.prepare(graph.reveal(known)).to("cpu")
-        if int((known.cpu() & ~revealed.labeled).sum()):
-            raise ValueError(
-                f"{int((known.cpu() & ~revealed.labeled).sum())} nodes of `known` have no label in the graph"
-            )
+        with _few_threads(graph, recipe):
+            revealed = recipe.prepare(graph.reveal(known)).to("cpu")
+        if unknown := int((known.cpu() & ~revealed.labeled).sum()):
+            raise ValueError(f"{unknown} nodes of `known` have no label in the graph")
         is_lpa = isinstance(model, LabelPropagation | AdaptiveLPA)
         own = recipe.propagation_steps if is_lpa else max(1, recipe.lpa_iterations)
         return cls(model, revealed, recipe, own if hops is None else hops)
@@ -247,8 +267,7 @@ class Explainer:
     @cached_property
     def probabilities(self) -> Tensor:
         """The model's, [n, c]."""
-        with torch.no_grad():
-            return F.softmax(self.model(self._placed).double(), dim=1).cpu()
+        return predict_proba(self.model, self.graph)
 
     @cached_property
     def scores(self) -> Tensor:
@@ -271,6 +290,7 @@ class Explainer:
         tensors = [*self.model.state_dict().values()]
         return self.graph.to(tensors[0].device) if tensors and tensors[0].is_cuda else self.graph
 
+    @_on_few_threads
     def explain(self, node: Hashable, *, top: int | None = 10) -> Explanation:
         """Why a node has its label; `top` as in the function `explain`."""
         if top is not None and top < 1:
@@ -300,6 +320,7 @@ class Explainer:
             notes=(*self._notes(at), *feature_notes),
         )
 
+    @_on_few_threads
     def table(self, nodes: Tensor | None = None) -> Any:
         """A DataFrame with a row for each of `nodes`, a mask [n]; None: every node without a known label.
 
@@ -347,6 +368,7 @@ class Explainer:
             votes = torch.from_numpy(arrive[:, voters.numpy()].toarray()) + (last @ votes if self.hops > 1 else 0)
             yield voters, votes
 
+    @_on_few_threads
     def what_if(
         self, *, label: Mapping[Any, str] | None = None, relabel: Mapping[Any, str] | None = None,
         unlabel: Iterable[Hashable] = (), remove_edges: Iterable[tuple[Hashable, Hashable]] = (),
@@ -580,34 +602,34 @@ def strongest_paths(
 
     Found for all voters at once in O(hops · E): the best walk of j steps to v is a best one of j - 1, and one step on.
     """
-    enter = transition.T.to_scipy()  # row v: the nodes u from which v is entered
-    starts, source, weight = enter.indptr, enter.indices, enter.data
-    is_end, filled = labeled.numpy(), np.diff(starts) > 0
-    at = np.zeros(len(is_end))
+    enter = transition.T.pattern.rows  # row v: the nodes u from which v is entered
+    starts, source = enter.arrays
+    target, weight, is_end = enter.row.numpy(), transition.transposed_values.numpy(), labeled.numpy()
+    filled, n = np.diff(starts) > 0, len(is_end)
+    at, best, length = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
     at[node] = 1
-    best, length = np.zeros(len(is_end)), np.zeros(len(is_end), dtype=np.int64)
-    came_from = []
-    row = np.repeat(np.arange(len(is_end)), np.diff(starts))
-    for step in range(1, hops + 1):
+    came_by = []  # for each number of steps, the last step of the best walk to v
+    for steps in range(1, hops + 1):
         reach = at[source] * weight
-        at = np.zeros(len(is_end))
-        at[filled] = np.maximum.reduceat(reach, starts[:-1][filled]) if len(reach) else 0
-        hit = np.flatnonzero((reach == at[row]) & (reach > 0))[::-1]
-        back = np.full(len(is_end), -1)
-        back[row[hit]] = source[hit]  # the first of equals is written last
-        came_from.append(back)
+        at = np.zeros(n)
+        if len(reach):
+            at[filled] = np.maximum.reduceat(reach, starts[:-1][filled])
+        hits = np.flatnonzero((reach == at[target]) & (reach > 0))[::-1]
+        last = np.full(n, -1)
+        last[target[hits]] = hits  # the first of equals is written last
+        came_by.append(last)
         better = is_end & (at > best * (1 + 10.0**-EQUAL))
-        best[better], length[better] = at[better], step
-        at = np.where(is_end, 0, at)
-    return [_trace(enter, came_from, voter, int(length[voter])) for voter in voters]
-
-
-def _trace(enter: Any, came_from: list[np.ndarray], voter: int, steps: int) -> tuple[list[int], tuple[float, ...]]:
-    nodes = [voter]
-    for back in reversed(came_from[:steps]):
-        nodes.append(int(back[nodes[-1]]))
-    weights = tuple(float(enter[v, u]) for v, u in pairwise(nodes))
-    return nodes[::-1], weights[::-1]
+        best[better], length[better] = at[better], steps
+        at[is_end] = 0
+    paths = []
+    for voter in voters:
+        nodes, weights = [voter], []
+        for last in reversed(came_by[: length[voter]]):
+            entry = last[nodes[-1]]
+            nodes.append(int(source[entry]))
+            weights.append(float(weight[entry]))
+        paths.append((nodes[::-1], tuple(weights[::-1])))
+    return paths
 
 
 def _part(matrix: SparseMatrix, kept: Tensor) -> SparseMatrix:

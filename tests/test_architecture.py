@@ -35,6 +35,7 @@ BESIDE = {
     "data": ["_download", "_tables", "_untrusted"],
     "baselines": ["model"],  # the LPA baseline is propagate_labels
     "pyg": ["model"],  # the same model behind another door
+    "explanation": ["train"],  # for what a trained model predicts
     "theory": ["model"],  # what it measures
     "auditing": ["comparison"],  # what cleaning did is a paired comparison
     "cli": ["__init__"],  # for the version

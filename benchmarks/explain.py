@@ -1,0 +1,150 @@
+"""What an explanation costs and how exact it is, on the paper's data sets, with the paper's settings and a few epochs of training.
+
+    python benchmarks/explain.py [--datasets cora,pubmed] [--out FILE.json]
+
+For each data set: milliseconds to explain one node once the run is loaded (median over nodes: from nothing, of a further node of
+the same `Explainer`, and the first in a process, which loads the compiled kernels), seconds for the table of all nodes, the largest
+difference between votes and scores of label propagation over every node and class, and whether five processes with five hash seeds
+print the same bytes.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from gcn_lpa.explanation import Explainer
+from gcn_lpa.ledger import Ledger
+from gcn_lpa.model import propagate_labels
+from gcn_lpa.runfolder import environment, write_json
+from gcn_lpa.runs import Source, load_run, make_plan, train_run
+
+DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-phy")
+NUM_NODES = 30  # explained one by one
+PROCESSES = 5
+
+FIRST = """
+import sys, time
+from gcn_lpa.explanation import Explainer
+from gcn_lpa.runs import load_run
+trained = load_run(sys.argv[1])
+start = time.perf_counter()
+Explainer.of_run(trained).explain(int(sys.argv[2]))
+print(time.perf_counter() - start)
+"""
+
+
+def work(task):
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        plan, graph = make_plan(
+            Source(task["dataset"], task["root"]), recipe="paper", changes={"epochs": task["epochs"]}
+        )
+        train_run(plan, graph, run, device="cpu")
+        del graph
+        return {**measure(run, task["hops"]), **fresh_processes(run)}
+
+
+def measure(run, hops):
+    """What is measured in this process, after the kernels have been compiled."""
+    trained = load_run(run)
+    nodes = np.random.default_rng(0).choice(trained.graph.num_nodes, NUM_NODES, replace=False).tolist()
+    Explainer.of_run(trained, hops=hops).explain(nodes[0])
+    from_nothing = [seconds(lambda n=n: Explainer.of_run(trained, hops=hops).explain(n)) for n in nodes]
+    explainer = Explainer.of_run(trained, hops=hops)
+    explainer.explain(nodes[0])
+    further = [seconds(lambda n=n: explainer.explain(n)) for n in nodes]
+    everyone = torch.ones(trained.graph.num_nodes, dtype=torch.bool)
+    kept = Explainer.of_run(trained, hops=hops)
+    table_seconds = seconds(lambda: kept.table(everyone))
+    return {
+        "nodes": trained.graph.num_nodes,
+        "voters": int(trained.split.train.sum()),
+        "lpa_hops": explainer.hops,
+        "one_node_ms": 1000 * statistics.median(from_nothing),
+        "further_node_ms": 1000 * statistics.median(further),
+        "all_nodes_seconds": table_seconds,
+        "largest_gap": largest_gap(explainer, torch.float64),
+        "largest_gap_to_float32": largest_gap(explainer, torch.float32),
+        "largest_gap_of_listed_votes": max(listed_gap(explainer, node) for node in nodes),
+    }
+
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def largest_gap(explainer, dtype):
+    """max |Σ votes for a class - LPA's score of it|, over every node and class; the scores by `propagate_labels` in `dtype`."""
+    graph = explainer.graph
+    seeds = F.one_hot(graph.y.clamp_min(0), graph.num_classes).to(dtype) * graph.labeled.unsqueeze(1)
+    if dtype == torch.float32:
+        with torch.no_grad():
+            scores = propagate_labels(explainer.model.transition(graph), seeds, explainer.hops).double()
+    else:
+        scores = propagate_labels(explainer.transition, seeds, explainer.hops)
+    sums = torch.zeros_like(scores)
+    for voters, votes in explainer.votes_by_voter(torch.arange(graph.num_nodes)):
+        sums += votes @ F.one_hot(graph.y[voters], graph.num_classes).double()
+    return float((sums - scores).abs().max())
+
+
+def listed_gap(explainer, node):
+    """The same of one explanation that lists all its voters, found by another walk."""
+    why = explainer.explain(node, top=None)
+    sums = dict.fromkeys(why.scores, 0.0)
+    for vote in why.votes:
+        sums[vote.label] += vote.share
+    return max(abs(sums[name] - why.scores[name]) for name in sums)
+
+
+def fresh_processes(run):
+    """Whether the command prints the same bytes in each of five processes, and how long a process's first explanation takes."""
+    node, printed, first = "17", set(), []
+    for seed in range(PROCESSES):
+        variables = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-m", "gcn_lpa", "explain", str(run), "--node", node, "--json"]
+        printed.add(subprocess.run(command, env=variables, capture_output=True, check=True).stdout)
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", FIRST, str(run), node], capture_output=True, text=True, check=True)
+        first.append(float(done.stdout))
+    return {"same_bytes": len(printed) == 1, "first_in_a_process_ms": 1000 * statistics.median(first)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--datasets", default=",".join(DATASETS))
+    parser.add_argument("--hops", type=int, help="how far a label travels; without, as in Table 4 of the paper")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--root", default=os.environ.get("GCN_LPA_DATA"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    ledger = Ledger(options.out.with_suffix(".jsonl") if options.out else None)
+    tasks = [
+        {"dataset": name, "hops": options.hops, "epochs": options.epochs, "root": options.root}
+        for name in options.datasets.split(",")
+    ]
+    results = [{k: v for k, v in one.items() if k != "root"} for one in ledger.run(tasks, work)]
+    print(
+        f"{'':14}{'hops':>5}{'one node':>10}{'further':>9}{'first':>9}{'all nodes':>11}{'largest gap':>13}  same bytes"
+    )
+    for one in results:
+        times = f"{one['one_node_ms']:7.1f} ms{one['further_node_ms']:6.1f} ms{one['first_in_a_process_ms']:6.0f} ms"
+        rest = f"{one['all_nodes_seconds']:9.1f} s{one['largest_gap']:13.1e}  {one['same_bytes']}"
+        print(f"{one['dataset']:14}{one['lpa_hops']:5}{times}{rest}")
+    if options.out:
+        write_json(options.out, {"benchmark": "explain", "results": results, "environment": environment()})
+
+
+if __name__ == "__main__":
+    main()
