@@ -480,7 +480,8 @@ class Explainer:
         """The strongest voters at each of `rows` and their shares, [r, 3]; voter -1 where there are fewer."""
         best = np.full((len(rows), VOTERS), -1), np.zeros((len(rows), VOTERS))
         for voters, votes in self.votes_by_voter(rows):
-            block, each = votes.numpy().round(EQUAL), np.arange(len(rows))
+            block, each = votes.numpy(), np.arange(len(rows))
+            np.round(block, EQUAL, out=block)
             found, shares = [best[0]], [best[1]]
             for _ in range(min(VOTERS, len(voters))):
                 first = block.argmax(axis=1)  # of equals the first, as voters ascend
@@ -699,6 +700,8 @@ def _lines(why: Explanation) -> list[str]:
         lines.append(f"  {rest}  {why.others.num_voters:,} others ({told}{', …' if len(classes) > 3 else ''})")
     if why.features:
         features = [("", _number(one.share), str(one.node)) for one in why.features]
+        if (rest := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:
+            features.append(("", _number(rest), "all others"))
         lines += ["", "whose features the model looks at", *_aligned(features)]
     return [*lines, *(["", *(f"note: {note}" for note in why.notes)] if why.notes else [])]
 
@@ -848,7 +851,7 @@ def _add_legend(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
     labels = {why.label, *(vote.label for vote in why.votes)}
     keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
     if len(places) > len({why.node, *(vote.node for vote in why.votes)}):
-        keys.append(("no label", _GREY, "o"))
+        keys.append(("no training label", _GREY, "o"))
     handles = [
         Line2D([], [], color=c, marker=m, linestyle="", markeredgecolor="black", label=name) for name, c, m in keys
     ]

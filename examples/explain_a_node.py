@@ -1,0 +1,24 @@
+"""Train on the karate club, then ask why a member is on his side, and what would put him on the other."""
+
+from pathlib import Path
+
+from gcn_lpa import Explainer, draw_explanation, learn, load, split
+from gcn_lpa.baselines import METHODS
+from gcn_lpa.recipes import WITHOUT_FEATURES
+
+club = load("karate")
+parts = split(club, seed=0)
+model, _ = learn(METHODS["gcn-lpa"].build, club, parts.train, parts.val, WITHOUT_FEATURES, device="cpu")
+explainer = Explainer.of(model, club, parts.train, recipe=WITHOUT_FEATURES)
+
+member = int(parts.test.nonzero()[0])
+why = explainer.explain(member, top=5)
+print(why)
+draw_explanation(why, Path("why.png"))
+
+voter = why.votes[0]
+other = next(side for side in club.class_names if side != voter.label)
+print()
+print(explainer.what_if(relabel={voter.node: other}))
+print()
+print(explainer.table(parts.test).to_string(index=False))
