@@ -1,6 +1,5 @@
 """The paper's tables: which trainings they are made of, what is computed once, and what the statistics say."""
 
-import ast
 import json
 import math
 
@@ -94,11 +93,15 @@ def test_the_code_hash_sees_code_and_not_comments(monkeypatch, tmp_path):
     package = tmp_path / "gcn_lpa" / "paper"
     package.mkdir(parents=True)
     monkeypatch.setattr(study_module, "__file__", str(package / "study.py"))
-    monkeypatch.setattr(study_module, "ENGINE", ("model",))
+    monkeypatch.setattr(study_module, "ENGINE", {"model": ("x", "f")})
     source = tmp_path / "gcn_lpa" / "model.py"
     hashes = []
-    for text in ('"""A."""\nx = 1\n', '"""B."""\nx = (1)  # one\n', '"""B."""\nx = 2\n'):
-        ast.parse(text)
+    texts = [
+        '"""A."""\nx = 1\ndef f():\n    raise ValueError("a")\n',
+        '"""B."""\nx = (1)  # one\ny = 3\ndef f():\n    """C."""\n    raise ValueError("b")\n',
+        '"""B."""\nx = 2\ndef f():\n    raise ValueError("b")\n',
+    ]
+    for text in texts:
         source.write_text(text)
         hashes.append(code_hash.__wrapped__())
     assert hashes[0] == hashes[1] != hashes[2]
