@@ -47,7 +47,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.model import propagate_labels as propagate_labels
     from gcn_lpa.recipes import Recipe as Recipe
+    from gcn_lpa.runs import calibrate_run as calibrate_run
     from gcn_lpa.runs import load_run as load_run
+    from gcn_lpa.runs import predict_run as predict_run
     from gcn_lpa.runs import resume_run as resume_run
     from gcn_lpa.runs import train_run as train_run
     from gcn_lpa.sparse import Key as Key
@@ -119,7 +121,9 @@ _MODULE = {
     "explain": "explanation",
     "explain_all": "explanation",
     "what_if": "explanation",
+    "calibrate_run": "runs",
     "load_run": "runs",
+    "predict_run": "runs",
     "resume_run": "runs",
     "train_run": "runs",
     "predictions": "train",

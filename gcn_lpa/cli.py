@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
     from gcn_lpa.model import GCNLPA
-    from gcn_lpa.runs import Results, TrainedRun, Watch
+    from gcn_lpa.runs import CalibrationReport, Results, TrainedRun, Watch
     from gcn_lpa.suggesting import Suggestion
     from gcn_lpa.theory import Check
     from gcn_lpa.train import Epoch, Scores
@@ -61,6 +61,7 @@ Data = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
 
@@ -195,6 +196,13 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out, if there is one.")] = False,
     with_data: Annotated[bool, typer.Option(help="Keep the graph in the run folder too.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
+    reserve: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
+        ),
+    ] = 0.0,
     device: Device = "auto",
     threads: Threads = None,
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard.")] = None,
@@ -220,6 +228,7 @@ def train(
         split=split,
         with_data=with_data,
         checkpoint_every=checkpoint_every,
+        reserve=reserve,
     )
     print_doubts(graph, as_json)
     with progress(loggers) as watch:
@@ -267,20 +276,55 @@ def predict(
             "--all", help="Also the nodes whose label was given (status labeled), with what the model says of them."
         ),
     ] = False,
+    abstain: Annotated[
+        float | None, typer.Option(metavar="P", help="No label where its probability is below this, such as 0.6.")
+    ] = None,
+    sets: Annotated[
+        float | None,
+        typer.Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
+    ] = None,
+    score: SetScore = "lac",
+    hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Label the nodes that have no label: id, label, probability, runner_up, status.
+    """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
 
     label is what the model says, also of a node whose label was given; it can differ from that one.
     """
-    from gcn_lpa.runs import load_run
-    from gcn_lpa.train import predictions
+    from gcn_lpa.runs import predict_run
 
-    trained = load_run(run, data)
-    table = predictions(trained.model, trained.graph, trained.given, recipe=trained.plan.recipe)
-    print_or_write(table if every else table[~trained.given.numpy()], out, excel_safe, as_json)
+    table = predict_run(run, data, every=every, raw=raw, abstain=abstain, sets=sets, score=score, hops=hops)
+    print_or_write(table, out, excel_safe, as_json)
+
+
+@command
+def calibrate(
+    run: RunDir,
+    level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
+    score: SetScore = "lac",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
+    ] = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
+    from gcn_lpa.calibration import draw_reliability
+    from gcn_lpa.runs import calibrate_run
+
+    found = calibrate_run(run, data, level=level, score=score)
+    if plot is not None:
+        draw_reliability(
+            found.before, found.after, plot, title=f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
+        )
+    if as_json:
+        return print_json(dataclasses.asdict(found))
+    print("\n".join(_calibration_lines(found)))
+    if plot is not None:
+        print(f"reliability diagram in {plot}")
 
 
 @command
@@ -1028,6 +1072,25 @@ def _run_facts(trained: TrainedRun) -> dict[str, Any]:
         "results": dataclasses.asdict(trained.results),
         "out": None if trained.folder is None else str(trained.folder),
     }
+
+
+def _calibration_lines(found: CalibrationReport) -> list[str]:
+    calibration, perfect = found.calibration, found.ece_perfect
+    fitted = calibration.calibrator
+    sizes = ", ".join(f"{size}: {count:,}" for size, count in enumerate(found.set_sizes) if count)
+    low, high = found.expected_coverage
+    usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
+    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
+    return [
+        f"{found.graph}: {found.method}, accuracy {_percent(found.accuracy)} on {found.num_nodes:,} nodes it was not given",
+        f"  temperature  {fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}, "
+        f"fitted to {calibration.num_nodes:,} {nodes[calibration.protocol]} nodes",
+        f"  ECE          {_percent(found.ece_before)} before, {_percent(found.ece_after)} after; a perfectly calibrated "
+        f"model would show {_percent(perfect.mean)}, at most {_percent(perfect.high)} in 95 of 100 cases",
+        f"  sets, {100 * found.level:g} %   hold the true label of {_percent(found.coverage)}{usual}, "
+        f"mean size {found.mean_set_size:.2f} (labels: nodes {sizes})",
+        f"  promise      {found.promise}",
+    ]
 
 
 def _confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:

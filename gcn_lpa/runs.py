@@ -5,9 +5,13 @@ not: 80 % of its labelled nodes train while 20 % choose the epoch, by their loss
 the model is fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold
 with a choice of its own.
 
-A run folder is that of `runfolder`, with run.json (seed, epochs) and, where asked for, the graph itself in
-graph.safetensors and graph.json. While training goes on it has plan.json, which says what is to be done, and a
-checkpoint of every stage that was begun, so that `resume_run` ends where an undisturbed run would have, bit for bit.
+Probabilities are calibrated on labels that training did not learn from: the validation nodes; a share of them that was
+reserved, and chose nothing; or the out-of-fold predictions of the cross-validation.
+
+A run folder is that of `runfolder`, with run.json (seed, epochs), calibration.json, out_of_fold.safetensors where there
+was a cross-validation and, where asked for, the graph itself in graph.safetensors and graph.json. While training goes
+on it has plan.json, which says what is to be done, and a checkpoint of every stage that was begun, so that `resume_run`
+ends where an undisturbed run would have, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +31,20 @@ from torch import Tensor
 from gcn_lpa import runfolder
 from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
+from gcn_lpa.calibration import (
+    Calibrator,
+    PerfectECE,
+    Reliability,
+    check_level,
+    conformal_sets,
+    conformal_threshold,
+    coverage_range,
+    fit_calibrator,
+    judge,
+    perfect_ece,
+    reliability,
+    reserve,
+)
 from gcn_lpa.data import DATASETS, load
 from gcn_lpa.graph import Graph, Split, split
 from gcn_lpa.recipes import Recipe, recipe_for
@@ -40,7 +59,9 @@ from gcn_lpa.train import (
     learn,
     num_epochs,
     predict_proba,
+    predictions,
     scores,
+    with_prior,
 )
 
 PLAN = "plan.json"
@@ -83,6 +104,7 @@ class Plan:
     split: str | None = "uniform"
     with_data: bool = False
     checkpoint_every: int = 50
+    reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
@@ -102,6 +124,59 @@ class Results:
     folds: tuple[float, ...] = ()  # accuracy of each fold
 
 
+class OutOfFold(NamedTuple):
+    """What the cross-validation said of every labelled node, by a model that was not given its label."""
+
+    node: Tensor  # [m]
+    fold: Tensor  # [m]
+    probability: Tensor  # float32 [m, c]
+
+
+PROMISES = {
+    "reserved": "these nodes chose nothing, so a set holds the true label of a further node drawn like them with at "
+    "least this probability",
+    "validation": "approximate: these nodes also chose the epoch, so sets may hold the true label a little less often; "
+    "`train --reserve 0.5` keeps some of them apart",
+    "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of a model "
+    "fitted to all labels, which is rarely worse",
+}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the probabilities of a run are corrected, and by which nodes: a key of PROMISES, and their number."""
+
+    calibrator: Calibrator
+    protocol: str
+    num_nodes: int
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """How sure a run is and how sure it may be, on nodes whose labels it was not given.
+
+    Of a split, the test nodes. Of a cross-validation, every labelled node, its fold judged by what the others give.
+    """
+
+    graph: str
+    method: str
+    calibration: Calibration
+    promise: str
+    num_nodes: int  # judged
+    accuracy: float
+    before: Reliability
+    after: Reliability
+    ece_before: float
+    ece_after: float
+    ece_perfect: PerfectECE  # with the confidences after
+    level: float
+    score: str
+    coverage: float
+    expected_coverage: tuple[float, float]  # in 95 of 100 cases, where accuracy is below the level
+    mean_set_size: float
+    set_sizes: tuple[int, ...]  # number of sets with 0, 1, 2, … labels
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """A trained model with everything around it. `graph` is raw, with all its labels; `split` says which were given."""
@@ -113,11 +188,23 @@ class TrainedRun:
     split: Split
     results: Results
     folder: Path | None = None
+    reserved: Tensor | None = None  # validation nodes that chose nothing, [n]
+    out_of_fold: OutOfFold | None = None
+    calibration: Calibration | None = None  # None: no label was left to calibrate on
 
     @property
     def given(self) -> Tensor:
         """The nodes whose labels the model was given, [n]."""
         return self.split.train | self.split.val
+
+    @property
+    def calibrator(self) -> Calibrator:
+        return Calibrator() if self.calibration is None else self.calibration.calibrator
+
+    def probabilities(self) -> Tensor:
+        """What the model says of every node, before calibration, [n, c]."""
+        found = predict_proba(self.model, self.graph, recipe=self.plan.recipe)
+        return with_prior(found, self.graph, self.given)
 
 
 def make_plan(
@@ -130,6 +217,7 @@ def make_plan(
     split: str | None = None,
     with_data: bool = False,
     checkpoint_every: int = 50,
+    reserve: float = 0.0,
 ) -> tuple[Plan, Graph]:
     """Read the graph and settle what is to be done with it.
 
@@ -138,11 +226,17 @@ def make_plan(
         recipe: "default", "paper", "official", or a JSON file with the fields of `Recipe`.
         changes: fields of the recipe that shall differ.
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for one's own graph.
+        reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
     """
     check_seed(seed)
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     graph, kind = source.load(), split or ("uniform" if source.is_named else None)
+    if reserve and kind is None:
+        raise ValueError(
+            f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
+            "choose a split such as 'uniform' to reserve validation nodes"
+        )
     if Path(recipe).suffix == ".json":
         said = runfolder.read_json(recipe)
         if not isinstance(said, dict):
@@ -159,7 +253,7 @@ def make_plan(
     if changes:
         changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
         settings = settings.replace(origin=f"{settings.origin}; with {changed}", **changes)
-    return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every), graph
+    return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve), graph
 
 
 def train_run(
@@ -200,7 +294,7 @@ def train_run(
             runfolder.write_json(folder / PLAN, plan.to_dict())
             claimed = True
     try:
-        trained = stages.run()
+        trained = calibrated(stages.run())
     except Exception:  # not Ctrl-C: such a run can be resumed
         if folder is not None and claimed and runfolder.latest_checkpoint(folder) is None:
             _withdraw(folder, is_new)
@@ -233,7 +327,7 @@ def save_run(folder: str | Path, trained: TrainedRun) -> None:
         "recipe.json": runfolder.encode_json(plan.recipe.to_dict()),
         "model.safetensors": runfolder.encode_tensors(trained.model.state_dict()),
         "history.jsonl": runfolder.encode_lines(dataclasses.asdict(epoch) for epoch in run.history),
-        "split.json": runfolder.encode_json(_encode_split(parts), indent=None),
+        "split.json": runfolder.encode_json(_encode_split(parts, trained.reserved), indent=None),
         "scores.json": runfolder.encode_json(dataclasses.asdict(trained.results)),
         "environment.json": runfolder.encode_json(runfolder.environment()),
         "data.json": runfolder.encode_json(
@@ -255,9 +349,11 @@ def save_run(folder: str | Path, trained: TrainedRun) -> None:
                 "best_epoch": run.best_epoch,
                 "interrupted": run.interrupted,
                 "checkpoint_every": plan.checkpoint_every,
+                "reserve": plan.reserve,
                 "seconds": run.seconds,
             }
         ),
+        **_encode_calibration(trained),
         **(_encode_graph(graph) if plan.with_data else {}),
     }
     runfolder.save(folder, files)
@@ -273,7 +369,8 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
     plan, run, results = _read_run(files)
     stored = "graph.safetensors" in files.files and data is None
     graph = _decode_graph(files) if stored else _graph_of(plan, Path(folder), data)
-    parts = _decode_split(files.json("split.json"), graph.num_nodes)
+    said = files.json("split.json")
+    parts, reserved = _decode_split(said, graph.num_nodes), _mask(said.get("reserved", []), graph.num_nodes)
     given = parts.train | parts.val
     model = METHODS[plan.recipe.method].build(plan.recipe, plan.recipe.prepare(graph.reveal(given)), plan.seed)
     try:
@@ -282,7 +379,8 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
         raise ValueError(
             f"{Path(folder) / 'model.safetensors'} does not fit recipe.json and the graph: {error}"
         ) from error
-    return TrainedRun(plan, graph, model, run, parts, results, Path(folder))
+    trained = TrainedRun(plan, graph, model, run, parts, results, Path(folder))
+    return dataclasses.replace(trained, reserved=reserved if reserved.any() else None, **_decode_calibration(files))
 
 
 def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
@@ -300,6 +398,139 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
     trained = load_run(folder, data)
     found = evaluate(trained.model, trained.graph, trained.split.test, recipe=trained.plan.recipe)
     return dataclasses.replace(results, scores=found)
+
+
+def predict_run(
+    folder: str | Path,
+    data: str | Path | None = None,
+    *,
+    every: bool = False,
+    raw: bool = False,
+    abstain: float | None = None,
+    sets: float | None = None,
+    score: str = "lac",
+    hops: bool = False,
+) -> Any:
+    """The `predictions` of a run as a DataFrame, with calibrated probabilities.
+
+    Args:
+        every: also the nodes whose labels were given, and those reserved for calibration, whose status is "reserved".
+        raw: probabilities as the model gives them.
+        abstain: below this probability, no label.
+        sets: how often the set of a node shall hold its true label, such as 0.9.
+        score: of the sets, a key of `calibration.SCORES`.
+    """
+    if sets is not None:
+        check_level(sets)
+    trained = load_run(folder, data)
+    trained = trained if trained.calibration else calibrated(trained)
+    table = predictions(
+        trained.model,
+        trained.graph,
+        trained.given,
+        recipe=trained.plan.recipe,
+        calibrator=None if raw else trained.calibrator,
+        abstain=abstain,
+        threshold=None if sets is None else conformal_threshold(*_evidence(trained)[:2], sets, score=score),
+        score=score,
+        hops=hops,
+    )
+    known = trained.given
+    if trained.reserved is not None:
+        known = known | trained.reserved
+        table.loc[trained.reserved.numpy(), "status"] = "reserved"
+    return table if every else table[~known.numpy()]
+
+
+def calibrate_run(
+    folder: str | Path, data: str | Path | None = None, *, level: float = 0.9, score: str = "lac"
+) -> CalibrationReport:
+    """How well a run is calibrated, before and after, and what its label sets hold.
+
+    A run kept by an older version gets its calibration now, and keeps it.
+
+    Args:
+        level: how often a set shall hold the true label.
+        score: a key of `calibration.SCORES`.
+    """
+    check_level(level)
+    trained = load_run(folder, data)
+    if trained.calibration is None:
+        trained = calibrated(trained)
+        runfolder.save(folder, {**runfolder.load(folder).files, **_encode_calibration(trained)})
+    return calibration_report(trained, level=level, score=score)
+
+
+def calibrated(trained: TrainedRun) -> TrainedRun:
+    """The run with its calibration, if there are labels to calibrate on."""
+    probabilities, y, protocol = _evidence(trained, required=False)
+    if len(y) == 0:
+        return trained
+    return dataclasses.replace(
+        trained, calibration=Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
+    )
+
+
+def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = "lac") -> CalibrationReport:
+    """What `calibrate_run` tells, of a run in memory."""
+    probabilities, y, protocol = _evidence(trained)
+    if trained.calibration is None:
+        trained = calibrated(trained)
+    assert trained.calibration is not None
+    if trained.out_of_fold is not None:
+        before, truth, fold = probabilities, y, trained.out_of_fold.fold
+        after, sets = torch.zeros_like(before), torch.zeros(before.shape, dtype=torch.bool)
+        for k in fold.unique().tolist():
+            here, others = fold == k, fold != k
+            after[here] = fit_calibrator(before[others], y[others])(before[here])
+            threshold = conformal_threshold(before[others], y[others], level, score=score)
+            sets[here] = conformal_sets(before[here], threshold, score=score)
+    else:
+        if not trained.split.test.any():
+            raise ValueError("the run has no test nodes on which its confidence could be judged")
+        before, truth = trained.probabilities()[trained.split.test], trained.graph.y[trained.split.test]
+        after = trained.calibrator(before)
+        sets = conformal_sets(before, conformal_threshold(probabilities, y, level, score=score), score=score)
+    judged, sizes = judge(after, truth), sets.sum(dim=1)
+    tables = reliability(judge(before, truth)), reliability(judged)
+    return CalibrationReport(
+        graph=trained.graph.name,
+        method=trained.plan.recipe.method,
+        calibration=trained.calibration,
+        promise=PROMISES[protocol],
+        num_nodes=len(truth),
+        accuracy=float(judged.correct.double().mean()),
+        before=tables[0],
+        after=tables[1],
+        ece_before=tables[0].ece,
+        ece_after=tables[1].ece,
+        ece_perfect=perfect_ece(judged.confidence),
+        level=level,
+        score=score,
+        coverage=float(sets.gather(1, truth.unsqueeze(1)).double().mean()),
+        expected_coverage=coverage_range(len(y), len(truth), level),
+        mean_set_size=float(sizes.double().mean()),
+        set_sizes=tuple(torch.bincount(sizes, minlength=trained.graph.num_classes + 1).tolist()),
+    )
+
+
+def _evidence(trained: TrainedRun, *, required: bool = True) -> tuple[Tensor, Tensor, str]:
+    """Probabilities and labels of the nodes that calibrate, [m, c] and [m], and what they are: a key of PROMISES."""
+    found = trained.out_of_fold
+    if found is not None:
+        return found.probability.double(), trained.graph.y[found.node], "cross-validation"
+    nodes, protocol = trained.split.val, "validation"
+    if trained.reserved is not None:
+        nodes, protocol = trained.reserved, "reserved"
+    if not nodes.any():
+        if required:
+            raise ValueError(
+                f"{trained.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
+                "cross-validation; train it anew, with two labelled nodes or more"
+            )
+        empty = torch.zeros(0, trained.graph.num_classes), torch.zeros(0, dtype=torch.int64)
+        return *empty, "none"
+    return trained.probabilities()[nodes], trained.graph.y[nodes], protocol
 
 
 def edge_table(model: Any, graph: Graph, *, recipe: Recipe) -> Any:
@@ -361,7 +592,20 @@ class _Stages:
         """The nodes of the first stage, "fit" or "choose"."""
         if self.plan.split is None:
             return self.choice(self.graph.labeled.cpu())
-        return split(self.graph, seed=self.plan.seed, kind=self.plan.split)
+        return dataclasses.replace(self.whole, val=self.whole.val & ~self.reserved)
+
+    @cached_property
+    def whole(self) -> Split:
+        return split(self.graph, seed=self.plan.seed, kind=self.plan.split or "uniform")
+
+    @cached_property
+    def reserved(self) -> Tensor:
+        """The validation nodes that choose nothing, [n]."""
+        share, val = self.plan.reserve, self.whole.val
+        kept = reserve(val, share, self.plan.seed).reserved
+        if share and not kept.any():
+            raise ValueError(f"reserve = {share} of {int(val.sum())} validation nodes is not one node")
+        return kept
 
     def run(self) -> TrainedRun:
         plan = self.plan
@@ -374,7 +618,8 @@ class _Stages:
             "scored on test nodes whose labels were hidden while training" if found else "no node was left to score"
         )
         note = f"{plan.split} split, seed {plan.seed}: {scored}"
-        return self.trained(model, run, parts, Results("test" if found else "none", note, found))
+        trained = self.trained(model, run, parts, Results("test" if found else "none", note, found))
+        return dataclasses.replace(trained, reserved=self.reserved if plan.reserve else None)
 
     def run_own(self) -> TrainedRun:
         labeled = self.graph.labeled.cpu()
@@ -383,14 +628,15 @@ class _Stages:
         none = Results("none", "interrupted before the cross-validation was complete")
         if run.interrupted:
             return self.trained(model, run, parts, none)
-        results = self.cross_validate(labeled)
-        if results is None:
+        validated = self.cross_validate(labeled)
+        if validated is None:
             return self.trained(model, dataclasses.replace(run, interrupted=True), parts, none)
+        results, out_of_fold = validated
         everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
         refitted, again = self.fit("refit", everything, stop_at=run.best_epoch)
         if again.interrupted:
             return self.trained(model, dataclasses.replace(run, interrupted=True), parts, results)
-        return self.trained(refitted, run, everything, results)
+        return dataclasses.replace(self.trained(refitted, run, everything, results), out_of_fold=out_of_fold)
 
     def trained(self, model: Any, run: Run, parts: Split, results: Results) -> TrainedRun:
         return TrainedRun(self.plan, self.graph, model, run, parts, results, self.folder)
@@ -399,25 +645,28 @@ class _Stages:
         """80 % of the labelled nodes to train and 20 % to choose the epoch."""
         return split(self.graph.reveal(labeled), (0.8, 0.2, 0.0), self.plan.seed)
 
-    def cross_validate(self, labeled: Tensor) -> Results | None:
+    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None] | None:
         """Every labelled node scored by a model that was not given its label; None if interrupted."""
         nodes = np.flatnonzero(labeled.numpy())
         num_folds = min(NUM_FOLDS, len(nodes))
         if num_folds < 2:
-            return Results("none", "one labelled node: nothing is left to score")
+            return Results("none", "one labelled node: nothing is left to score"), None
         order = np.random.Generator(np.random.PCG64(self.plan.seed)).permutation(nodes)
         pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64)
+        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64)
         accuracies = []
         for k in range(num_folds):
             fold = torch.zeros_like(labeled)
             fold[torch.from_numpy(order[k::num_folds].copy())] = True
+            fold_of[fold] = k
             model, run = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
             if run.interrupted:
                 return None
             pooled[fold] = predict_proba(model, self.graph, recipe=self.plan.recipe)[fold]
             accuracies.append(scores(self.graph, fold, pooled).accuracy)
         note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
-        return Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
+        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
+        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float())
 
     def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> tuple[Any, Run]:
         plan = self.plan
@@ -500,6 +749,7 @@ def _read_run(files: runfolder.RunFolder) -> tuple[Plan, Run, Results]:
             facts["split"],
             data["stored"],
             facts["checkpoint_every"],
+            facts.get("reserve", 0.0),
         )
         history = tuple(Epoch(**epoch) for epoch in files.lines("history.jsonl"))
         run = Run(recipe, facts["seed"], history, facts["best_epoch"], facts["interrupted"])
@@ -534,17 +784,46 @@ def _graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     return graph
 
 
-def _encode_split(parts: Split) -> dict[str, Any]:
+def _encode_calibration(trained: TrainedRun) -> dict[str, bytes]:
+    """The files that hold a calibration and what it came from; none where there is none."""
+    files: dict[str, bytes] = {}
+    if trained.calibration is not None:
+        files["calibration.json"] = runfolder.encode_json(dataclasses.asdict(trained.calibration))
+    if trained.out_of_fold is not None:
+        files["out_of_fold.safetensors"] = runfolder.encode_tensors(trained.out_of_fold._asdict())
+    return files
+
+
+def _decode_calibration(files: runfolder.RunFolder) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    try:
+        if "calibration.json" in files.files:
+            said = files.json("calibration.json")
+            calibrator = Calibrator(**{name: float(value) for name, value in said["calibrator"].items()})
+            found["calibration"] = Calibration(calibrator, said["protocol"], int(said["num_nodes"]))
+        if "out_of_fold.safetensors" in files.files:
+            found["out_of_fold"] = OutOfFold(**files.tensors("out_of_fold.safetensors"))
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"{files.folder}: not a calibration that this version of gcn-lpa wrote: {error!r}") from error
+    return found
+
+
+def _encode_split(parts: Split, reserved: Tensor | None = None) -> dict[str, Any]:
     masks = {"train": parts.train, "val": parts.val, "test": parts.test}
+    masks |= {} if reserved is None else {"reserved": reserved}
     nodes = {name: mask.nonzero().squeeze(1).tolist() for name, mask in masks.items()}
     return {"kind": parts.kind, "seed": parts.seed, "hash": parts.hash, **nodes}
 
 
 def _decode_split(parts: Mapping[str, Any], num_nodes: int) -> Split:
-    masks = torch.zeros((3, num_nodes), dtype=torch.bool)
-    for mask, name in zip(masks, ("train", "val", "test"), strict=True):
-        mask[torch.tensor(parts[name], dtype=torch.int64)] = True
-    return Split(masks[0], masks[1], masks[2], parts["kind"], parts["seed"])
+    train, val, test = (_mask(parts[name], num_nodes) for name in ("train", "val", "test"))
+    return Split(train, val, test, parts["kind"], parts["seed"])
+
+
+def _mask(nodes: list[int], num_nodes: int) -> Tensor:
+    mask = torch.zeros(num_nodes, dtype=torch.bool)
+    mask[torch.tensor(nodes, dtype=torch.int64)] = True
+    return mask
 
 
 def _encode_graph(graph: Graph) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ import dataclasses
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +30,11 @@ from torch.nn import functional as F
 
 from gcn_lpa import runfolder
 from gcn_lpa._intake import check_seed as check_seed
+from gcn_lpa.calibration import Calibrator, conformal_sets
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import Key, use_threads
+from gcn_lpa.sparse import Key, SparseMatrix, use_threads
 
 SMALL = 2_000_000  # numbers in a layer, rows times width
 WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are undone
@@ -307,29 +308,58 @@ def predict_proba(model: Model, graph: Graph, *, recipe: Recipe | None = None) -
     return F.softmax(logits.double(), dim=1).cpu()
 
 
-def predictions(model: Model, graph: Graph, given: Tensor, *, recipe: Recipe | None = None) -> Any:
+def predictions(
+    model: Model,
+    graph: Graph,
+    given: Tensor,
+    *,
+    recipe: Recipe | None = None,
+    calibrator: Calibrator | None = None,
+    abstain: float | None = None,
+    threshold: float | None = None,
+    score: str = "lac",
+    hops: bool = False,
+) -> Any:
     """A DataFrame with a row per node: id, label, probability, runner_up, status; `graph` as in `predict_proba`.
 
     label is what the model says, also where a label was given; runner_up is the next likely class, "" where there is
     one class only. status is as in `node_status`; what a model says of a node that no label reaches comes from the
-    features alone, and label propagation, which has none, gives such a node the shares of the given labels.
+    features alone, and where there are none, it is the shares of the given labels (`with_prior`).
 
     Args:
         given: the nodes whose labels the model was given, [n].
+        calibrator: what makes the probabilities calibrated.
+        abstain: below this probability the label is "" and the status "abstain", unless a label was given.
+        threshold: of `conformal_threshold`, for a column `set`: the classes in the set, likeliest first, with | between.
+        score: of the sets.
+        hops: add a column with the number of edges to the nearest given label, None where there is no way.
     """
     import pandas
 
-    probabilities = predict_proba(model, graph, recipe=recipe)
-    ranked = probabilities.argsort(dim=1, descending=True, stable=True)
-    names = [*graph.class_names, ""]
+    raw = with_prior(predict_proba(model, graph, recipe=recipe), graph, given)
+    probabilities = raw if calibrator is None else with_prior(calibrator(raw), graph, given)
+    ranked = raw.argsort(dim=1, descending=True, stable=True)
+    names, status = [*graph.class_names, ""], node_status(graph, given)
+    label = ranked[:, 0]
     second = ranked[:, 1] if graph.num_classes > 1 else torch.full((graph.num_nodes,), -1)
-    columns = {
+    probability = probabilities.gather(1, label.unsqueeze(1)).squeeze(1)
+    if abstain is not None:
+        if not 0 < abstain <= 1:
+            raise ValueError(f"abstain = {abstain}; it is a probability, such as 0.6")
+        doubt = (probability < abstain) & ~given.cpu()
+        label = label.masked_fill(doubt, -1)
+        status = ["abstain" if doubts else said for doubts, said in zip(doubt.tolist(), status, strict=True)]
+    columns: dict[str, Any] = {
         "id": list(graph.node_names),
-        "label": [names[k] for k in ranked[:, 0].tolist()],
-        "probability": probabilities.max(dim=1).values.numpy(),
+        "label": [names[k] for k in label.tolist()],
+        "probability": probability.numpy(),
         "runner_up": [names[k] for k in second.tolist()],
-        "status": node_status(graph, given),
+        "status": status,
     }
+    if threshold is not None:
+        columns["set"] = _joined(conformal_sets(raw, threshold, score=score), ranked, graph.class_names)
+    if hops:
+        columns["hops"] = [int(hop) if math.isfinite(hop) else None for hop in node_hops(graph, given)]
     return pandas.DataFrame({name: pandas.Series(column, dtype=_column_type(name)) for name, column in columns.items()})
 
 
@@ -337,12 +367,56 @@ def _column_type(name: str) -> Any:
     return float if name == "probability" else object
 
 
+def _joined(sets: Tensor, ranked: Tensor, names: Sequence[str]) -> list[str]:
+    """The names of the classes in each set, in the order of `ranked`."""
+    if torn := [name for name in names if "|" in name]:
+        raise ValueError(
+            f"the class {torn[0]!r} holds a |, which stands between the classes of a set; rename the class"
+        )
+    inside = sets.gather(1, ranked)
+    rows = zip(ranked.tolist(), inside.tolist(), strict=True)
+    return ["|".join(names[k] for k, is_in in zip(*row, strict=True) if is_in) for row in rows]
+
+
+def with_prior(probabilities: Tensor, graph: Graph, given: Tensor) -> Tensor:
+    """The probabilities, [n, c], but the shares of the given labels for nodes of which the model can know nothing.
+
+    No given label reaches them along edges, and they have no features: none at all, or their row is zero and they have
+    no neighbour. A model would answer with what its weights happened to be before training.
+    """
+    blank, given = _has_nothing(graph), given.cpu()
+    counts = torch.bincount(graph.y.cpu()[given].clamp_min(0), minlength=graph.num_classes).double()
+    if blank.any():
+        blank &= torch.from_numpy(np.isinf(node_hops(graph, given)))
+    if not blank.any() or counts.sum() == 0:
+        return probabilities
+    return torch.where(blank.unsqueeze(1), counts / counts.sum(), probabilities)
+
+
+def _has_nothing(graph: Graph) -> Tensor:
+    """Nodes without features of their own or of a neighbour, bool [n]."""
+    if graph.x_kind == "identity":
+        return torch.ones(graph.num_nodes, dtype=torch.bool)
+    x = graph.x
+    size = x.square_norms() if isinstance(x, SparseMatrix) else x.square().sum(dim=1)
+    alone = torch.ones(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    alone[graph.row[graph.row != graph.col].long()] = False
+    return (alone & (size == 0)).cpu()
+
+
 def node_status(graph: Graph, given: Tensor) -> list[str]:
     """For each node "labeled", or whether a given label can travel to it along edges: "reached" or "unreachable"."""
-    labeled = given.cpu().numpy()
+    hops = node_hops(graph, given)
+    return np.select([hops == 0, np.isfinite(hops)], ["labeled", "reached"], "unreachable").tolist()  # type: ignore[no-any-return]
+
+
+def node_hops(graph: Graph, given: Tensor) -> np.ndarray:
+    """The number of edges from the nearest given label to each node, along which it could travel; inf: none can, [n]."""
     sends = graph.adjacency.to_scipy().T  # from a node to those that receive its messages
-    hops = csgraph.dijkstra(sends, indices=np.flatnonzero(labeled), unweighted=True, min_only=True)
-    return np.select([labeled, np.isfinite(hops)], ["labeled", "reached"], "unreachable").tolist()  # type: ignore[no-any-return]
+    hops: np.ndarray = csgraph.dijkstra(
+        sends, indices=np.flatnonzero(given.cpu().numpy()), unweighted=True, min_only=True
+    )
+    return hops
 
 
 def evaluate(model: Model, graph: Graph, mask: Tensor, *, recipe: Recipe | None = None) -> Scores:

@@ -1,16 +1,22 @@
 """Confidence: probabilities that come true as often as they say, and label sets that hold what they promise."""
 
+import dataclasses
+import json
 import math
 
 import numpy as np
+import pandas
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
+from typer.testing import CliRunner
 
+from gcn_lpa import runfolder
 from gcn_lpa.calibration import (
     SCORES,
     Calibrator,
@@ -30,6 +36,22 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
+from gcn_lpa.cli import app
+from gcn_lpa.data import load
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.runs import (
+    Calibration,
+    Source,
+    calibrate_run,
+    calibration_report,
+    load_run,
+    make_plan,
+    predict_run,
+    train_run,
+)
+from gcn_lpa.train import learn, node_hops, predict_proba, predictions, with_prior
 
 
 def generator(seed=0):
@@ -277,3 +299,226 @@ def test_the_diagram_is_drawn(tmp_path):
     after = Reliability((0.5,) * 15, (0.5,) * 15, (1,) * 15)
     draw_reliability(before, after, tmp_path / "reliability.png", title="500 nodes")
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}
+SBM = Source("sbm", None, {"n": 200, "classes": 3, "features": 5, "noise": 2.0})
+
+
+def trained(source=SBM, out=None, **options):
+    plan, graph = make_plan(source, changes=QUICK, **options)
+    return train_run(plan, graph, out, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Run folders: one with reserved nodes, one without, one of a graph of one's own with five unlabelled nodes."""
+    folder = tmp_path_factory.mktemp("runs")
+    graph = load("sbm", n=60, classes=2, features=4, noise=2.0)
+    names = [f"n{i}" for i in range(60)]
+    nodes = pandas.DataFrame(graph.x.numpy(), columns=[f"f{k}" for k in range(4)]).assign(id=names)
+    nodes["label"] = [["no", "yes"][k] if i < 55 else "" for i, k in enumerate(graph.y.tolist())]
+    (folder / "own").mkdir()
+    nodes.to_csv(folder / "own" / "nodes.csv", index=False)
+    ends = {"source": [names[i] for i in graph.row.tolist()], "target": [names[i] for i in graph.col.tolist()]}
+    pandas.DataFrame(ends).to_csv(folder / "own" / "edges.csv", index=False)
+    return {
+        "reserved": trained(out=folder / "reserved", reserve=0.5),
+        "validation": trained(out=folder / "validation"),
+        "cross-validation": trained(Source(str(folder / "own")), folder / "cross"),
+    }
+
+
+def test_reserved_nodes_choose_nothing(runs):
+    """Training with them unlabelled altogether ends in the same weights; their number is half the validation nodes."""
+    run = runs["reserved"]
+    parts = split(run.graph, seed=0)
+    assert torch.equal(run.split.val | run.reserved, parts.val)
+    assert int(run.reserved.sum()) == int(parts.val.sum()) // 2
+    hidden = run.graph.reveal(~run.reserved)
+    model, again = learn(GCNLPA, hidden, parts.train, run.split.val, run.plan.recipe, device="cpu")
+    assert again.best_epoch == run.run.best_epoch
+    pairs = zip(model.parameters(), run.model.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
+    for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
+        run = runs[protocol]
+        p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)[nodes]
+        expected = Calibration(fit_calibrator(p, run.graph.y[nodes]), protocol, int(nodes.sum()))
+        assert run.calibration == expected
+
+
+def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
+    run, found = runs["cross-validation"], runs["cross-validation"].out_of_fold
+    assert torch.equal(found.node, run.graph.labeled.nonzero().squeeze(1))
+    assert torch.bincount(found.fold).tolist() == [11] * 5
+    y = run.graph.y[found.node]
+    assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
+    assert run.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
+
+
+@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
+def test_a_calibration_comes_back_from_its_folder(runs, protocol):
+    before, after = runs[protocol], load_run(runs[protocol].folder)
+    assert after.plan == before.plan
+    assert after.calibration == before.calibration
+    assert (after.reserved is None) == (before.reserved is None)
+    if before.reserved is not None:
+        assert torch.equal(after.reserved, before.reserved)
+    if before.out_of_fold is not None:
+        assert all(torch.equal(a, b) for a, b in zip(after.out_of_fold, before.out_of_fold, strict=True))
+    assert calibrate_run(before.folder) == calibration_report(before)
+
+
+def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
+    run, found = runs["reserved"], calibrate_run(runs["reserved"].folder, level=0.8, score="aps")
+    p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
+    test, y = run.split.test, run.graph.y
+    assert found.ece_before == pytest.approx(expected_calibration_error(p[test], y[test]))
+    assert found.ece_after == pytest.approx(expected_calibration_error(run.calibrator(p[test]), y[test]))
+    assert found.num_nodes == int(test.sum())
+    threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
+    sets = conformal_sets(p[test], threshold, score="aps")
+    assert found.coverage == pytest.approx(sets[range(len(sets)), y[test]].double().mean().item())
+    assert found.mean_set_size == pytest.approx(sets.sum().item() / len(sets))
+    assert found.set_sizes == tuple((sets.sum(dim=1) == k).sum().item() for k in range(4))
+    assert found.accuracy == pytest.approx(run.results.scores.accuracy)
+
+
+def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
+    run = runs["cross-validation"]
+    found, (_, fold, p) = calibration_report(run, level=0.8), run.out_of_fold
+    p, y = p.double(), run.graph.y[run.out_of_fold.node]
+    after, covered = p.clone(), 0
+    for i in range(55):
+        others = fold != fold[i]
+        after[i] = fit_calibrator(p[others], y[others])(p[i : i + 1])[0]
+        covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
+    assert found.ece_after == pytest.approx(expected_calibration_error(after, y))
+    assert found.coverage == pytest.approx(covered / 55)
+    assert (found.num_nodes, found.calibration.protocol) == (55, "cross-validation")
+
+
+def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
+    files = runfolder.load(runs["validation"].folder).files
+    old = {name: data for name, data in files.items() if name != "calibration.json"}
+    runfolder.save(tmp_path / "old", old)
+    assert load_run(tmp_path / "old").calibration is None
+    assert calibrate_run(tmp_path / "old").calibration == runs["validation"].calibration
+    assert runfolder.load(tmp_path / "old").files == files
+    own = {n: d for n, d in runfolder.load(runs["cross-validation"].folder).files.items() if "fold" not in n}
+    runfolder.save(tmp_path / "own", own)
+    with pytest.raises(ValueError, match="keeps no labels to calibrate on"):
+        calibrate_run(tmp_path / "own")
+
+
+def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
+    files = {**runfolder.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
+    runfolder.save(tmp_path / "run", files)
+    with pytest.raises(ValueError, match="not a calibration"):
+        load_run(tmp_path / "run")
+
+
+def test_predictions_are_calibrated_and_sets_are_not(runs):
+    run = runs["reserved"]
+    p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
+    rows = ~(run.given | run.reserved)
+    table = predict_run(run.folder, sets=0.9, hops=True)
+    assert table["id"].tolist() == [name for name, row in zip(run.graph.node_names, rows.tolist(), strict=True) if row]
+    assert table["probability"].tolist() == pytest.approx(run.calibrator(p)[rows].max(dim=1).values.tolist())
+    raw = predict_run(run.folder, raw=True)
+    assert raw["probability"].tolist() == pytest.approx(p[rows].max(dim=1).values.tolist())
+    assert raw["label"].tolist() == table["label"].tolist()
+    sets = conformal_sets(p[rows], conformal_threshold(p[run.reserved], run.graph.y[run.reserved], 0.9))
+    names = np.array(run.graph.class_names)
+    assert [set(cell.split("|")) for cell in table["set"]] == [{*names[row.numpy()]} for row in sets]
+    assert [cell.split("|")[0] for cell in table["set"]] == table["label"].tolist()
+    every = predict_run(run.folder, every=True)
+    assert (every["status"] == "reserved").tolist() == run.reserved.tolist()
+
+
+def test_below_the_threshold_there_is_no_label(runs):
+    plain = predict_run(runs["validation"].folder)
+    half = plain["probability"].median()
+    careful, doubtful = predict_run(runs["validation"].folder, abstain=half), plain["probability"] < half
+    assert 0 < doubtful.sum() < len(plain)
+    assert (careful["label"] == "").tolist() == doubtful.tolist()
+    assert (careful["status"] == "abstain").tolist() == doubtful.tolist()
+    assert careful["label"][~doubtful].tolist() == plain["label"][~doubtful].tolist()
+    everyone = predict_run(runs["validation"].folder, abstain=1.0, every=True)
+    assert (everyone["status"] == "labeled").tolist() == runs["validation"].given.tolist()  # those stay as they are
+    with pytest.raises(ValueError, match=r"abstain = 60; it is a probability"):
+        predict_run(runs["validation"].folder, abstain=60)
+
+
+def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
+    own = runs["cross-validation"].plan.source
+    with pytest.raises(ValueError, match="the cross-validation calibrates"):
+        make_plan(own, reserve=0.5)
+    with pytest.raises(ValueError, match=r"reserve = 0.1 of 6 validation nodes is not one node"):
+        trained(Source("karate"), tmp_path / "run", reserve=0.1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_hops_count_edges_to_the_nearest_label():
+    path = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], num_nodes=6)
+    given = torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool)
+    assert node_hops(path, given).tolist() == [0, 1, 2, 3, math.inf, math.inf]
+    assert node_hops(path, ~given & False).tolist() == [math.inf] * 6
+
+
+def test_a_node_of_which_nothing_is_known_gets_the_shares_of_the_labels():
+    """Without features, d and e are known by nothing. With features only a lone node whose row is zero is."""
+    edges, y = [("a", "b"), ("b", "c"), ("d", "e")], ["p", "p", "q", None, None, None]
+    bare = Graph.from_edges(edges, node_names=[*"abcdef"], y=y)
+    given, flat = bare.labeled, torch.full((6, 2), 0.5, dtype=torch.float64)
+    prior = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
+    torch.testing.assert_close(with_prior(flat, bare, given), torch.cat([flat[:3], prior.expand(3, 2)]))
+    x = np.ones((6, 3))
+    x[[0, 4, 5]] = 0
+    for features in (x, scipy.sparse.csr_array(x)):
+        graph = Graph.from_edges(edges, node_names=[*"abcdef"], y=y, x=features)
+        torch.testing.assert_close(with_prior(flat, graph, given), torch.cat([flat[:5], prior.expand(1, 2)]))
+
+
+def test_a_class_whose_name_holds_a_bar_is_refused_in_sets():
+    graph = Graph.from_edges([(0, 1)], x=np.eye(2), y=["a|b", "c"])
+    model, _ = learn(GCNLPA, graph, graph.labeled, ~graph.labeled, DEFAULT.replace(**QUICK), device="cpu")
+    with pytest.raises(ValueError, match=r"the class 'a\|b' holds a \|"):
+        predictions(model, graph, graph.labeled, recipe=DEFAULT, threshold=0.5)
+
+
+def told(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
+def test_calibrate_says_what_the_library_found(runs, protocol):
+    folder = runs[protocol].folder
+    found = calibration_report(runs[protocol], level=0.8)
+    assert json.loads(told("calibrate", folder, "--level", 0.8, "--json")) == json.loads(
+        json.dumps(dataclasses.asdict(found))
+    )
+    text = told("calibrate", folder, "--level", 0.8)
+    assert f"{100 * found.ece_before:.1f} % before, {100 * found.ece_after:.1f} % after" in text
+    assert f"hold the true label of {100 * found.coverage:.1f} %" in text
+    assert found.promise in text
+
+
+def test_predict_writes_sets_and_abstains(runs, tmp_path):
+    folder = runs["validation"].folder
+    said = told("predict", folder, "--sets", 0.9, "--abstain", 0.7, "--hops", "--out", tmp_path / "p.csv")
+    assert "abstain" in said
+    kept = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False)
+    table = predict_run(folder, sets=0.9, abstain=0.7, hops=True)
+    assert kept.columns.tolist() == ["id", "label", "probability", "runner_up", "status", "set", "hops"]
+    assert kept["set"].tolist() == table["set"].tolist()
+    json.loads(told("predict", folder, "--sets", 0.9, "--hops", "--json"))
+    assert (
+        told("predict", folder, "--sets", 90, code=1)
+        == "gcn-lpa: level = 90.0; it is a share between 0 and 1, such as 0.9\n"
+    )
