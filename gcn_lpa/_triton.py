@@ -11,11 +11,13 @@ same code runs on the CPU, which is how it is tested where there is no GPU.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gcn_lpa._csr import CSR
 
@@ -66,17 +68,21 @@ FEW = 0.75  # the share of rows up to which it pays to ask which they are
 FAR = 8  # hops
 
 
+_LISTED = (
+    WeakTensorKeyDictionary()
+)  # rows -> {matrix: what `listed` found}, as long as both live: a captured step reads it
+
+
 def listed(rows: Tensor, transpose: CSR) -> Listed:
-    """Worked out once for the same `rows` and kept with the matrix: the same labelled nodes serve every step."""
+    """Worked out once for the same `rows` and matrix: the same labelled nodes serve every step."""
     version = -1 if rows.is_inference() else rows._version  # changes when they are written to
-    kept = transpose.__dict__.get("listed")
-    if kept is None or kept[0] is not rows or kept[1] != version:
+    kept: WeakKeyDictionary[CSR, tuple[int, Listed]] = _LISTED.setdefault(rows, WeakKeyDictionary())
+    if transpose not in kept or kept[transpose][0] != version:
         position = torch.zeros(transpose.num_rows, dtype=torch.int32, device=rows.device)
         position.index_copy_(0, rows, torch.arange(1, len(rows) + 1, dtype=torch.int32, device=rows.device))
-        found = Listed(rows.to(torch.int32), position, _near(position, len(rows), transpose))
-        kept = transpose.__dict__["listed"] = rows, version, found
-    result: Listed = kept[2]
-    return result
+        found = Listed(rows.to(torch.int32, copy=True), position, _near(position, len(rows), transpose))
+        kept[transpose] = version, found
+    return kept[transpose][1]
 
 
 def _near(position: Tensor, m: int, transpose: CSR) -> tuple[Tensor, ...]:

@@ -1,6 +1,8 @@
 """The fused loops equal the plain ones of model.py: values and every gradient, with the same random bits."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -239,6 +241,23 @@ def test_the_rows_that_rows_read_are_those_that_powers_of_the_matrix_reach(rows,
     assert found.within(0) is found.within(_triton.FAR + 1) is None
     assert (torch.nonzero(found.position).squeeze(1).tolist()) == sorted(rows.tolist())
     assert found.position[rows].tolist() == [1 + k for k in range(len(rows))]
+
+
+def test_what_is_known_of_rows_lives_as_long_as_they_and_the_matrix():
+    """A captured step goes on reading it, whatever other rows were asked for since."""
+    columns, others = transition().pattern.columns, transition(seed=4).pattern.columns
+    rows, more = torch.tensor([1, 4], device=DEVICE), torch.tensor([2], device=DEVICE)
+    found = _triton.listed(rows, columns)
+    assert [_triton.listed(more, columns).rows.tolist(), _triton.listed(rows, others).rows.tolist()] == [[2], [1, 4]]
+    assert _triton.listed(rows, columns) is found
+    gone = weakref.ref(found.position)
+    del found, columns
+    gc.collect()
+    assert gone() is None
+    known = len(_triton._LISTED)
+    del rows, more
+    gc.collect()
+    assert len(_triton._LISTED) == known - 2
 
 
 def test_rows_that_were_written_to_are_read_again():
