@@ -801,17 +801,14 @@ def theorems(
     as_json: AsJson = False,
 ) -> None:
     """Measure the paper's lemmas and theorems on a graph and on the graphs where they fail: both sides, and what holds."""
-    from gcn_lpa.theory import check_theorems
+    from gcn_lpa.theory import LEARNED, check_theorems, known_names
 
-    graph, model = subject_of(name, root, option, train=train and needs_model(check), seed=seed)
-    checks = check_theorems(graph, check, model, seed)
+    wanted = known_names(check)
+    graph, model = subject_of(name, root, option, train=train and not {*LEARNED}.isdisjoint(wanted), seed=seed)
+    checks = check_theorems(graph, wanted, model, seed)
     if as_json:
         return print_json({"graph": graph.name, "seed": seed, "checks": [one.to_dict() for one in checks]})
     print("\n".join(_check_lines(checks)))
-
-
-def needs_model(names: list[str] | None) -> bool:
-    return names is None or bool({"lemma-1", "theorem-1", "theorem-4"} & {*names})
 
 
 def subject_of(

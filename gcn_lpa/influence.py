@@ -79,7 +79,7 @@ def feature_influence(transition: SparseMatrix, nodes: Tensor, layers: int) -> T
 
 def intra_class_label_influence(
     transition: SparseMatrix, labels: Tensor, labeled: Tensor, iterations: int, *,
-    targets: Tensor | None = None, with_self: bool = True,
+    targets: Tensor | None = None, with_self: bool = True, num_classes: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Σ I_l(v_a, v_b; k) over the pairs of class i, for every class, Eq. (13), [c]. All pairs at once in O(kEc).
 
@@ -88,14 +88,15 @@ def intra_class_label_influence(
         labeled: the v_b, whose labels are propagated, boolean, [n].
         targets: the v_a, boolean, [n]; None for all that have a class.
         with_self: count v_a's own label too where v_a is labelled. Without it every v_a is a column of its own.
+        num_classes: c, where the last classes may have no node.
     """
     absorbing = _mask(transition, labeled)
-    return _intra_class(transition, labels, absorbing, targets, iterations, absorbing, with_self)
+    return _intra_class(transition, labels, absorbing, targets, iterations, absorbing, with_self, num_classes)
 
 
 def intra_class_feature_influence(
     transition: SparseMatrix, labels: Tensor, layers: int, *,
-    targets: Tensor | None = None, sources: Tensor | None = None, with_self: bool = True,
+    targets: Tensor | None = None, sources: Tensor | None = None, with_self: bool = True, num_classes: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Σ Ĩ_f(v_a, v_b; K) over the pairs of class i, for every class, Eq. (12), [c].
 
@@ -104,18 +105,20 @@ def intra_class_feature_influence(
         targets: the v_a, boolean, [n]; None for all that have a class.
         sources: the v_b, boolean, [n]; None for all that have a class.
         with_self: count the influence of a node on itself.
+        num_classes: c, where the last classes may have no node.
     """
     sources = torch.ones_like(labels, dtype=torch.bool) if sources is None else _mask(transition, sources)
-    return _intra_class(transition, labels, sources, targets, layers, None, with_self)
+    return _intra_class(transition, labels, sources, targets, layers, None, with_self, num_classes)
 
 
 def _intra_class(
     transition: SparseMatrix, labels: Tensor, sources: Tensor, targets: Tensor | None, steps: int,
-    absorbing: Tensor | None, with_self: bool,
+    absorbing: Tensor | None, with_self: bool, num_classes: int | None,
 ) -> Tensor:  # fmt: skip
     known = labels >= 0
     targets = known if targets is None else _mask(transition, targets) & known
-    classes = torch.arange(int(labels.max()) + 1 if len(labels) else 0, device=labels.device)
+    num_classes = int(labels.max()) + 1 if num_classes is None else num_classes
+    classes = torch.arange(num_classes, device=labels.device)
     is_class = labels.unsqueeze(1) == classes  # [n, c]
     start = (is_class & targets.unsqueeze(1)).to(transition.dtype)  # the walks of a class go together
     ends = _where_walks_end(transition, start, steps, absorbing)

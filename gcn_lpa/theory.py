@@ -768,6 +768,16 @@ THEOREMS: dict[str, Theorem] = {
 }
 
 
+LEARNED = ("lemma-1", "theorem-1", "theorem-4")  # those that say more where there is a trained model
+
+
+def known_names(names: Sequence[str] | None) -> list[str]:
+    """The names as they are, all of THEOREMS for None; an unknown one is a ValueError."""
+    if unknown := [name for name in names or () if name not in THEOREMS]:
+        raise ValueError(f"there is no check {unknown[0]!r}; there are {', '.join(THEOREMS)}")
+    return list(THEOREMS) if names is None else list(names)
+
+
 def check_theorems(
     graph: Graph, names: Sequence[str] | None = None, model: GCNLPA | None = None, seed: int = 0
 ) -> list[Check]:
@@ -778,10 +788,7 @@ def check_theorems(
         model: a trained GCN-LPA of this graph, for the checks of learned edges and layers.
         seed: of the labels that are given, the nodes that are looked at, and all else that is drawn.
     """
-    names = list(THEOREMS) if names is None else names
-    if unknown := [name for name in names if name not in THEOREMS]:
-        raise ValueError(f"there is no check {unknown[0]!r}; there are {', '.join(THEOREMS)}")
-    graph = graph.to("cpu")
+    names, graph = known_names(names), graph.to("cpu")
     if int(graph.labeled.sum()) < 5 or not bool(_has_known_neighbour(graph).any()):
         raise ValueError(f"{graph.name!r} has too few labels: at least 5 nodes need one, two of them neighbours")
     model = None if model is None else model.to("cpu")

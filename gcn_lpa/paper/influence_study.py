@@ -138,17 +138,17 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
     train, test = parts.train.to(y.device), parts.test.to(y.device)
     seeds = torch.nn.functional.one_hot(y.clamp_min(0), graph.num_classes).to(transition.dtype) * train.unsqueeze(1)
     votes = propagate_labels(transition, seeds, iterations, labeled=train)
-    with_own = intra_class_label_influence(transition, y, train, iterations, targets=train)
-    without = intra_class_label_influence(transition, y, train, iterations, targets=train, with_self=False)
-    among = intra_class_feature_influence(
-        transition, y, recipe.gcn_layers, targets=train, sources=train, with_self=False
+    label = partial(intra_class_label_influence, transition, y, train, iterations, num_classes=graph.num_classes)
+    feature = partial(
+        intra_class_feature_influence, transition, y, recipe.gcn_layers, num_classes=graph.num_classes, with_self=False
     )
+    others = label(targets=train, with_self=False)
     sums = {
-        "label_self": with_own - without,
-        "label_train": without,
-        "label_test": intra_class_label_influence(transition, y, train, iterations, targets=test),
-        "feature_train": among,
-        "feature_test": intra_class_feature_influence(transition, y, recipe.gcn_layers, targets=test, with_self=False),
+        "label_self": label(targets=train) - others,
+        "label_train": others,
+        "label_test": label(targets=test),
+        "feature_train": feature(targets=train, sources=train),
+        "feature_test": feature(targets=test),
     }
     counts = [torch.bincount(y[mask & (y >= 0)], minlength=graph.num_classes) for mask in (train, test)]
     nodes = {name: counts[name.endswith("test")] for name in sums}  # of each class, that the sum goes over
