@@ -97,6 +97,7 @@ def noisy_edges(graph: Graph, count: int, seed: int) -> np.ndarray:
     return np.asarray(free[np.random.default_rng(seed).choice(len(free), size=count, replace=False)])
 
 
+@cache
 def network(kind: str, seed: int, *, strengthening: float = 1.0) -> Graph:
     """The club, "original" or "noisy": with 20 inter-class edges drawn by `seed`; intra-class edges times `strengthening`."""
     if kind not in NETWORKS:
@@ -188,6 +189,12 @@ def cell(case: Case, found: Sequence[Embedding]) -> dict[str, Any]:
     }
     scores = [e.test_accuracy for e in found if e.test_accuracy is not None]
     return {**kept, "test_accuracy": scores} if scores else kept
+
+
+def typical_start(cells: Sequence[Mapping[str, Any]]) -> int:
+    """The start whose numbers of wrong nodes are nearest to the means of all cells: the one to draw."""
+    wrong = np.array([cell["wrong"] for cell in cells])  # [cells, starts]
+    return int(abs(wrong - wrong.mean(axis=1, keepdims=True)).sum(axis=0).argmin())
 
 
 def find_cell(cells: Sequence[Mapping[str, Any]], case: Case) -> Mapping[str, Any]:

@@ -224,6 +224,12 @@ def majority(claim: Claim, result: Result) -> list[Effect]:
     ]
 
 
+def strengthens(claim: Claim, result: Result) -> list[Effect]:
+    """On random toys."""
+    value, interval = result.data["toys"][claim.arguments["method"]]["gain"]
+    return [Effect("random toys", 100 * value, None if interval is None else 100 * interval, "points of edges")]
+
+
 def separable(claim: Claim, result: Result) -> list[Effect]:
     """Which starts are linearly separable, start by start: both have the same first weights, noisy edges and split."""
     effects, cells = [], result.data[claim.arguments["starts"]]
@@ -236,5 +242,6 @@ def separable(claim: Claim, result: Result) -> list[Effect]:
 
 KINDS: dict[str, Callable[[Claim, Result], list[Effect]]] = {
     "better": better, "best": best, "peak": peak, "better_setting": better_setting, "wider_gap": wider_gap, "rises": rises,
-    "steadier": steadier, "at_most": at_most, "majority": majority, "separable": separable,
+    "steadier": steadier, "at_most": at_most, "majority": majority, "strengthens": strengthens,
+    "separable": separable,
 }  # fmt: skip
