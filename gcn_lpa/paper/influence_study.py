@@ -231,7 +231,8 @@ def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         here = [row for row in rows if row["dataset"] == dataset]
         names = [row["row"] for row in here]
-        parts.append(f"## {dataset}, {here[0]['splits']} splits")
+        count = here[0]["splits"]
+        parts.append(f"## {dataset}, {count} split{'s' if count > 1 else ''}")
         parts.append(markdown_table(["", *names], _lines(here, lambda row, link: _mean(row["links"][link]))))
         changed = [row for row in here if row["row"] != row["to"]]
         if changed and here[0]["splits"] > 1:
