@@ -25,8 +25,6 @@ from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import SparseMatrix
 from gcn_lpa.train import predict_proba
 
-SHARPNESS = 2  # of the uncertainty in the score; chosen on Citeseer, see docs/advice.md
-
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -60,17 +58,19 @@ def suggest(
     n: int = 20,
     candidates: Tensor | None = None,
     hops: int = 2,
+    sharpness: float = 2.0,
 ) -> list[Suggestion]:
     """The `n` nodes to label next, best first; fewer where there are fewer. Labels that were not given are not read.
 
     The score is u² (u + reach): its own uncertainty squared, times the uncertainty that its label would speak for, its own
-    included.
+    included. The square was chosen on Citeseer, see docs/advice.md.
 
     Args:
         graph: prepared as for `fit`; or raw, together with the `recipe` that prepares it.
         given: the nodes whose labels the model was given, [n]; they are never suggested.
         candidates: the nodes that may be suggested, [n]; None for all.
         hops: how far a label counts, 1 or 2.
+        sharpness: the exponent of the uncertainty; 0 looks for nodes in the midst of unsure ones, sure or not.
     """
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
@@ -89,7 +89,7 @@ def suggest(
     found: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
         reached = reach(walk, labeled, unsure, hops)
-        score = torch.where(open_nodes, unsure**SHARPNESS * (unsure + reached), -1.0)
+        score = torch.where(open_nodes, unsure**sharpness * (unsure + reached), -1.0)
         node = int(score.argmax())
         first, second = ranked[node]
         found.append(

@@ -116,6 +116,9 @@ def test_sure_nodes_are_left_alone():
     said[0] = said[6] = [1.0, 0.0]
     found = suggest(Said(said), graph, graph.labeled, n=8)
     assert {one.node for one in found} == {1, 2, 3, 4, 7, 8, 9, 11}
+    assert (
+        suggest(Said(said), graph, graph.labeled, n=1, sharpness=0)[0].node == 0
+    )  # sure itself, in the midst of unsure
 
 
 def test_labelled_nodes_and_those_outside_the_candidates_are_never_suggested():
