@@ -128,13 +128,33 @@ def test_arguments_after_test_go_to_pytest(clone):
     assert commands.asked[-1] == ["pytest", "tests/test_run.py", "-k", "a or b"]
 
 
-def test_check_stops_at_the_first_failure(clone):
-    commands = Commands(mypy=1)
-    assert run.main(["check"], clone, commands) == 1
-    assert commands.names[2:] == ["ruff", "ruff", "mypy"]
+def test_check_is_style_types_and_the_fast_tests(clone):
     commands = Commands()
     assert run.main(["check"], clone, commands) == 0
-    assert commands.asked[-1] == ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"]
+    assert commands.names[2:4] == ["ruff", "ruff"]
+    assert sorted(commands.asked[4:]) == [
+        ["mypy", "--strict", "gcn_lpa", "run.py"],
+        ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"],
+    ]
+
+
+def test_check_fails_with_any_of_its_parts(clone):
+    commands = Commands(ruff=1)
+    assert run.main(["check"], clone, commands) == 1
+    assert commands.names[2:] == ["ruff"]
+    assert run.main(["check"], clone, Commands(mypy=1)) == 1
+    assert run.main(["check"], clone, Commands(pytest=3)) == 3
+
+
+def test_check_prints_what_mypy_said_below_the_tests(clone, capfd):
+    run.install(clone, Commands())
+
+    def call(command, *, cwd, **options):
+        words = f"{command[2]} speaks"
+        return run.run([sys.executable, "-c", f"print({words!r})"], **options)
+
+    assert run.main(["check"], clone, call) == 0
+    assert capfd.readouterr().out.splitlines()[2:] == ["pytest speaks", "mypy speaks"]
 
 
 @pytest.mark.parametrize("argv", [[], ["tests"], ["--slow"], ["check", "-k", "x"]])
