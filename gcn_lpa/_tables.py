@@ -32,6 +32,7 @@ USUAL_NAMES = {
 }
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 DELIMITERS = (",", ";", "\t", "|")
+SEPARATOR = re.compile(r'"?sep=(.)"?(\r\n|\r|\n)', re.IGNORECASE)  # a first row that Excel reads and writes
 QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
 STAND_INS = ("identity", "degree")
 
@@ -70,7 +71,7 @@ def read_csv(
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
-        delimiter: of CSV files; without, the one of , ; tab and | that is most frequent in the first row, outside quotes.
+        delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent in the first row, outside quotes.
     """
 
     def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
@@ -277,7 +278,9 @@ class Table:
         wrong = np.flatnonzero(~fits(numbers))
         if len(wrong):
             i = int(wrong[0])
-            raise ValueError(f"{self.where(i, column)} is {values[i]!r}; {right}")
+            pointed = str(values[i]).replace(",", ".")
+            hint = f" (a decimal point, not a comma: {pointed})" if fits(np.array([_number(pointed)]))[0] else ""
+            raise ValueError(f"{self.where(i, column)} is {values[i]!r}; {right}{hint}")
         return numbers
 
     def require_header(self, guessed: Sequence[str], known: set[Any]) -> None:
@@ -431,6 +434,8 @@ def read_table(path: Path, roles: tuple[str, ...], header: bool, encoding: str, 
     if delimiter is not None and len(delimiter) != 1:
         raise ValueError(f"the delimiter is {delimiter!r}; it is one character")
     text = _decode(path, encoding)
+    if stated := SEPARATOR.match(text):
+        delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or _delimiter(path, text), strict=True)
     rows = ((number, row) for number, row in enumerate(reader, 1) if row)  # a blank line is no row
     seen = 0

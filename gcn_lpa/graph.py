@@ -143,7 +143,12 @@ class Graph:
 
         Stored zeros are no edges. Undirected: of [i, j] and [j, i] the larger stays.
         """
-        coo = scipy.sparse.coo_array(matrix)
+        try:
+            coo = scipy.sparse.coo_array(matrix)
+        except (ValueError, TypeError) as error:
+            raise TypeError(
+                f"from_scipy needs a sparse or dense matrix, not {type(matrix).__name__} ({error})"
+            ) from error
         if coo.ndim != 2 or coo.shape[0] != coo.shape[1]:
             raise ValueError(f"an adjacency matrix is square; this one is {' x '.join(map(str, coo.shape))}")
         n = coo.shape[0]
@@ -242,6 +247,8 @@ class Graph:
         Args:
             weight: column of the weights; where the frame has no such column, every edge has weight 1.
         """
+        if not hasattr(edges, "columns"):
+            raise TypeError(f"from_pandas needs a DataFrame, not {type(edges).__name__}; from_edges takes pairs")
         for column in (source, target):
             if column not in edges.columns:
                 raise ValueError(f"the edge list has no column {column!r}; it has {some(list(edges.columns))}")

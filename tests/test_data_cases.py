@@ -341,6 +341,10 @@ SAME_AS_PLAIN = {
         "nodes_csv": NODES.replace(",", ";").replace("age", '"age, in years, about"'),
         "edges_csv": '"source"|"target"|"a;b;c;d ""e"" f"\na|b|\nb|c|\n',
     },
+    "Excel's first row": {
+        "nodes_csv": "sep=;\r\n" + NODES.replace(",", ";").replace("\n", "\r\n"),
+        "edges_csv": '"sep=\t"\n' + EDGES.replace(",", "\t"),
+    },
     "pandas' index": {"nodes_csv": ",id,label,age\n0,a,red,1\n1,b,blue,2\n2,c,,3\n"},
     "an edge in both directions": {"edges_csv": EDGES + "b,a\nb,a\n"},
     "columns that are not read": {"edges_csv": "source,target,year\na,b,1999\nb,c,2000\n"},
@@ -406,7 +410,8 @@ BAD_FILES = {
     ),
     "decimal comma": (
         {"nodes_csv": NODES.replace(",", ";").replace(";2", ";2,5")},
-        "nodes.csv, row 3, column 'age' is '2,5'",
+        "nodes.csv, row 3, column 'age' is '2,5'; a feature is a finite number; name the label column with label=, the "
+        "feature columns with features=, or text=age for words (a decimal point, not a comma: 2.5)",
     ),
     "zero weight": (
         {"edges_csv": "source,target,weight\na,b,1\nb,c,0\n"},
@@ -416,6 +421,10 @@ BAD_FILES = {
     "NaN weight": ({"edges_csv": "source,target,weight\na,b,nan\n"}, "edges.csv, row 2, column 'weight' is 'nan'"),
     "infinite weight": ({"edges_csv": "source,target,weight\na,b,inf\n"}, "edges.csv, row 2, column 'weight' is 'inf'"),
     "empty weight": ({"edges_csv": "source,target,weight\na,b,\n"}, "edges.csv, row 2, column 'weight' is ''"),
+    "wrong row below Excel's first row": (
+        {"edges_csv": "sep=;\nsource;target;weight\na;b;1\nb;c;x\n"},
+        "edges.csv, row 4, column 'weight' is 'x'",
+    ),
     "labels twice": (
         {"labels_csv": "id,label\na,red\n"},
         "labels come twice: nodes.csv has a column 'label', and labels.csv",

@@ -241,6 +241,10 @@ def test_what_is_not_a_graph_is_refused():
         ValueError, match="no node has the attribute 'sied' to take as its label; the nodes have 'side'"
     ):
         Graph.from_networkx(club, label="sied")
+    with pytest.raises(TypeError, match="from_pandas needs a DataFrame, not list; from_edges takes pairs"):
+        Graph.from_pandas([("a", "b")])
+    with pytest.raises(TypeError, match="from_scipy needs a sparse or dense matrix, not list"):
+        Graph.from_scipy([[0, 1], [1]])
     with pytest.raises(TypeError, match="from_networkx needs a NetworkX graph, not dict"):
         Graph.from_networkx({"a": ["b"]})
 
