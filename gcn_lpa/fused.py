@@ -18,6 +18,9 @@ from torch.autograd.function import once_differentiable
 from gcn_lpa.sparse import Key, SparseMatrix, apply, dropout, fused_backend
 
 
+SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves
+
+
 def relu_stack(
     matrix: SparseMatrix,
     x: Tensor | SparseMatrix,
@@ -28,10 +31,12 @@ def relu_stack(
 ) -> Tensor | None:
     """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers.
 
-    `rows`, each at most once: of the result these alone. Few rows are cheaper to sum first and to multiply then: (A X) W.
+    `rows`, each at most once: of the result these alone. Few rows of a
+    large graph are cheaper to sum first and to multiply then: (A X) W.
     """
     kernels = fused_backend(weights[0])
-    sum_first = rows is not None and len(weights) > 1
+    widens = weights[-1].shape[1] > weights[-1].shape[0]
+    sum_first = rows is not None and len(weights) > 1 and (widens or matrix.shape[0] >= SMALL)
     inner = list(weights[:-1] if sum_first else weights)
     widths = [w.shape[1] for w in inner]
     if kernels is None or not all(

@@ -121,8 +121,10 @@ ROWS = {
     ],
     ids=str,
 )
-def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, learned, rows):
+@pytest.mark.parametrize("small", [0, 50_000], ids=["sum first", "multiply first"])
+def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, learned, rows, small, monkeypatch):
     """The rows of a few nodes, in any order: values and every gradient."""
+    monkeypatch.setattr(fused, "SMALL", small)
     matrix, x, key, rows = (
         transition(),
         noise(N, widths[0]),
@@ -148,7 +150,8 @@ def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, l
 @pytest.mark.parametrize("rows", [None, "five rows"])
 @pytest.mark.parametrize("rates", [NO_DROPOUT, DROPOUT], ids=["no dropout", "dropout"])
 @pytest.mark.parametrize("kind", ["sparse", "identity", "diagonal"])
-def test_the_fused_layers_take_sparse_features(kind, rates, rows):
+def test_the_fused_layers_take_sparse_features(kind, rates, rows, monkeypatch):
+    monkeypatch.setattr(fused, "SMALL", 0)
     matrix, key, rows = (
         transition(),
         Key(3, 2),
