@@ -71,7 +71,8 @@ def read_csv(
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
-        delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent in the first row, outside quotes.
+        delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
+            in the first row, outside quotes.
     """
 
     def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
