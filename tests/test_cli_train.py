@@ -174,12 +174,12 @@ def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):
     (tmp_path / "edges.csv").write_bytes((own / "edges.csv").read_bytes())
     nodes = pandas.read_csv(own / "nodes.csv", keep_default_na=False)
     nodes.assign(y=nodes["label"].map({"left": 0, "right": 1, "": 0})).to_csv(tmp_path / "nodes.csv", index=False)
-    result = run("train", tmp_path, *QUICK)
+    result = run("train", tmp_path, "--method", "lpa")
     assert result.exit_code == 0
     assert result.stderr.startswith("gcn-lpa: check: 'y' could be the label too, and a feature that is one would tell")
     assert "label=y chooses it" in result.stderr
-    assert ok("train", tmp_path, *QUICK, "-o", "features=identity")
-    assert ok("train", tmp_path, *QUICK, "--json").startswith("{")
+    assert ok("train", tmp_path, "--method", "lpa", "-o", "features=identity")
+    assert ok("train", tmp_path, "--method", "lpa", "--json").startswith("{")
 
 
 def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own_run, tmp_path):
@@ -226,7 +226,7 @@ def test_a_moved_source_is_found_with_data(own, tmp_path):
     moved.mkdir()
     for name in ("nodes.csv", "edges.csv"):
         (moved / name).write_bytes((own / name).read_bytes())
-    ok("train", moved, "--out", tmp_path / "run", *QUICK)
+    ok("train", moved, "--out", tmp_path / "run", "--method", "lpa")
     moved.rename(tmp_path / "elsewhere")
     result = run("predict", tmp_path / "run")
     assert result.exit_code == 1
@@ -307,8 +307,8 @@ def test_a_graph_without_labels_claims_no_folder(tmp_path):
 
 
 def test_a_run_keeps_the_name_of_the_graph(tmp_path, own):
-    said = ok("train", own, "-o", "name=club", "--out", tmp_path / "run", *QUICK)
-    assert said.startswith("club: gcn-lpa")
+    said = ok("train", own, "-o", "name=club", "--out", tmp_path / "run", "--method", "lpa")
+    assert said.startswith("club: lpa, ")
     assert load_run(tmp_path / "run").graph.name == "club"
 
 

@@ -93,6 +93,7 @@ def test_a_record_is_what_learn_and_evaluate_give(karate):
     assert found.recipes["gcn"] == recipe
 
 
+@pytest.mark.long
 def test_differences_are_paired(karate):
     found = compare(karate, ["lpa", "mlp", "lr"], splits=4, reference="lr", isolate=False)
     accuracy = {n: np.array([r.accuracy for r in found.records if r.method == n]) for n in ("lpa", "mlp", "lr")}

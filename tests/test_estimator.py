@@ -186,6 +186,7 @@ def test_grid_search_in_other_processes_finds_the_same(karate):
     assert weights(here.best_estimator_) == weights(there.best_estimator_)
 
 
+@pytest.mark.long
 def test_a_pipeline_and_a_frame_keep_their_names(blobs):
     X, y = blobs
     frame = pandas.DataFrame(X, columns=["length", "width"])

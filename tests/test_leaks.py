@@ -22,7 +22,8 @@ CASES = {
     "gcn-lpa by loss": ("gcn-lpa", OURS.replace(select="loss", patience=3)),
     **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
 }
-EVERY_CASE = [c if c.startswith("gcn-lpa") else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+QUICK = ("gcn-lpa leave_one_out", "gcn-lpa free")
+EVERY_CASE = [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 
 
 @pytest.fixture(scope="module")

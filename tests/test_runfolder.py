@@ -298,6 +298,7 @@ def test_a_checkpoint_killed_at_any_moment_leaves_the_one_before(tmp_path, monke
             break
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "advice"),
     [(errno.ENOSPC, "free some space"), (errno.EROFS, "can be written to"), (errno.EACCES, "can be written to")],
@@ -401,6 +402,7 @@ def the_number_in(folder):
     return int(number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_killed_process_leaves_the_last_state_it_saved(tmp_path, rounds):
     moments, number = random.Random(rounds), 0

@@ -129,6 +129,7 @@ def test_one_labelled_node_leaves_nothing_to_score(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_graph_can_be_kept_in_the_run_folder(own, tmp_path):
     before = trained(Source(str(own)), tmp_path / "run", with_data=True)
     (own / "nodes.csv").unlink()
@@ -155,6 +156,7 @@ def test_ids_that_json_does_not_know_are_not_stored():
         _encode_graph(graph)
 
 
+@pytest.mark.long
 def test_a_source_that_has_changed_or_gone_is_named(own, tmp_path):
     trained(Source(str(own)), tmp_path / "run")
     moved = tmp_path / "moved"

@@ -577,6 +577,7 @@ def test_reruns_have_the_same_bits_on_two_threads_and_on_one(two_threads, monkey
     assert everything(matrix, x) == first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_no_more_threads_run_than_torch_was_given(num_threads, two_threads):
     matrix = random_graph(40_000, 50)

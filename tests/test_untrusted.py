@@ -40,6 +40,7 @@ def test_arrays_matrices_and_adjacency_lists_are_read_in_every_protocol(tmp_path
     assert read_pickle(write(tmp_path, pickle.dumps(np.zeros((0, 3)), protocol))).shape == (0, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed"])
 def test_every_real_planetoid_file_is_accepted(datasets, name):
     parts = {part: read_pickle(datasets / f"planetoid/ind.{name}.{part}") for part in ("x", "tx", "allx", "y", "graph")}
