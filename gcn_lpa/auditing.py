@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.model import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.sparse import SparseMatrix
-from gcn_lpa.train import check_seed, choose_device, evaluate, fit, learn, node_status, num_threads, predict_proba
+from gcn_lpa.train import choose_device, evaluate, fit, learn, node_status, num_threads, predict_proba
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
 PATIENCE = 20  # epochs without a lower validation loss before the search for the number of epochs ends
@@ -379,8 +380,7 @@ def audit_edges(
     p is `beliefs`: of a labelled node not what a model says that has learned its label by heart.
 
     Where an end is labelled the weight that the models learned for the edge counts too: it multiplies the odds by
-    weight^-WEIGHT_SAY. Between unlabelled nodes it adds nothing to the above, and of free weights it is chance; there
-    the column is empty.
+    weight^-WEIGHT_SAY. Between unlabelled nodes it adds nothing to the above, and its column is empty.
 
     Args:
         given, fitted, rate, options: as in `audit_labels`.
@@ -406,10 +406,10 @@ def audit_edges(
     findings = []
     classes = belief.argmax(dim=1).tolist()
     labels = torch.where(fitted.given, graph.y.cpu(), -1).tolist()
+    told = [class_evidence(graph.class_names, row, label) for row, label in zip(belief.numpy(), labels, strict=True)]
     for k in np.lexsort((-doubts, ~judged)).tolist():
         ends = int(source[k]), int(target[k])
         weight = None if np.isnan(weights[k]) else float(weights[k])
-        told = [class_evidence(graph.class_names, belief[node].numpy(), labels[node]) for node in ends]
         findings.append(
             EdgeFinding(
                 source=graph.node_names[ends[0]],
@@ -422,7 +422,7 @@ def audit_edges(
                 common_neighbours=int(here.common[k]),
                 weight=weight,
                 status="judged" if judged[k] else "abstains",
-                evidence=edge_evidence(told, here, k, weight),
+                evidence=edge_evidence([told[node] for node in ends], here, k, weight),
             )
         )
     return EdgeAudit(graph.name, tuple(findings), judge.influence(*here.names()), rate, *_settings(fitted))
