@@ -110,7 +110,7 @@ class LabelAudit:
 class EdgeFinding:
     """One edge. `suspicion` is the chance that it is a random pair, if the stated rate of all edges is.
 
-    `status` is "judged", or "abstains" where the class of an end is not known well enough to speak of disagreement.
+    `status` is "judged", or "abstains" where neither labels nor features speak of an end.
     """
 
     source: Hashable
@@ -147,10 +147,11 @@ class EdgeAudit:
     @property
     def summary(self) -> str:
         judged = [row for row in self.findings if row.status == "judged"]
-        doubted = sum(row.suspicion > 0.5 for row in judged)
+        doubted, rest = sum(row.suspicion > 0.5 for row in judged), len(self.findings) - len(judged)
+        said = f" Of {rest:,} nothing is said, as neither labels nor features speak of an end." if rest else ""
         return (
-            f"{doubted:,} of {len(judged):,} edges look more like a random pair, if {100 * self.rate:g} % of all are; of "
-            f"{len(self.findings) - len(judged):,} nothing is said, as the class of an end is not known. {_models(self)}"
+            f"{doubted:,} of {len(judged):,} edges are more likely wrong than right, if {100 * self.rate:g} % of all are "
+            f"random pairs.{said} {_models(self)}"
         )
 
     def to_frame(self) -> Any:
@@ -316,7 +317,7 @@ def audit_labels(
                 node=graph.node_names[node],
                 label=graph.class_names[label],
                 suggested=graph.class_names[suggested[k]],
-                suspicion=probability(doubts[k, label]),
+                suspicion=suspicion_of(doubts[k, label], rate),
                 model=float(model[k, label]),
                 neighbours=None if np.isnan(shares[k, label]) else float(shares[k, label]),
                 evidence=label_evidence(graph.class_names, label, model[k].numpy(), counts[node].astype(int)),
@@ -358,6 +359,8 @@ def label_evidence(names: Sequence[str], label: int, model: np.ndarray, counts: 
         said += f", {names[label]} {_percent(model[label])}"
     if total == 0:
         return f"no labelled neighbour; {said}"
+    if total == 1:
+        return f"its one labelled neighbour is {names[most]}; {said}"
     near = f"{counts[most]} of {total} labelled neighbours {'is' if counts[most] == 1 else 'are'} {names[most]}"
     if most != label:
         near += f", {counts[label] or 'none'} {'are' if counts[label] > 1 else 'is'} {names[label]}"
@@ -399,9 +402,8 @@ def audit_edges(
     judge = Judge.learn(here.columns(), there.columns(), rate)
     weights = weights_near_labels(graph, fitted)
     doubts = judge.log_odds(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
-    sure = (belief.max(dim=1).values >= UNSURE).numpy()
-    reached = np.array(node_status(graph, fitted.given)) != "unreachable"
-    known = sure & (reached | (x is not None))  # where no label and no feature speaks, p is the prior
+    known = np.array(node_status(graph, fitted.given)) != "unreachable"
+    known |= x is not None  # where no label and no feature speaks, p is the prior
     judged = known[source] & known[target]
     findings = []
     classes = belief.argmax(dim=1).tolist()
@@ -416,7 +418,7 @@ def audit_edges(
                 target=graph.node_names[ends[1]],
                 source_class=graph.class_names[classes[ends[0]]],
                 target_class=graph.class_names[classes[ends[1]]],
-                suspicion=probability(doubts[k]),
+                suspicion=suspicion_of(doubts[k], rate),
                 agreement=float(here.agreement[k]),
                 similarity=None if here.similarity is None else float(here.similarity[k]),
                 common_neighbours=int(here.common[k]),
@@ -549,8 +551,8 @@ class Cleaning:
     def verdict(self) -> str:
         """One sentence."""
         told = (
-            f"{self.what} ({self.changed:,.0f} on average): validation accuracy {self.before} → {self.after}, "
-            f"{self.difference} points over {self.splits} splits"
+            f"{self.what} ({self.changed:,.0f} on average): validation accuracy {100 * self.before.mean:.1f} → "
+            f"{100 * self.after.mean:.1f} %, {self.difference} points over {self.splits} splits"
         )
         if self.changed == 0:
             return f"{told}: there was nothing to change."
@@ -692,8 +694,13 @@ class Judge:
         return dict(zip(names, self.coefficients.tolist(), strict=True))
 
 
-def probability(log_odds: float) -> float:
-    return float(1 / (1 + np.exp(-log_odds)))
+def suspicion_of(log_odds: float, rate: float) -> float:
+    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1.
+
+    f is how common the evidence is; the judge's odds are rate · f_random / ((1 - rate) · f_given). f_given holds the errors
+    already, so odds / (1 + odds) would count them twice.
+    """
+    return min(1.0, (1 - rate) * float(np.exp(min(log_odds, 50.0))))
 
 
 def _models(audit: LabelAudit | EdgeAudit) -> str:
@@ -705,4 +712,4 @@ def _settings(fitted: CrossFit) -> tuple[int, int, int, int, Recipe]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "< 1 %" if share < 0.005 else "> 99 %" if share > 0.995 else f"{100 * share:.0f} %"

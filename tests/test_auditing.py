@@ -146,8 +146,10 @@ def test_the_evidence_is_told_in_words():
     assert label_evidence(names, 1, model, np.array([6, 1, 0])) == (
         f"6 of 7 labelled neighbours are Theory, 1 is Genetic; {said}"
     )
-    assert label_evidence(names, 1, model, np.array([1, 0, 0])) == (
-        f"1 of 1 labelled neighbours is Theory, none is Genetic; {said}"
+    assert label_evidence(names, 1, model, np.array([1, 0, 0])) == (f"its one labelled neighbour is Theory; {said}")
+    assert label_evidence(names, 2, np.array([0.999, 0.0, 0.001]), np.array([0, 1, 1])) == (
+        "1 of 2 labelled neighbours is Genetic, 1 is Neural; "
+        "the model, not shown this label, says Theory (> 99 %), Neural < 1 %"
     )
     assert label_evidence(names, 1, model, np.array([0, 0, 0])) == f"no labelled neighbour; {said}"
     assert label_evidence(names, 0, model, np.array([2, 0, 1])) == (
@@ -274,7 +276,18 @@ def test_an_effect_inside_the_noise_is_called_so(community):
     assert "better, and more than the noise" in sure.verdict
 
 
-def test_the_judge_learns_what_separates(community):
+def test_suspicion_is_the_share_of_errors_among_such_evidence():
+    """1000 given labels, 50 of them drawn at random. Of the 40 with evidence "no", 38 are the random ones that show it.
+
+    f_random(no) = 38 / 50, f_given(no) = 40 / 1000, so .05 · .76 / .04 = .95 = 38 / 40 of them are errors.
+    """
+    rate, random, given = 0.05, 38 / 50, 40 / 1000
+    odds = rate * random / ((1 - rate) * given)
+    assert auditing.suspicion_of(np.log(odds), rate) == pytest.approx(38 / 40)
+    assert auditing.suspicion_of(1e9, rate) == 1
+
+
+def test_the_judge_learns_what_separates():
     """One column separates, the other is a constant: only the first may count, and the rate is its prior."""
     random = np.random.default_rng(0)
     given, drawn = random.normal(1, 1, (2000, 1)), random.normal(-1, 1, (2000, 1))
