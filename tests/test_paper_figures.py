@@ -75,8 +75,14 @@ def test_the_best_line_does_not_care_for_an_affine_map():
     rng = np.random.default_rng(1)
     for _ in range(20):
         points, y = rng.normal(size=(34, 2)), rng.integers(0, 2, size=34)
-        mapped = points @ np.array([[1.0, 0.999], [0.0, 1e-3]]) + [5.0, -3.0]
+        mapped = points @ np.array([[1.0, 0.99], [0.0, 2e-2]]) + [5.0, -3.0]
         assert best_line(mapped, y).num_wrong == best_line(points, y).num_wrong
+
+
+def test_a_cloud_too_thin_to_see_is_a_line():
+    along, aside = np.arange(6.0), np.array([0, 1, 0, 1, 0, 1])
+    for width, wrong in ((0.1, 0), (1e-4, 2)):  # alternating classes: a line along the cloud parts them, none across it
+        assert best_line(np.stack([along, width * aside], axis=1), aside).num_wrong == wrong
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

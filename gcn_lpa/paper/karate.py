@@ -26,6 +26,7 @@ from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.train import evaluate, learn
 
 TOUCHING = 1e-6  # of the standard deviation: points nearer than this have no line between them
+THIN = 1e-3  # of the length of a cloud of points: less width than this is none, nobody could see it
 UNTRAINED = ("gcn", "gcn-lpa")
 TRAINED = ("gcn", "gcn-lpa", "gcn-lpa held-out")  # the last with the loss in which no node sees its own label
 NETWORKS = ("original", "noisy")
@@ -47,8 +48,9 @@ class Line:
 def best_line(points: np.ndarray, y: np.ndarray) -> Line:
     """Of all straight lines, one with the fewest points of two classes on the wrong side, and among those the widest gap.
 
-    Exact: the order of the points along a direction changes only where two of them swap, so one direction between each
-    two such angles sees every order there is, and each order is cut at every place. `num_wrong` = 0 is linear separability.
+    Exact, but for THIN clouds, which count as a line: the order of the points along a direction changes only where two of
+    them swap, so one direction between each two such angles sees every order there is, and each order is cut at every
+    place. `num_wrong` = 0 is linear separability.
 
     Args:
         points: [n, 2]
@@ -82,9 +84,12 @@ def best_line(points: np.ndarray, y: np.ndarray) -> Line:
 
 
 def whitening(points: np.ndarray) -> np.ndarray:
-    """The map to principal axes of unit variance, which moves no point across a line; an axis without extent is dropped, [2, 2]."""
+    """The map to principal axes of unit variance, which moves no point across a line; a THIN axis is dropped, [2, 2].
+
+    Training brings the embedding close to a line, the difference of the two logits, and L2 on W shrinks what is beside it.
+    """
     _, size, axes = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
-    size = np.where(size > TOUCHING * max(size[0], np.finfo(float).tiny), size, np.inf)
+    size = np.where(size > THIN * max(size[0], np.finfo(float).tiny), size, np.inf)
     return np.asarray(axes.T / size * np.sqrt(len(points)))
 
 
