@@ -431,7 +431,7 @@ def predict_run(
         recipe=trained.plan.recipe,
         calibrator=None if raw else trained.calibrator,
         abstain=abstain,
-        threshold=None if sets is None else conformal_threshold(*_evidence(trained)[:2], sets, score=score),
+        threshold=None if sets is None else conformal_threshold(*calibration_evidence(trained)[:2], sets, score=score),
         score=score,
         hops=hops,
     )
@@ -463,7 +463,7 @@ def calibrate_run(
 
 def calibrated(trained: TrainedRun) -> TrainedRun:
     """The run with its calibration, if there are labels to calibrate on."""
-    probabilities, y, protocol = _evidence(trained, required=False)
+    probabilities, y, protocol = calibration_evidence(trained, required=False)
     if len(y) == 0:
         return trained
     return dataclasses.replace(
@@ -473,7 +473,7 @@ def calibrated(trained: TrainedRun) -> TrainedRun:
 
 def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = "lac") -> CalibrationReport:
     """What `calibrate_run` tells, of a run in memory."""
-    probabilities, y, protocol = _evidence(trained)
+    probabilities, y, protocol = calibration_evidence(trained)
     if trained.calibration is None:
         trained = calibrated(trained)
     assert trained.calibration is not None
@@ -514,11 +514,19 @@ def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = 
     )
 
 
-def _evidence(trained: TrainedRun, *, required: bool = True) -> tuple[Tensor, Tensor, str]:
-    """Probabilities and labels of the nodes that calibrate, [m, c] and [m], and what they are: a key of PROMISES."""
+class Evidence(NamedTuple):
+    """What a run is calibrated on: probabilities before calibration, [m, c], labels, [m], and a key of PROMISES."""
+
+    probabilities: Tensor
+    y: Tensor
+    protocol: str
+
+
+def calibration_evidence(trained: TrainedRun, *, required: bool = True) -> Evidence:
+    """The nodes that calibrate a run; none is a ValueError where they are required."""
     found = trained.out_of_fold
     if found is not None:
-        return found.probability.double(), trained.graph.y[found.node], "cross-validation"
+        return Evidence(found.probability.double(), trained.graph.y[found.node], "cross-validation")
     nodes, protocol = trained.split.val, "validation"
     if trained.reserved is not None:
         nodes, protocol = trained.reserved, "reserved"
@@ -528,9 +536,8 @@ def _evidence(trained: TrainedRun, *, required: bool = True) -> tuple[Tensor, Te
                 f"{trained.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
                 "cross-validation; train it anew, with two labelled nodes or more"
             )
-        empty = torch.zeros(0, trained.graph.num_classes), torch.zeros(0, dtype=torch.int64)
-        return *empty, "none"
-    return trained.probabilities()[nodes], trained.graph.y[nodes], protocol
+        return Evidence(torch.zeros(0, trained.graph.num_classes), torch.zeros(0, dtype=torch.int64), "none")
+    return Evidence(trained.probabilities()[nodes], trained.graph.y[nodes], protocol)
 
 
 def edge_table(model: Any, graph: Graph, *, recipe: Recipe) -> Any:

@@ -1,0 +1,194 @@
+"""How far confidence can be trusted: calibration error and label sets on test nodes, over random splits.
+
+    python benchmarks/calibration.py --device cuda --workers 4 --out benchmarks/results/calibration.json
+
+Every run is one of `gcn-lpa train`, 60/20/20. What calibrates it is a protocol:
+
+reserved          half of the validation nodes choose the epoch, the other half calibrate (`train --reserve 0.5`)
+validation        all validation nodes choose the epoch and calibrate
+cross-validation  the labels of training and validation nodes as a graph of one's own has them: five folds calibrate, and
+                  the model is fitted to all of them
+
+ECE has 15 equally wide bins over the test nodes of all splits together, beside that of a perfectly calibrated model with
+the same confidences. Finished runs are kept in OUT with the ending .jsonl: a run that was killed goes on.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gcn_lpa.calibration import (
+    SCORES,
+    Judged,
+    apply_temperature,
+    conformal_sets,
+    conformal_threshold,
+    draw_reliability,
+    judge,
+    perfect_ece,
+    reliability,
+)
+from gcn_lpa.comparison import mean_of
+from gcn_lpa.data import load
+from gcn_lpa.graph import split
+from gcn_lpa.ledger import Ledger
+from gcn_lpa.runfolder import environment, write_json
+from gcn_lpa.runs import Plan, Source, calibration_evidence, make_plan, train_run
+from gcn_lpa.train import choose_device
+
+DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-phy")
+PROTOCOLS = ("reserved", "validation", "cross-validation")
+LEVELS = (0.8, 0.9, 0.95)
+STAGES = ("model", "temperature", "calibrated")
+
+
+@functools.lru_cache(maxsize=1)
+def graph_of(name):
+    return load(name)
+
+
+def trained(task):
+    """The run of a task, and the masks of its split."""
+    graph = graph_of(task["dataset"])
+    changes = {} if task["epochs"] is None else {"epochs": task["epochs"]}
+    source, parts = Source(task["dataset"]), split(graph, seed=task["seed"])
+    own = task["protocol"] == "cross-validation"
+    reserve = 0.5 if task["protocol"] == "reserved" else 0.0
+    plan, _ = make_plan(source, method=task["method"], changes=changes, seed=task["seed"], reserve=reserve)
+    if own:  # as `make_plan` does for a folder of one's own, without writing one
+        graph = graph.reveal(parts.train | parts.val)
+        recipe = plan.recipe.replace(select="loss")
+        plan = Plan(source, graph.content_hash(64), recipe, task["seed"], split=None)
+    return train_run(plan, graph, device=task["device"], threads=1), parts
+
+
+def work(task):
+    torch.set_num_threads(1)
+    run, parts = trained(task)
+    y, raw = graph_of(task["dataset"]).y[parts.test], run.probabilities()
+    fitted = run.calibrator
+    p = raw[parts.test]
+    stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
+    evidence = calibration_evidence(run)
+    return {
+        "accuracy": float((p.argmax(dim=1) == y).double().mean()),
+        "best_epoch": run.run.best_epoch,
+        "seconds": run.run.seconds,
+        "calibrator": dataclasses.asdict(fitted),
+        "num_calibration": run.calibration.num_nodes,
+        "sets": [
+            {"score": score, "level": level, **describe(evidence, p, y, score, level)}
+            for score in SCORES
+            for level in LEVELS
+        ],
+        "confidence": {
+            name: np.round(judge(q, y).confidence.numpy(), 6).tolist() for name, q in zip(STAGES, stages, strict=True)
+        },
+        "correct": "".join("01"[int(right)] for right in judge(p, y).correct),
+    }
+
+
+def describe(evidence, p, y, score, level):
+    threshold = conformal_threshold(evidence.probabilities, evidence.y, level, score=score)
+    sets = conformal_sets(p, threshold, score=score)
+    return {
+        "coverage": float(sets.gather(1, y.unsqueeze(1)).double().mean()),
+        "size": float(sets.sum(dim=1).double().mean()),
+    }
+
+
+def pooled(records, stage):
+    confidence = torch.tensor([c for record in records for c in record["confidence"][stage]], dtype=torch.float64)
+    correct = torch.tensor([right == "1" for record in records for right in record["correct"]])
+    return Judged(confidence, correct)
+
+
+def summary(records):
+    """One row: a data set, a method and a protocol over all splits."""
+    first, judged = records[0], {stage: pooled(records, stage) for stage in STAGES}
+    sets = {}
+    for k, one in enumerate(first["sets"]):
+        found = [record["sets"][k] for record in records]
+        means = {name: dataclasses.asdict(mean_of(np.array([f[name] for f in found]))) for name in ("coverage", "size")}
+        sets[f"{one['score']} {one['level']}"] = means
+    return {
+        **{name: first[name] for name in ("dataset", "method", "protocol")},
+        "splits": len(records),
+        "test_nodes": len(judged["model"].correct),
+        "accuracy": dataclasses.asdict(mean_of(np.array([record["accuracy"] for record in records]))),
+        "ece": {stage: reliability(found).ece for stage, found in judged.items()},
+        "ece_perfect": perfect_ece(judged["calibrated"].confidence)._asdict(),
+        "bins": {stage: dataclasses.asdict(reliability(found)) for stage, found in judged.items()},
+        "sets": sets,
+    }
+
+
+def line(row):
+    accuracy, ece, perfect, lac = row["accuracy"]["mean"], row["ece"], row["ece_perfect"], row["sets"]["lac 0.9"]
+    spread = lac["coverage"]["interval"]
+    return (
+        f"{row['dataset']:<13}{row['method']:<9}{row['protocol']:<17}{100 * accuracy:6.1f}"
+        + "".join(f"{100 * ece[stage]:7.2f}" for stage in STAGES)
+        + f"{100 * perfect['mean']:8.2f}/{100 * perfect['high']:.2f}{100 * lac['coverage']['mean']:8.1f}"
+        + (f" ± {100 * spread:.1f}" if spread is not None else "      ")
+        + f"{lac['size']['mean']:7.2f}{row['sets']['aps 0.9']['size']['mean']:7.2f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", default=",".join(DATASETS))
+    parser.add_argument("--methods", default="gcn-lpa,gcn", help="the first with every protocol, the others reserved")
+    parser.add_argument("--protocols", default=",".join(PROTOCOLS))
+    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="fewer than the recipe's, to try the script")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--root", help="folder with the data sets; $GCN_LPA_DATA without")
+    parser.add_argument("--out", type=Path, default=Path("calibration.json"))
+    parser.add_argument("--plots", type=Path, help="folder for the reliability diagrams")
+    options = parser.parse_args()
+    if options.root is not None:
+        os.environ["GCN_LPA_DATA"] = options.root  # the other processes inherit it
+    device, methods = str(choose_device(options.device)), options.methods.split(",")
+    groups = [
+        {"dataset": dataset, "method": method, "protocol": protocol}
+        for dataset in options.datasets.split(",")
+        for method in methods
+        for protocol in options.protocols.split(",")
+        if protocol == "reserved" or method == methods[0]
+    ]
+    settings = {"epochs": options.epochs, "device": device}
+    tasks = [{**group, "seed": seed, **settings} for group in groups for seed in range(options.splits)]
+
+    def say(progress):
+        task, result = progress.task, progress.result
+        names = " ".join(str(task[name]) for name in ("dataset", "method", "protocol", "seed"))
+        left = f"{progress.done}/{progress.total}, {progress.seconds_left:.0f} s left"
+        print(f"{names}: {100 * result['accuracy']:.1f} %, {result['seconds']:.1f} s ({left})", file=sys.stderr)
+
+    records = Ledger(options.out.with_suffix(".jsonl")).run(tasks, work, workers=options.workers, on_result=say)
+    rows = [summary([r for r in records if all(r[key] == group[key] for key in group)]) for group in groups]
+    print(f"{'':<39}{'acc.':>6}{'ECE':>7}{'T':>7}{'T+curve':>8}{'perfect':>10}{'coverage .9':>14}{'size':>7}{'aps':>7}")
+    for row in rows:
+        print(line(row))
+    runs = [{k: v for k, v in record.items() if k not in ("confidence", "correct")} for record in records]
+    facts = {"benchmark": "calibration", "device": device, "environment": environment()}
+    write_json(options.out, {**facts, "summary": rows, "runs": runs})
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
+        for group in groups:
+            found = [r for r in records if all(r[key] == group[key] for key in group)]
+            tables = [reliability(pooled(found, stage)) for stage in ("model", "calibrated")]
+            name, title = "-".join(group.values()), f"{group['dataset']}, {group['method']}, {len(found)} splits"
+            draw_reliability(*tables, options.plots / f"{name}.png", title=title)
+
+
+if __name__ == "__main__":
+    main()
