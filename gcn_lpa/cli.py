@@ -1074,7 +1074,7 @@ def _run_facts(trained: TrainedRun) -> dict[str, Any]:
 def _calibration_lines(found: CalibrationReport) -> list[str]:
     calibration, perfect = found.calibration, found.ece_perfect
     fitted = calibration.calibrator
-    sizes = ", ".join(f"{size}: {count:,}" for size, count in enumerate(found.set_sizes) if count)
+    sizes = ", ".join(f"{count:,} × {size}" for size, count in enumerate(found.set_sizes) if count)
     low, high = found.expected_coverage
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
     nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
@@ -1085,7 +1085,7 @@ def _calibration_lines(found: CalibrationReport) -> list[str]:
         f"  ECE          {_percent(found.ece_before)} before, {_percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {_percent(perfect.mean)}, at most {_percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {_percent(found.coverage)}{usual}, "
-        f"mean size {found.mean_set_size:.2f} (labels: nodes {sizes})",
+        f"mean size {found.mean_set_size:.2f} ({sizes})",
         f"  promise      {found.promise}",
     ]
 

@@ -133,9 +133,9 @@ class OutOfFold(NamedTuple):
 
 
 PROMISES = {
-    "reserved": "these nodes chose nothing, so a set holds the true label of a further node drawn like them with at "
-    "least this probability",
-    "validation": "approximate: these nodes also chose the epoch, so sets may hold the true label a little less often; "
+    "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
+    "at least this probability",
+    "validation": "approximate: the validation nodes also chose the epoch, so sets may hold the true label a little less often; "
     "`train --reserve 0.5` keeps some of them apart",
     "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of a model "
     "fitted to all labels, which is rarely worse",
