@@ -45,8 +45,10 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.runs import (
     Calibration,
+    Plan,
     Source,
     calibrate_run,
+    calibration_evidence,
     calibration_report,
     load_run,
     make_plan,
@@ -462,6 +464,28 @@ def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
     with pytest.raises(ValueError, match=r"reserve = 0.1 of 6 validation nodes is not one node"):
         trained(Source("karate"), tmp_path / "run", reserve=0.1)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.5])
+def test_calibration_does_not_see_test_labels(reserve):
+    """Other labels for the test nodes: the same calibrator, threshold and sets. Other labels for those that calibrate: not."""
+    graph, seed = load("sbm", n=200, classes=3, features=5, noise=2.0), 0
+    parts = split(graph, seed=seed)
+
+    def calibrated_on(y):
+        changed = dataclasses.replace(graph, y=y)
+        plan = Plan(SBM, changed.content_hash(64), DEFAULT.replace(**QUICK), seed, "uniform", reserve=reserve)
+        run = train_run(plan, changed, device="cpu")
+        evidence = calibration_evidence(run)
+        threshold = conformal_threshold(evidence.probabilities, evidence.y, 0.8)
+        return run.calibrator, threshold, conformal_sets(run.probabilities(), threshold).tolist()
+
+    def scrambled(nodes):
+        return torch.where(nodes, (graph.y + 1) % 3, graph.y)
+
+    honest = calibrated_on(graph.y)
+    assert calibrated_on(scrambled(parts.test)) == honest
+    assert calibrated_on(scrambled(parts.val))[0] != honest[0]
 
 
 def test_hops_count_edges_to_the_nearest_label():
