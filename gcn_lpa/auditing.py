@@ -35,6 +35,7 @@ from gcn_lpa.train import choose_device, evaluate, fit, learn, node_status, num_
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
 PATIENCE = 20  # epochs without a lower validation loss before the search for the number of epochs ends
 LEAST = 1e-6  # probability, so that zero has a logarithm
+TINY = 1e-12  # share of an edge, so that zero has a logarithm
 LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement says nothing more
 WEIGHT_SAY = 0.5  # of 0, ¼, ½, 1, 2 the best on Cora with 20 % of noise, seeds that no benchmark uses
 UNSURE = 0.5  # of a node whose likeliest class has less than this nobody knows the class
@@ -166,7 +167,8 @@ def _frame(findings: Sequence[Any], kind: type) -> Any:
     import pandas
 
     columns = {spec.name: [getattr(row, spec.name) for row in findings] for spec in dataclasses.fields(kind)}
-    return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
+    ids = dict.fromkeys(("node", "source", "target"), object)  # as they are, whatever they look like
+    return pandas.DataFrame({name: pandas.Series(column, dtype=ids.get(name)) for name, column in columns.items()})
 
 
 def cross_fit(
@@ -202,7 +204,7 @@ def cross_fit(
     build, total = METHODS[recipe.method].build, folds * repeats + 1
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
-    log_given = prepared.adjacency.row_normalized().values.cpu().double().log()
+    log_given = prepared.adjacency.row_normalized().values.cpu().double().clamp_min(TINY).log()
     entries = positions(graph, prepared) if learns_edges(recipe) else None
 
     def model_of(
@@ -210,7 +212,10 @@ def cross_fit(
     ) -> tuple[Any, int]:
         shown = train | val
         model: Any = build(settings, prepared.reveal(shown), seed).to(where)
-        return model, fit(model, moved.reveal(shown), train, val, settings, seed=seed, stop_at=stop_at).best_epoch
+        run = fit(model, moved.reveal(shown), train, val, settings, seed=seed, stop_at=stop_at)
+        if run.interrupted:  # by Ctrl-C, which `fit` takes for the end of this training
+            raise KeyboardInterrupt
+        return model, run.best_epoch
 
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, graph.num_classes)):
         parts = split(graph.reveal(given), (0.8, 0.2, 0.0), seed)
@@ -226,7 +231,7 @@ def cross_fit(
                 out_of_fold[~given] += said[~given] / (repeats * folds)
                 if entries is not None:
                     with torch.no_grad():
-                        learned = model.transition(moved.reveal(rest)).values.cpu().double().log()
+                        learned = model.transition(moved.reveal(rest)).values.cpu().double().clamp_min(TINY).log()
                     log_weights += (learned - log_given)[entries] / (repeats * folds)
                 if on_fit is not None:
                     on_fit(2 + repeat * folds + k, total)
@@ -292,9 +297,10 @@ def audit_labels(
     Args:
         given: the nodes whose labels are audited and used, [n]; all labelled ones by default.
         fitted: a `cross_fit` of the same labels; without one it is made with `options`.
-        rate: the share of labels taken to be wrong; it scales the suspicions and keeps their order.
+        rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
         options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
     """
+    check_rate(rate)
     fitted = fitted or cross_fit(graph, given, recipe, **options)
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
@@ -304,8 +310,8 @@ def audit_labels(
     target = labels[nodes].numpy()
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
-    judge = Judge.learn(evidence[is_given], evidence[~is_given], rate)
-    doubts = judge.log_odds(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
+    judge = Judge.learn(evidence[is_given], evidence[~is_given])
+    doubts = judge.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (joined(graph).to_scipy() > 0) @ one_hot(labels, given, graph.num_classes).numpy()
@@ -388,10 +394,11 @@ def audit_edges(
     Args:
         given, fitted, rate, options: as in `audit_labels`.
     """
-    fitted = fitted or cross_fit(graph, given, recipe, **options)
+    check_rate(rate)
     source, target = edge_ends(graph)
     if len(source) == 0:
         raise ValueError(f"graph {graph.name!r} has no edge to audit")
+    fitted = fitted or cross_fit(graph, given, recipe, **options)
     around = joined(graph)
     belief = beliefs(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
     others = random_pairs(around, len(source), fitted.seed)
@@ -399,9 +406,9 @@ def audit_edges(
         raise ValueError(f"all nodes of graph {graph.name!r} are joined: no pair is left to compare its edges with")
     x = graph.to("cpu").with_features("l2").x if graph.x_kind == "given" else None
     here, there = (PairEvidence.of(ends, belief, x, around) for ends in ((source, target), others))
-    judge = Judge.learn(here.columns(), there.columns(), rate)
+    judge = Judge.learn(here.columns(), there.columns())
     weights = weights_near_labels(graph, fitted)
-    doubts = judge.log_odds(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
+    doubts = judge.log_ratio(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
     known = np.array(node_status(graph, fitted.given)) != "unreachable"
     known |= x is not None  # where no label and no feature speaks, p is the prior
     judged = known[source] & known[target]
@@ -594,7 +601,8 @@ def try_cleaning(
     if splits < 2:
         raise ValueError(f"splits = {splits}; it takes at least 2 to tell an effect from noise")
     given = checked_given(graph, given, folds, 1)
-    known, nobody, runs = graph.reveal(given), torch.zeros_like(given), []
+    known, nobody = graph.reveal(given), torch.zeros_like(given)
+    effects: list[dict[str, float]] = []
     if int(0.2 * int(given.sum())) == 0:
         raise ValueError(f"{int(given.sum())} labels are too few to set a fifth of them aside")
     for k in range(splits):
@@ -610,15 +618,17 @@ def try_cleaning(
             changed += dropped
         found = []
         for one in (known, cleaned):
-            model, _ = learn(
+            model, run = learn(
                 METHODS[recipe.method].build, one, parts.train, nobody, recipe, seed=seed + k, device=device,
                 threads=threads, stop_at=fitted.epochs,
             )  # fmt: skip
+            if run.interrupted:
+                raise KeyboardInterrupt
             found.append(evaluate(model, one, parts.val, recipe=recipe).accuracy)
-        runs.append({"seed": seed + k, "changed": changed, "before": found[0], "after": found[1]})
+        effects.append({"seed": seed + k, "changed": changed, "before": found[0], "after": found[1]})
         if on_split is not None:
             on_split(k + 1, splits)
-    before, after = (np.array([run[name] for run in runs]) for name in ("before", "after"))
+    before, after = (np.array([one[name] for one in effects]) for name in ("before", "after"))
     gain = after - before
     does = [
         *(["labels changed"] if relabel else []),
@@ -626,12 +636,12 @@ def try_cleaning(
     ]
     return Cleaning(
         what=" and ".join(does),
-        changed=float(np.mean([run["changed"] for run in runs])),
+        changed=float(np.mean([one["changed"] for one in effects])),
         before=mean_of(before),
         after=mean_of(after),
         difference=Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         splits=splits,
-        runs=tuple(runs),
+        runs=tuple(effects),
     )
 
 
@@ -669,42 +679,40 @@ class Judge:
     scale: np.ndarray
 
     @classmethod
-    def learn(cls, given: np.ndarray, random: np.ndarray, rate: float) -> Judge:
-        """From rows of evidence of both kinds, [m, k] and [r, k]; all random rows together weigh `rate`, the given ones
-        1 - rate.
-        """
+    def learn(cls, given: np.ndarray, random: np.ndarray) -> Judge:
+        """From rows of evidence of both kinds, [m, k] and [r, k]; all random rows together weigh ERROR_RATE."""
         from sklearn.linear_model import LogisticRegression
 
-        if not 0 < rate < 1:
-            raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
         rows = np.concatenate([given, random])
         mean, spread = rows.mean(axis=0), rows.std(axis=0)
         scale = np.where(spread > 0, spread, 1)
-        is_random = np.repeat([0, 1], [len(given), len(random)])
-        weight = np.repeat([(1 - rate), rate * len(given) / len(random)], [len(given), len(random)])
-        model = LogisticRegression(max_iter=1000).fit((rows - mean) / scale, is_random, sample_weight=weight)
-        return cls(model.coef_[0], float(model.intercept_[0]), mean, scale)
+        sizes = [len(given), len(random)]
+        weight = np.repeat([1 - ERROR_RATE, ERROR_RATE * len(given) / len(random)], sizes)
+        model = LogisticRegression(max_iter=1000).fit((rows - mean) / scale, np.repeat([0, 1], sizes), weight)
+        prior = np.log(ERROR_RATE / (1 - ERROR_RATE))
+        return cls(model.coef_[0], float(model.intercept_[0] - prior), mean, scale)
 
-    def log_odds(self, rows: np.ndarray) -> np.ndarray:
-        """Of being random rather than given, [rows]."""
-        odds: np.ndarray = ((rows - self.mean) / self.scale) @ self.coefficients + self.intercept
-        return odds
+    def log_ratio(self, rows: np.ndarray) -> np.ndarray:
+        """log f_random / f_given: how much more common such evidence is at random, [rows]."""
+        ratio: np.ndarray = ((rows - self.mean) / self.scale) @ self.coefficients + self.intercept
+        return ratio
 
     def influence(self, *names: str) -> dict[str, float]:
         return dict(zip(names, self.coefficients.tolist(), strict=True))
 
 
-def suspicion_of(log_odds: float, rate: float) -> float:
-    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1.
+def suspicion_of(log_ratio: float, rate: float) -> float:
+    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1."""
+    return min(1.0, rate * float(np.exp(min(log_ratio, 50.0))))
 
-    f is how common the evidence is; the judge's odds are rate · f_random / ((1 - rate) · f_given). f_given holds the errors
-    already, so odds / (1 + odds) would count them twice.
-    """
-    return min(1.0, (1 - rate) * float(np.exp(min(log_odds, 50.0))))
+
+def check_rate(rate: float) -> None:
+    if not 0 < rate < 1:
+        raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
 
 
 def _models(audit: LabelAudit | EdgeAudit) -> str:
-    return f"By {audit.folds * audit.repeats} models of {audit.epochs} epochs, none of them shown the labels it judges."
+    return f"By {audit.folds * audit.repeats} models, none of which was shown the labels it judges."
 
 
 def _settings(fitted: CrossFit) -> tuple[int, int, int, int, Recipe]:

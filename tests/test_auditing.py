@@ -282,21 +282,38 @@ def test_suspicion_is_the_share_of_errors_among_such_evidence():
     f_random(no) = 38 / 50, f_given(no) = 40 / 1000, so .05 · .76 / .04 = .95 = 38 / 40 of them are errors.
     """
     rate, random, given = 0.05, 38 / 50, 40 / 1000
-    odds = rate * random / ((1 - rate) * given)
-    assert auditing.suspicion_of(np.log(odds), rate) == pytest.approx(38 / 40)
+    assert auditing.suspicion_of(np.log(random / given), rate) == pytest.approx(38 / 40)
     assert auditing.suspicion_of(1e9, rate) == 1
 
 
 def test_the_judge_learns_what_separates():
-    """One column separates, the other is a constant: only the first may count, and the rate is its prior."""
+    """One column separates, the other is a constant: only the first may count."""
     random = np.random.default_rng(0)
     given, drawn = random.normal(1, 1, (2000, 1)), random.normal(-1, 1, (2000, 1))
-    judge = Judge.learn(*(np.hstack([rows, np.ones_like(rows)]) for rows in (given, drawn)), rate=0.05)
+    judge = Judge.learn(*(np.hstack([rows, np.ones_like(rows)]) for rows in (given, drawn)))
     assert judge.coefficients[1] == 0
-    # log-odds of N(-1, 1) against N(1, 1) at z: -2 z, less the prior's log(.95 / .05)
-    assert judge.log_odds(np.array([[0.0, 1.0]]))[0] == pytest.approx(np.log(0.05 / 0.95), abs=0.3)
-    slope = judge.log_odds(np.array([[1.0, 1.0]]))[0] - judge.log_odds(np.array([[0.0, 1.0]]))[0]
-    assert slope == pytest.approx(-2, abs=0.2)
+    at_zero, at_one = judge.log_ratio(np.array([[0.0, 1.0], [1.0, 1.0]]))
+    assert at_zero == pytest.approx(0, abs=0.3)  # log N(z; -1, 1) / N(z; 1, 1) = -2 z
+    assert at_one - at_zero == pytest.approx(-2, abs=0.2)
+
+
+def test_the_rate_scales_suspicions_and_keeps_the_order(community, fitted):
+    few, many = (audit_labels(community, fitted=fitted, rate=rate).findings for rate in (0.01, 0.02))
+    assert [row.node for row in few] == [row.node for row in many]
+    assert [2 * row.suspicion for row in few[20:]] == pytest.approx([row.suspicion for row in many[20:]])
+
+
+def test_ctrl_c_ends_the_audit(community):
+    class Interrupting(METHODS["gcn-lpa"].build):
+        def loss(self, graph, nodes, key=None):
+            if int(key.step_tensor(graph.device)) == 3:
+                raise KeyboardInterrupt
+            return super().loss(graph, nodes, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "interrupting", Method("interrupting", Interrupting, QUICK, ""))
+        with pytest.raises(KeyboardInterrupt):
+            cross_fit(community, recipe=QUICK.replace(method="interrupting"), **FAST)
 
 
 @pytest.mark.parametrize(
