@@ -315,7 +315,7 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def floor_bytes(problem: Problem, *, learned: bool) -> int:
-    """Bytes one step cannot do without: a gathered row read once per entry, every array of a layer written once.
+    """Bytes of one step that computes every row: a gathered row read once per entry, every array of a layer written once.
 
     With n rows, E entries and width d, a product moves E (4 d + 8) + 4 n d; its backward pass the same, and with learned
     edges 4 n d + 4 E more. Adam moves 28 bytes per parameter.
@@ -546,7 +546,7 @@ def epoch_sentences(timings: Sequence[Timing]) -> list[str]:
     exponent = growth_exponent(timings, "our gcn-lpa", at_least=100_000)
     if exponent is not None:
         lines.append(f"Time of GCN-LPA grows as nodes to the power {exponent:.2f} from 100,000 nodes on.")
-    lines.append("Floor: bytes that must move, over the copy bandwidth measured in this run.")
+    lines.append("Floor: the bytes of a step that computes every row, over the copy bandwidth measured in this run.")
     return lines
 
 
