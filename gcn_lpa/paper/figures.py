@@ -455,7 +455,8 @@ def _about_the_club(found: Club) -> str:
         f"is that of the logits. Each start has its own weights, {KARATE.noisy_edges} noisy edges and split, and all methods share "
         "them.\n\n*Separable*: some straight line has all 34 nodes on the right side, with a 95 % interval (Wilson); an "
         "embedding a thousand times longer than wide counts as one-dimensional. *Wrong*: the fewest nodes on the wrong side of a "
-        "line, on average. The start that is drawn is the one nearest to these averages."
+        "line, on average. The start that is drawn is the one nearest to these averages; "
+        "an embedding on one line is drawn in five rows, so that all nodes can be seen."
     )
 
 
@@ -506,9 +507,7 @@ def _draw_embedding(plot: Any, embedding: Embedding, y: np.ndarray, title: str) 
         plot.scatter(*points[line.wrong].T, s=120, facecolors="none", edgecolors=BLACK, linewidths=1.1, zorder=3)
     plot.set(xticks=[], yticks=[], title=title)
     length = np.linalg.norm(axes, axis=0)  # of the scaling along each principal axis
-    stretched = (
-        f"; height stretched × {length[1] / length[0]:,.0f}" if length[1] else "; on one line, lifted to be seen"
-    )
+    stretched = f"; height stretched × {length[1] / length[0]:,.0f}" if length[1] else "; on one line, in rows"
     plot.set_xlabel(f"{line.num_wrong or 'none'} wrong here{stretched}", fontsize=9, color="#444444")
 
 
