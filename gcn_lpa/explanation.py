@@ -700,8 +700,8 @@ def _lines(why: Explanation) -> list[str]:
         lines.append(f"  {rest}  {why.others.num_voters:,} others ({told}{', …' if len(classes) > 3 else ''})")
     if why.features:
         features = [("", _number(one.share), str(one.node)) for one in why.features]
-        if (rest := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:
-            features.append(("", _number(rest), "all others"))
+        if (unlisted := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:
+            features.append(("", _number(unlisted), "all others"))
         lines += ["", "whose features the model looks at", *_aligned(features)]
     return [*lines, *(["", *(f"note: {note}" for note in why.notes)] if why.notes else [])]
 
