@@ -77,6 +77,7 @@ class Memory(nn.Module):
         return 20.0 * nn.functional.one_hot(self.known.clamp_min(0), self.num_classes) * (self.known >= 0).unsqueeze(1)
 
 
+@pytest.mark.long
 def test_no_model_speaks_of_a_label_it_was_shown(community, monkeypatch):
     monkeypatch.setitem(METHODS, "memory", Method("memory", Memory, QUICK, ""))
     found = cross_fit(community, recipe=QUICK.replace(method="memory"), repeats=2, device="cpu")
@@ -125,6 +126,7 @@ def test_votes_are_label_propagation_with_that_node_unlabelled(directed):
         assert votes[node].tolist() == pytest.approx((neighbours * expected).tolist(), abs=1e-4)
 
 
+@pytest.mark.long
 def test_planted_labels_come_first(community):
     planted = [5, 23, 47, 71, 90, 111]
     found = audit_labels(flip(community, planted), recipe=QUICK, **FAST)
@@ -157,6 +159,7 @@ def test_the_evidence_is_told_in_words():
     )
 
 
+@pytest.mark.long
 def test_labels_that_are_not_given_change_nothing(community):
     given = split(community, seed=0).train
     other = dataclasses.replace(community, y=torch.where(given, community.y, (community.y + 1) % 3))
@@ -173,10 +176,12 @@ def test_labels_that_are_not_given_change_nothing(community):
     assert effects[0] == effects[1]
 
 
+@pytest.mark.long
 def test_given_labels_do_change_the_audit(community, fitted):
     assert audit_labels(flip(community, [0, 1, 2]), recipe=QUICK, **FAST) != audit_labels(community, fitted=fitted)
 
 
+@pytest.mark.long
 def test_planted_edges_come_first(community):
     y = community.y.tolist()
     random = np.random.default_rng(1)
@@ -229,6 +234,7 @@ def test_random_pairs_are_no_edges(karate):
     assert (around.to_dense()[one, other] == 0).all()
 
 
+@pytest.mark.long
 def test_a_learned_weight_counts_only_where_a_label_is_near(community):
     given = torch.arange(120) < 60
     found = audit_edges(community, given, QUICK, **FAST)
@@ -252,6 +258,7 @@ def test_it_abstains_where_no_label_and_no_feature_speaks(two_cliques):
     assert (everything.adjacency.to_dense()[8, 9] > 0) and dropped < graph.num_edges
 
 
+@pytest.mark.long
 def test_cleaning_does_what_the_audit_says(community, fitted):
     labels, edges = audit_labels(community, fitted=fitted), audit_edges(community, fitted=fitted)
     first = dataclasses.replace(labels.findings[0], suspicion=0.9, label="0", suggested="2")
@@ -266,6 +273,7 @@ def test_cleaning_does_what_the_audit_says(community, fitted):
     assert torch.equal(thinned.adjacency.to_dense(), thinned.adjacency.to_dense().T)
 
 
+@pytest.mark.long
 def test_an_effect_inside_the_noise_is_called_so(community):
     effect = try_cleaning(community, recipe=QUICK, drop_edges=0.02, splits=2, folds=2, device="cpu", threads=1)
     by_hand = np.mean([run["after"] - run["before"] for run in effect.runs])
@@ -380,6 +388,7 @@ def test_the_command_ranks_labels_and_edges_of_ones_own_data(run, tmp_path):
     assert before == {path: path.read_bytes() for path in run.parent.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrong",
     [(), ("--labels", "--edges"), ("--relabel", "--edges"), ("--drop-edges", "1.5"), ("--labels", "--top", "0")],

@@ -86,6 +86,7 @@ def test_the_temperature_that_was_applied_is_found_again(temperature):
     assert fit_temperature(logits * temperature, y) == pytest.approx(temperature, rel=0.03)
 
 
+@pytest.mark.long
 @given(logits_and_labels)
 def test_no_other_temperature_is_likelier(case):
     logits, y = map(torch.from_numpy, case)
@@ -333,6 +334,7 @@ def runs(tmp_path_factory):
     }
 
 
+@pytest.mark.long
 def test_reserved_nodes_choose_nothing(runs):
     """Training with them unlabelled altogether ends in the same weights; their number is half the validation nodes."""
     run = runs["reserved"]
@@ -346,6 +348,7 @@ def test_reserved_nodes_choose_nothing(runs):
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
+@pytest.mark.long
 def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
     for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
         run = runs[protocol]
@@ -354,6 +357,7 @@ def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
         assert run.calibration == expected
 
 
+@pytest.mark.long
 def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
     run, found = runs["cross-validation"], runs["cross-validation"].out_of_fold
     assert torch.equal(found.node, run.graph.labeled.nonzero().squeeze(1))
@@ -363,6 +367,7 @@ def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
     assert run.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
 def test_a_calibration_comes_back_from_its_folder(runs, protocol):
     before, after = runs[protocol], load_run(runs[protocol].folder)
@@ -376,6 +381,7 @@ def test_a_calibration_comes_back_from_its_folder(runs, protocol):
     assert calibrate_run(before.folder) == calibration_report(before)
 
 
+@pytest.mark.long
 def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
     run, found = runs["reserved"], calibrate_run(runs["reserved"].folder, level=0.8, score="aps")
     p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
@@ -391,6 +397,7 @@ def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
     assert found.accuracy == pytest.approx(run.results.scores.accuracy)
 
 
+@pytest.mark.long
 def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
     run = runs["cross-validation"]
     found, (_, fold, p) = calibration_report(run, level=0.8), run.out_of_fold
@@ -405,6 +412,7 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
     assert (found.num_nodes, found.calibration.protocol) == (55, "cross-validation")
 
 
+@pytest.mark.long
 def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
     files = runfolder.load(runs["validation"].folder).files
     old = {name: data for name, data in files.items() if name != "calibration.json"}
@@ -418,6 +426,7 @@ def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
         calibrate_run(tmp_path / "own")
 
 
+@pytest.mark.long
 def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
     files = {**runfolder.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
     runfolder.save(tmp_path / "run", files)
@@ -425,6 +434,7 @@ def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
         load_run(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_predictions_are_calibrated_and_sets_are_not(runs):
     run = runs["reserved"]
     p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
@@ -443,6 +453,7 @@ def test_predictions_are_calibrated_and_sets_are_not(runs):
     assert (every["status"] == "reserved").tolist() == run.reserved.tolist()
 
 
+@pytest.mark.long
 def test_below_the_threshold_there_is_no_label(runs):
     plain = predict_run(runs["validation"].folder)
     half = plain["probability"].median()
@@ -457,6 +468,7 @@ def test_below_the_threshold_there_is_no_label(runs):
         predict_run(runs["validation"].folder, abstain=60)
 
 
+@pytest.mark.long
 def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
     own = runs["cross-validation"].plan.source
     with pytest.raises(ValueError, match="the cross-validation calibrates"):
@@ -522,6 +534,7 @@ def told(*arguments, code=0):
     return result.stdout if code == 0 else result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
 def test_calibrate_says_what_the_library_found(runs, protocol):
     folder = runs[protocol].folder
@@ -535,6 +548,7 @@ def test_calibrate_says_what_the_library_found(runs, protocol):
     assert found.promise in text
 
 
+@pytest.mark.long
 def test_predict_writes_sets_and_abstains(runs, tmp_path):
     folder = runs["validation"].folder
     said = told("predict", folder, "--sets", 0.9, "--abstain", 0.7, "--hops", "--out", tmp_path / "p.csv")

@@ -139,7 +139,11 @@ def trained(club):
     return of
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("gcn-lpa", "gcn", "lpa", "mlp")
+EVERY_METHOD = [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in METHODS]
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_the_votes_sum_to_the_score_of_label_propagation_for_every_method(method, trained, club):
     (model, recipe), (graph, parts) = trained(method), club
     explainer = Explainer.of(model, graph, parts.train, recipe=recipe, hops=None if "lpa" in method else 3)
@@ -210,6 +214,7 @@ def test_the_votes_of_all_voters_at_once_are_the_label_influence(hops):
     assert torch.allclose(torch.cat(votes, dim=1), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.long
 def test_labels_the_model_was_not_trained_on_change_nothing(trained, club):
     (model, recipe), (graph, parts) = trained("gcn-lpa"), club
     scrambled = dataclasses.replace(graph, y=torch.where(parts.train, graph.y, (graph.y + 1) % graph.num_classes))
@@ -490,6 +495,7 @@ def test_the_same_picture_every_time(kind, trained, club, tmp_path):
     assert (tmp_path / f"0.{kind}").read_bytes() == (tmp_path / f"1.{kind}").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_pictures_can_be_drawn_of_odd_ids_of_no_votes_and_of_the_node_itself(node, tmp_path):
     ids = ["$a_1$", "%", "x" * 80]  # with one hop the first votes for itself, the second has a vote, the third none
@@ -541,6 +547,7 @@ def test_explain_prints_who_voted(karate_run):
     assert " 5 → " in lines[6]
 
 
+@pytest.mark.long
 def test_explain_prints_json_and_draws(karate_run, tmp_path):
     told = json.loads(ok("explain", karate_run, "--node", 5, "--hops", 3, "--json", "--plot", tmp_path / "why.png"))
     assert (told["node"], told["hops"], told["method"]) == (5, 3, "gcn-lpa")
@@ -584,6 +591,7 @@ def test_what_if_prints_which_predictions_change(karate_run):
     assert "note: nothing was trained again" in text
 
 
+@pytest.mark.long
 def test_ids_may_hold_commas_and_equal_signs(odd_run):
     def asked(*question):
         return json.loads(ok("what-if", odd_run, "--json", *question))["asked"]

@@ -63,6 +63,7 @@ def fewest_wrong_by_subsets(points, y):
     raise AssertionError("a single point is separable")
 
 
+@pytest.mark.long
 def test_the_best_line_agrees_with_a_linear_program():
     rng = np.random.default_rng(0)
     for trial in range(25):
@@ -220,6 +221,7 @@ def test_the_waves_add_up_to_label_propagation(iterations):
     assert float(total) == pytest.approx(float(y[graph.index_of("a"), 0]))  # Lemma 2
 
 
+@pytest.mark.long
 def test_figure6_writes_what_it_says(tmp_path):
     found = figures.figure6(tmp_path)
     assert found.data["influence"] == "1/6"
@@ -251,6 +253,7 @@ def test_an_edge_of_the_toy_is_stronger_where_its_ends_take_more():
     assert all(edge.after == pytest.approx(edge.before) for edge in fixed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -277,6 +280,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch, name):
     json.dumps(first.data, allow_nan=False)
 
 
+@pytest.mark.long
 def test_the_claims_on_karate_can_be_judged():
     mine = [claim for claim in CLAIMS if claim.kind == "separable"]
     cases = {case for claim in mine for pair in claim.arguments["pairs"] for case in pair}
@@ -290,6 +294,7 @@ def test_the_claims_on_karate_can_be_judged():
     assert judged["karate-denoising"]["effects"][0]["value"] == pytest.approx(100 * gain)
 
 
+@pytest.mark.long
 def test_lines_have_a_band_where_there_is_an_interval(tmp_path):
     rows = [
         {"layers": n, "k": k, "acc": 70 + n + k, "half": None if n == 2 else 0.5} for n in (1, 2) for k in (1, 2, 3)
@@ -303,6 +308,7 @@ def test_lines_have_a_band_where_there_is_an_interval(tmp_path):
     assert files[1].read_text().count("<!-- layers: ") == 2  # a panel each
 
 
+@pytest.mark.long
 def test_times_are_drawn_from_the_records_of_the_benchmark(tmp_path):
     timings = [
         vars(Timing(rival, n, 6 * n, 7, 100, n * factor, n * factor, False, None))

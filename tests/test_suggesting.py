@@ -201,6 +201,7 @@ def own_run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_json_and_a_file(own_run, tmp_path):
     shown = run("suggest", own_run, "-n", 4)
     assert (shown.exit_code, shown.stderr) == (0, "")
