@@ -245,6 +245,7 @@ def test_a_learned_weight_counts_only_where_a_label_is_near(community):
     assert {row.weight for row in fixed.findings} == {None}
 
 
+@pytest.mark.long
 def test_it_abstains_where_no_label_and_no_feature_speaks(two_cliques):
     """A path 8 - 9 - 10 that no label reaches; there are no features."""
     source, target = edge_ends(two_cliques)
@@ -324,6 +325,7 @@ def test_ctrl_c_ends_the_audit(community):
             cross_fit(community, recipe=QUICK.replace(method="interrupting"), **FAST)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -339,6 +341,7 @@ def test_what_cannot_be_audited_is_named(community, change, message):
         audit_labels(community, **{"recipe": QUICK, **FAST, **change})
 
 
+@pytest.mark.long
 def test_a_graph_without_edges_or_without_other_pairs_has_no_edge_audit():
     two = Graph.from_edges([], num_nodes=6, y=[0, 0, 0, 1, 1, 1])
     with pytest.raises(ValueError, match="has no edge to audit"):

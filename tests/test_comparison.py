@@ -167,6 +167,7 @@ def test_a_mistake_is_told_before_anything_is_trained(karate, arguments, message
         compare(karate, **arguments)
 
 
+@pytest.mark.long
 def test_resident_memory_sees_an_array_come_and_its_peak_stay():
     if (before := resident_memory()) is None:
         pytest.skip("this system does not tell")

@@ -232,6 +232,7 @@ def stopped(act, moment, monkeypatch, failure=Killed):
     return False
 
 
+@pytest.mark.long
 def test_a_save_killed_at_any_moment_leaves_one_whole_state(tmp_path, monkeypatch):
     seen = []
     for moment in itertools.count():

@@ -84,6 +84,7 @@ def test_a_named_data_set_is_scored_on_test_nodes_it_did_not_see(tmp_path):
     assert torch.equal(run.given, parts.train | parts.val)
 
 
+@pytest.mark.long
 def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
     run = trained(Source(str(own)))
     recipe, graph = run.plan.recipe, run.graph

@@ -159,10 +159,10 @@ def test_the_model_ends_with_the_weights_of_its_best_epoch(world, recipe):
 
 
 def test_patience_stops_after_so_many_epochs_without_a_better_one(world):
-    recipe = RECIPE.replace(epochs=100, patience=7)
+    recipe = RECIPE.replace(epochs=50, patience=7)
     _, whole = fitted(world, recipe.replace(patience=0))
     _, run = fitted(world, recipe)
-    assert len(run.history) == run.best_epoch + 7 < 100
+    assert len(run.history) == run.best_epoch + 7 < 50
     assert without_time(run.history) == without_time(whole.history)[: len(run.history)]
 
 
