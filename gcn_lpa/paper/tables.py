@@ -211,7 +211,7 @@ def grouped(
 
 def table_two_step(study: Study) -> Result:
     """Edges and weights together, one after the other, or edges without LPA."""
-    rows = [
+    rows: list[tuple[str, str, dict[str, Any]]] = [
         ("joint", "gcn-lpa", {}), ("two-step", "gcn-lpa", {"training": "two_step"}),
         ("λ = 0", "gcn-lpa", {"lpa_weight": 0.0}), ("fixed edges", "gcn-same", {}),
     ]  # fmt: skip
