@@ -389,9 +389,8 @@ class Explainer:
         if not asked and not removed:
             raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
         other = self._with(y, kept if removed else None)
-        moves = (y != self.graph.y).any() and hasattr(self.model, "known")
         notes = [f"nothing was trained again: {self.recipe.method} has the weights of the run"]
-        if asked and not moves:
+        if asked and not hasattr(self.model, "known"):
             notes.append(
                 f"labels reach {self.recipe.method} only when it is trained: train it again to see what they do to it"
             )
@@ -473,7 +472,9 @@ class Explainer:
             near = int(self.distance[at])
             notes.append(f"no label within {_hops(self.hops)}: the nearest is {_hops(near)} away, ask with hops {near}")
         elif not np.isfinite(self.distance[at]):
-            notes.append("no label can reach this node: what is said of it comes from its features alone")
+            is_lpa = isinstance(self.model, LabelPropagation | AdaptiveLPA)
+            origin = "is the shares of all given labels" if is_lpa else "comes from features alone"
+            notes.append(f"no label can reach this node: what is said of it {origin}")
         return notes
 
     def _strongest_voters(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -240,6 +240,9 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
     assert "no label can reach this node" in told[4].notes[-1]
     assert "LPA says       nothing: no label within 2 hops" in str(told[3])
     assert told[5].votes == told[3].votes == ()
+    plain = METHODS["lpa"].settings()
+    model, _ = learn(METHODS["lpa"].build, graph, known, torch.zeros_like(known), plain, device="cpu")
+    assert "is the shares of all given labels" in " ".join(explain(model, graph, 4, known=known, recipe=plain).notes)
 
 
 @pytest.mark.parametrize(
@@ -616,21 +619,19 @@ def test_the_same_bytes_in_another_process(karate_run):
 
 @pytest.mark.slow
 def test_one_cora_node_takes_under_50_ms_and_all_of_pubmed_under_a_minute(datasets):
-    for name, recipe in (("cora", PAPER["cora"]), ("pubmed", DEFAULT)):
-        graph = load(name, datasets)
+    """Of the processor for the node, as other jobs may share it; of the clock for the table. From benchmarks/explain.py."""
+    for name in ("cora", "pubmed"):
+        graph, recipe = load(name, datasets), PAPER[name].replace(epochs=2)
         parts = split(graph, seed=0)
-        recipe = recipe.replace(epochs=2)
         model, _ = learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cpu")
         explain(model, graph, 0, known=parts.train, recipe=recipe)  # kernels are compiled at their first call
-        start = time.perf_counter()
+        start = time.process_time(), time.perf_counter()
         if name == "cora":
             explain(model, graph, 1, known=parts.train, recipe=recipe)
-            assert time.perf_counter() - start < 0.05
+            assert time.process_time() - start[0] < 0.05
         else:
-            table = explain_all(
-                model, graph, known=parts.train, recipe=recipe, nodes=torch.ones_like(parts.train), hops=5
-            )
-            assert time.perf_counter() - start < 60
+            table = explain_all(model, graph, known=parts.train, recipe=recipe, nodes=torch.ones_like(parts.train))
+            assert time.perf_counter() - start[1] < 60
             assert len(table) == graph.num_nodes
 
 
