@@ -112,7 +112,7 @@ def advise(
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
     found, splits, protocol = None, [], "nothing was trained"
-    if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1:
+    if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
         rule, protocol = _choice_of_epoch(splits)
         found = compare(
@@ -128,7 +128,7 @@ def advise(
             on_record=on_record,
         )
     lines = () if found is None else _lines(graph, found, splits)
-    verdict, sentence, method = _judge(lines) if lines else _too_few(graph, counts)
+    verdict, sentence, method = _judge(lines) if lines else _judge_untrained(graph, counts)
     return Advice(
         graph=graph.name,
         verdict=verdict,
@@ -291,7 +291,10 @@ def _best(lines: Sequence[Line]) -> Line:
     return max(lines, key=lambda line: line.accuracy.mean)
 
 
-def _too_few(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
+def _judge_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
+    """The same where there is nothing to compare."""
+    if graph.num_edges == 0:
+        return NEUTRAL, "The graph has no edges: it cannot help, and there is nothing to compare.", FEATURES_ONLY[0]
     classes = int((counts > 0).sum())
     sentence = (
         f"Too few labels to tell: {int(counts.sum())} labelled nodes in {classes} {'class' if classes == 1 else 'classes'}; "
@@ -310,8 +313,6 @@ def _notes(graph: Graph, counts: Tensor) -> tuple[str, ...]:
         )
     elif (scale := _scale_of_columns(graph)) > 100:
         notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
-    if graph.num_edges == 0:
-        notes.append("the graph has no edges")
     scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=True) if 0 < count < NUM_FOLDS]
     if scarce and counts.sum() >= FEWEST_LABELS:
         notes.append(

@@ -87,6 +87,8 @@ def test_a_handful_of_labels_is_told_apart_without_training():
     )
     alike = advise(Graph.from_edges([(i, i + 1) for i in range(20)], y=[0] * 21, class_names=["a", "b"]))
     assert "21 labelled nodes in 1 class;" in alike.sentence
+    edgeless = advise(Graph.from_edges([], num_nodes=21, y=[0, 1] * 10 + [-1], x=np.ones((21, 2))))
+    assert (edgeless.verdict, edgeless.sentence[:23]) == (advising.NEUTRAL, "The graph has no edges:")
     with pytest.raises(ValueError, match="repeats = 1"):
         advise(graph, repeats=1)
 
