@@ -202,9 +202,12 @@ def _link(own: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
 
 def influence(study: Study) -> Result:
     """`gcn-lpa reproduce influence`: the chain on each data set."""
+    datasets = [name for name in study.datasets if not study.quick or name in ("cora", "citeseer")]
+    if study.quick:
+        study.note("Cora and Citeseer only")
     todo = [
         task
-        for dataset in study.datasets
+        for dataset in datasets
         for task in tasks(dataset, study.num_splits(dataset, 10), epochs=_epochs(study, dataset))
     ]
     here = partial(work, device=study.device, root=study.root, threads=study.threads)
