@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -133,12 +134,25 @@ def _compute(tasks: Sequence[Task], work: Work, workers: int) -> Iterator[tuple[
                 raise _failure(task, error) from error
             yield task, result
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
         waiting = {pool.submit(work, task): task for task in tasks}
         try:
             yield from _collect(waiting)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed would compute on, and then wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _collect(waiting: dict[Future[Result], Task]) -> Iterator[tuple[Task, Result]]:

@@ -170,3 +170,28 @@ def test_a_failure_in_a_worker_names_its_task_and_keeps_the_others(tmp_path):
 def test_a_worker_that_is_killed_is_told_as_such(tmp_path):
     with pytest.raises(RuntimeError, match=r"a worker process was ended from outside.*fewer workers"):
         Ledger().run([{**task, "deadly": 0} for task in TASKS], square, workers=2)
+
+
+LEFT_BEHIND = """
+import os, sys, time
+from gcn_lpa.ledger import Ledger
+
+def wait(task):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+    return {}
+
+if __name__ == "__main__":
+    Ledger().run([{"n": 0}, {"n": 1}], wait, workers=2)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a kill that cannot be caught")
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    script = tmp_path / "left_behind.py"
+    script.write_text(LEFT_BEHIND)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert all(int(parent.stdout.readline()) > 0 for _ in range(2))  # both are at work
+        parent.kill()
+        assert parent.stdout.read() == ""  # the pipe is closed: nobody is left who could write to it
