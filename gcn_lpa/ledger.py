@@ -174,10 +174,13 @@ def _collect(waiting: dict[Future[Result], Task]) -> Iterator[tuple[Task, Result
 
 
 def _failure(task: Task, error: Exception) -> Exception:
-    """The error of a task with its name. A ValueError stays one, a mistake of the user; others are ours."""
+    """The error of a task with its name. What a user can put right, such as a missing file, stays what it was; others are ours."""
     if isinstance(error, BrokenProcessPool):  # of all that were under way: it does not tell whose process it was
-        return RuntimeError("a worker process was ended from outside, perhaps for lack of memory: try fewer workers")
-    kind = ValueError if isinstance(error, ValueError) else RuntimeError
+        return ChildProcessError(
+            "a worker process was ended from outside, perhaps for lack of memory: try fewer workers"
+        )
+    kinds = (ValueError, OSError, ImportError, MemoryError)
+    kind: type[Exception] = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
     return kind(f"task {json.dumps(task)} failed: {type(error).__name__}: {error}")
 
 

@@ -22,6 +22,8 @@ def square(task):
             log.write(f"{task['n']}\n")
     if task["n"] == task.get("wrong"):
         raise ValueError(f"{task['n']} is not to be squared")
+    if task["n"] == task.get("missing"):
+        raise FileNotFoundError("no data")
     if task["n"] == task.get("broken"):
         raise KeyError(task["n"])
     if task["n"] == task.get("deadly"):
@@ -107,6 +109,8 @@ def test_a_failure_names_its_task_and_keeps_what_was_done(tmp_path):
     with pytest.raises(ValueError, match=r'task \{"n": 2, "wrong": 2\} failed: ValueError: 2 is not to be squared'):
         Ledger(ledger).run(tasks, square)
     assert Ledger(ledger).missing(tasks) == tasks[2:]
+    with pytest.raises(OSError, match=r'task \{"n": 1, "missing": 1\} failed: FileNotFoundError: no data'):
+        Ledger().run([{**task, "missing": 1} for task in TASKS], square)
     with pytest.raises(RuntimeError, match=r'task \{"n": 1, "broken": 1\} failed: KeyError: 1'):
         Ledger().run([{**task, "broken": 1} for task in TASKS], square)
 
@@ -168,7 +172,7 @@ def test_a_failure_in_a_worker_names_its_task_and_keeps_the_others(tmp_path):
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_is_told_as_such(tmp_path):
-    with pytest.raises(RuntimeError, match=r"a worker process was ended from outside.*fewer workers"):
+    with pytest.raises(ChildProcessError, match=r"a worker process was ended from outside.*fewer workers"):
         Ledger().run([{**task, "deadly": 0} for task in TASKS], square, workers=2)
 
 

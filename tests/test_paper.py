@@ -11,6 +11,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
+from gcn_lpa.paper.reproduction import PARTS, reproduce
 from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, code_hash, markdown_table, summary, task_of
 from gcn_lpa.recipes import OFFICIAL, PAPER, Recipe
 
@@ -69,6 +70,29 @@ def test_rows_are_chosen_by_name_and_else_by_method(tmp_path):
         Study(tmp_path, device="cpu", datasets=("core",))
     with pytest.raises(ValueError, match="unknown split 'random'"):
         Study(tmp_path, device="cpu", split="random")
+
+
+@pytest.mark.parametrize(
+    ("what", "choice", "message"),
+    [
+        ("table9", {}, "cannot reproduce 'table9'; there are all, table1"),
+        ("all", {"methods": ("lpa",)}, "--method lpa chooses a row of table2, .*; all has none to choose"),
+        ("table3", {"methods": ("gcn",)}, "table3 has none to choose"),
+        ("figure3", {"datasets": ("cora",)}, "figure3 is about citeseer; with --dataset cora nothing is left of it"),
+        ("claims", {"datasets": ("cora",)}, "the claims are about all five data sets"),
+    ],
+)
+def test_a_choice_that_leaves_too_little_is_refused_before_anything_is_computed(what, choice, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        next(reproduce(what, Study(tmp_path / "out", device="cpu", **choice)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_of_one_data_set_leaves_out_what_is_about_others(tmp_path, monkeypatch):
+    for name in PARTS:
+        monkeypatch.setitem(PARTS, name, lambda study, name=name: Result(name, name, ""))
+    found = [result.name for result in reproduce("all", Study(tmp_path, device="cpu", datasets=("cora",)))]
+    assert found == [name for name in PARTS if name not in ("table3", "figure3", "figure4")]
 
 
 def test_a_summary_is_paired_by_split():

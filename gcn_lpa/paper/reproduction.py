@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from gcn_lpa.paper import figures, influence_study, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
-from gcn_lpa.paper.study import Result, Study
+from gcn_lpa.paper.study import DATASETS, Result, Study
 
 
 def drawn(name: str) -> Callable[[Study], Result]:
@@ -40,15 +40,20 @@ PARTS: dict[str, Callable[[Study], Result]] = {
     "influence": influence_study.influence,
 }
 NAMES = ("all", *PARTS, "claims")
+ON_CITESEER = ("table3", "figure3", "figure4")
+WITH_ROWS = ("table2", "table-two-step", "table-edges", "table-lpa")  # that can be chosen
 
 
 def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None = None) -> Iterator[Result]:
-    """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and give it."""
-    if what not in NAMES:
-        raise ValueError(f"cannot reproduce {what!r}; there are {', '.join(NAMES)}")
+    """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and give it.
+
+    Of all, the parts about data sets that were not chosen are left out, and so are the claims, which are about all five.
+    """
+    check_choice(what, study)
     study.out.mkdir(parents=True, exist_ok=True)
     needed = {claim.study for claim in CLAIMS}
     wanted = [name for name in PARTS if what in ("all", name) or (what == "claims" and name in needed)]
+    wanted = [name for name in wanted if name not in ON_CITESEER or "citeseer" in study.datasets]
     results: dict[str, Result] = {}
     for name in wanted:
         if on_part is not None:
@@ -57,7 +62,21 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
         results[name] = PARTS[name](study)
         results[name].write(study.out, study.reductions())
         yield results[name]
-    if what in ("all", "claims"):
+    if what in ("all", "claims") and {*study.datasets} == {*DATASETS}:
         claims = verdicts.judge(results)
         claims.write(study.out, study.reductions())
         yield claims
+
+
+def check_choice(what: str, study: Study) -> None:
+    """Refuse, before anything is computed, what would leave nothing, or hours later too little."""
+    if what not in NAMES:
+        raise ValueError(f"cannot reproduce {what!r}; there are {', '.join(NAMES)}")
+    if study.methods and what not in WITH_ROWS:
+        raise ValueError(
+            f"--method {study.methods[0]} chooses a row of {', '.join(WITH_ROWS)}; {what} has none to choose"
+        )
+    if what in ON_CITESEER and "citeseer" not in study.datasets:
+        raise ValueError(f"{what} is about citeseer; with --dataset {study.datasets[0]} nothing is left of it")
+    if what == "claims" and {*study.datasets} != {*DATASETS}:
+        raise ValueError("the claims are about all five data sets; leave --dataset out")
