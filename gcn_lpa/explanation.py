@@ -44,7 +44,7 @@ from gcn_lpa.influence import feature_influence, label_influence
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import SparseMatrix
-from gcn_lpa.train import num_threads, predict_proba
+from gcn_lpa.train import num_threads, predict_proba, with_prior
 
 if TYPE_CHECKING:
     from gcn_lpa.runs import TrainedRun
@@ -109,7 +109,7 @@ class Explanation:
     probabilities: dict[str, float]  # the model's, of every class
     lpa_label: str | None  # None: no label within `hops`
     scores: dict[str, float]  # LPA's Y^(k) before the last reset, of every class
-    agree: bool | None
+    agree: bool | None  # no class has a higher score than `label`
     hops: int
     votes: tuple[Vote, ...]  # the strongest first
     others: Others
@@ -265,9 +265,14 @@ class Explainer:
         return self.graph.adjacency.with_values(scores.values.detach().cpu().double()).row_softmax()
 
     @cached_property
-    def probabilities(self) -> Tensor:
-        """The model's, [n, c]."""
+    def model_output(self) -> Tensor:
+        """What the model itself says, also of nodes of which it can know nothing, [n, c]."""
         return predict_proba(self.model, self.graph)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """The model's, before calibration; of nodes of which it can know nothing, the shares of the labels, [n, c]."""
+        return with_prior(self.model_output, self.graph, self.graph.labeled)
 
     @cached_property
     def scores(self) -> Tensor:
@@ -312,7 +317,7 @@ class Explainer:
             probabilities=dict(zip(graph.class_names, self.probabilities[at].tolist(), strict=True)),
             lpa_label=names[lpa],
             scores=dict(zip(graph.class_names, self.scores[at].tolist(), strict=True)),
-            agree=None if lpa < 0 else lpa == label,
+            agree=None if lpa < 0 else bool(_is_highest(self.scores[at : at + 1], np.array([label]))[0]),
             hops=self.hops,
             votes=votes,
             others=others,
@@ -333,13 +338,13 @@ class Explainer:
         rows = (~graph.labeled if nodes is None else nodes.cpu()).nonzero().squeeze(1)
         labels, lpa = _winners(self.probabilities[rows]), _winners(self.scores[rows])
         voters, shares = self._strongest_voters(rows)
-        near = self.distance[rows.numpy()]
+        near, agree = self.distance[rows.numpy()], _is_highest(self.scores[rows], labels)
         columns: dict[str, list[Any]] = {
             "id": [ids[at] for at in rows.tolist()],
             "label": [names[k] for k in labels.tolist()],
             "probability": [_rounded(p, 6) for p in self.probabilities[rows, labels].tolist()],
             "lpa_label": [names[k] for k in lpa.tolist()],
-            "agree": [None if k < 0 else k == said for k, said in zip(lpa.tolist(), labels.tolist(), strict=True)],
+            "agree": [None if k < 0 else same for k, same in zip(lpa.tolist(), agree.tolist(), strict=True)],
             "lpa_score": [_rounded(s, 6) for s in self.scores[rows, labels].tolist()],
         }
         for rank in range(VOTERS):
@@ -402,7 +407,7 @@ class Explainer:
             method=self.recipe.method,
             hops=self.hops,
             num_nodes=len(predicted),
-            model=self._effect(predicted, self.probabilities, other.probabilities),
+            model=self._effect(predicted, self.model_output, other.model_output),
             lpa=self._effect(predicted, self._after_reset, other.scores),
             notes=tuple(notes),
         )
@@ -433,6 +438,8 @@ class Explainer:
         """Where the features come from that the model reads for a node, and what is to be said of it."""
         model, method, nodes = self.model, self.recipe.method, torch.tensor([at])
         layers, notes = self.recipe.gcn_layers, []
+        if self._is_prior(at):
+            return (), []
         if isinstance(model, FeaturesOnly):
             return (Influence(self.graph.node_names[at], 1.0),), []
         if isinstance(model, LabelPropagation | AdaptiveLPA):
@@ -458,6 +465,10 @@ class Explainer:
         found = (shares / shares.sum()).numpy()
         return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in _ranked(found)[:top].tolist()), notes
 
+    def _is_prior(self, at: int) -> bool:
+        """Whether the model can know nothing of a node, so that the shares of the labels stand for its answer."""
+        return not torch.equal(self.probabilities[at], self.model_output[at])
+
     def _notes(self, at: int) -> list[str]:
         graph, notes, method = self.graph, [], self.recipe.method
         if isinstance(self.model, FeaturesOnly):
@@ -472,9 +483,13 @@ class Explainer:
             near = int(self.distance[at])
             notes.append(f"no label within {_hops(self.hops)}: the nearest is {_hops(near)} away, ask with hops {near}")
         elif not np.isfinite(self.distance[at]):
-            is_lpa = isinstance(self.model, LabelPropagation | AdaptiveLPA)
-            origin = "is the shares of all given labels" if is_lpa else "comes from features alone"
+            is_share = isinstance(self.model, LabelPropagation | AdaptiveLPA) or self._is_prior(at)
+            origin = "is the shares of all given labels" if is_share else "comes from features alone"
             notes.append(f"no label can reach this node: what is said of it {origin}")
+        best = np.flatnonzero(_is_highest(self.scores[at].expand(graph.num_classes, -1), np.arange(graph.num_classes)))
+        if len(best) > 1 and self.scores[at, best[0]] > 0:
+            names = [graph.class_names[k] for k in best]
+            notes.append(f"LPA gives {', '.join(names[:-1])} and {names[-1]} the same score; the first is named")
         return notes
 
     def _strongest_voters(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -646,6 +661,13 @@ def _winners(scores: Tensor) -> np.ndarray:
     rounded = scores.numpy().round(EQUAL)
     first: np.ndarray = np.where(rounded.max(axis=1, initial=0) > 0, rounded.argmax(axis=1), -1)
     return first
+
+
+def _is_highest(scores: Tensor, classes: np.ndarray) -> np.ndarray:
+    """Whether no class scores higher than the one of `classes`, for each row, bool [r]."""
+    rounded = scores.numpy().round(EQUAL)
+    highest: np.ndarray = rounded[np.arange(len(classes)), classes] == rounded.max(axis=1, initial=0)
+    return highest
 
 
 def _winner(scores: Tensor) -> int:

@@ -23,7 +23,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import SparseMatrix
-from gcn_lpa.train import predict_proba
+from gcn_lpa.train import predict_proba, with_prior
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def suggest(
         raise ValueError("no node is left to suggest: every candidate has a label already")
     hidden = graph.reveal(given)
     prepared = hidden if recipe is None else recipe.prepare(hidden)
-    probabilities = predict_proba(model, prepared)
+    probabilities = with_prior(predict_proba(model, prepared), prepared, given)
     walk = transition_of(model, prepared)
     unsure, labeled = uncertainty(probabilities), given.clone()
     ranked = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()

@@ -179,6 +179,42 @@ def test_what_the_model_says_is_what_predict_says(trained, club):
         assert why.probability == pytest.approx(told.probability[name], abs=1e-9)
 
 
+def test_of_a_node_that_nothing_is_known_of_both_say_the_shares_of_the_labels():
+    #  0* - 1    2* - 3    4* - 5    6 - 7, no features: the untrained weights of 6 and 7 are no answer
+    graph = Graph.from_edges([(0, 1), (2, 3), (4, 5), (6, 7)], y={0: "a", 2: "b", 4: "b"}, x="identity")
+    recipe = DEFAULT.replace(edges="free", residual=False)
+    model = GCNLPA(recipe, recipe.prepare(graph))
+    told = predictions(model, graph, graph.labeled, recipe=recipe).set_index("id")
+    table = explain_all(model, graph, known=graph.labeled, recipe=recipe).set_index("id")
+    for node in (6, 7):
+        why = explain(model, graph, node, known=graph.labeled, recipe=recipe)
+        assert why.probabilities == pytest.approx({"a": 1 / 3, "b": 2 / 3})
+        assert (why.label, why.features) == ("b", ())
+        assert why.notes[-1] == "no label can reach this node: what is said of it is the shares of all given labels"
+        assert told.label[node] == table.label[node] == "b"
+        assert told.probability[node] == pytest.approx(table.probability[node], abs=1e-6) == pytest.approx(2 / 3)
+    relabelled = what_if(model, graph, known=graph.labeled, recipe=recipe, relabel={0: "b"})
+    assert relabelled.model.num_moved == 0  # the model itself has not changed
+
+
+def test_classes_with_the_same_votes_agree_with_either_answer():
+    #  0* - 1 - 2*, two classes: half of the votes each, whatever the model says
+    graph = Graph.from_edges([(0, 1), (1, 2)], y={0: "a", 2: "b"}, x=[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    said = set()
+    for seed in range(8):
+        explainer = Explainer.of(
+            GCNLPA(recipe, recipe.prepare(graph), seed), graph, graph.labeled, recipe=recipe, hops=1
+        )
+        why = explainer.explain(1)
+        assert (why.agree, why.lpa_label) == (True, "a")
+        assert "LPA gives a and b the same score; the first is named" in why.notes
+        assert explainer.table()["agree"].tolist() == [True]
+        assert not any("same score" in note for note in explainer.explain(0).notes)
+        said.add(why.label)
+    assert said == {"a", "b"}
+
+
 @pytest.mark.parametrize("hops", [1, 2, 3, 20])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_table_tells_of_every_node_what_its_explanation_does(hops, seed, monkeypatch):
