@@ -232,8 +232,7 @@ def nonconformity(probabilities: Tensor, score: str = "lac", *, allow_empty: boo
     Unless empty sets are allowed, the likeliest class is not odd at all: it has the score 0 before and after the
     threshold is chosen, so that it is in every set and the promise stays exact.
     """
-    if score not in SCORES:
-        raise ValueError(f"unknown score {score!r}; there are {', '.join(SCORES)}")
+    check_score(score)
     p = probabilities.double()
     odd = SCORES[score](p)
     return odd if allow_empty else odd.scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
@@ -276,6 +275,11 @@ def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> 
 
 def _rank(num_calibration: int, level: float) -> int:
     return math.ceil((num_calibration + 1) * level - 1e-9)  # 10 · 0.9 is 9, whatever floats make of it
+
+
+def check_score(score: str) -> None:
+    if score not in SCORES:
+        raise ValueError(f"unknown score {score!r}; there are {', '.join(SCORES)}")
 
 
 def check_level(level: float) -> None:

@@ -480,6 +480,8 @@ def audit(
     from gcn_lpa import auditing
     from gcn_lpa.runs import load_run, write_table
 
+    if out is not None and not out.parent.is_dir():  # said before the training, not after
+        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} in")
     trained = load_run(run, data)
     subject = trained.graph, trained.given, trained.plan.recipe
     options: dict[str, Any] = {"folds": folds, "device": device, "threads": threads}
@@ -719,8 +721,13 @@ def reproduce(
             help="all, table1 to table4, figure1 to figure7, table-two-step, table-edges, table-lpa, theorems, influence or claims."
         ),
     ],
-    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this data set; may be repeated. Of all, what is about others is left out."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this row of table2 or a table with a name; may be repeated.")
+    ] = None,
     splits: Annotated[
         int | None, typer.Option(min=1, help="Splits of every cell; as in the full study without.")
     ] = None,
@@ -751,7 +758,7 @@ def reproduce(
         splits=splits if splits is not None or protocol == "ours" else 3,
         quick=quick,
         split=split,
-        datasets=tuple(dataset or study.DATASETS),
+        datasets=tuple(name.lower() for name in dataset or study.DATASETS),
         methods=tuple(method or ()),
         device=device,
         workers=workers,
@@ -796,6 +803,7 @@ def theorems(
         bool, typer.Option(help="Train a model first, for what is said of learned edges; a run folder brings its own.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Of the labels, nodes and weights that are drawn.")] = 0,
+    data: Data = None,
     root: Root = None,
     option: Options = None,
     as_json: AsJson = False,
@@ -804,7 +812,8 @@ def theorems(
     from gcn_lpa.theory import LEARNED, check_theorems, known_names
 
     wanted = known_names(check)
-    graph, model = subject_of(name, root, option, train=train and not {*LEARNED}.isdisjoint(wanted), seed=seed)
+    trains = train and not {*LEARNED}.isdisjoint(wanted)
+    graph, model = subject_of(name, root, option, data=data, train=trains, seed=seed)
     checks = check_theorems(graph, wanted, model, seed)
     if as_json:
         return print_json({"graph": graph.name, "seed": seed, "checks": [one.to_dict() for one in checks]})
@@ -812,7 +821,7 @@ def theorems(
 
 
 def subject_of(
-    name: str, root: Path | None, options: list[str] | None, *, train: bool, seed: int
+    name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
 ) -> tuple[Graph, GCNLPA | None]:
     """The graph, and the GCN-LPA of a run folder or one trained here by the paper's recipe, or else the default one."""
     from gcn_lpa.graph import split
@@ -822,7 +831,7 @@ def subject_of(
     from gcn_lpa.train import learn, num_epochs
 
     if (Path(name) / "recipe.json").is_file():
-        trained = load_run(name)
+        trained = load_run(name, data)
         return trained.graph, trained.model if isinstance(trained.model, GCNLPA) else None
     graph = load_graph(name, root, options)
     if not train:

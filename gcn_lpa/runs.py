@@ -36,6 +36,7 @@ from gcn_lpa.calibration import (
     PerfectECE,
     Reliability,
     check_level,
+    check_score,
     conformal_sets,
     conformal_threshold,
     coverage_range,
@@ -422,6 +423,7 @@ def predict_run(
     """
     if sets is not None:
         check_level(sets)
+    check_score(score)
     trained = load_run(folder, data)
     trained = trained if trained.calibration else calibrated(trained)
     table = predictions(

@@ -398,3 +398,11 @@ def test_the_command_ranks_labels_and_edges_of_ones_own_data(run, tmp_path):
 )
 def test_the_command_says_what_it_can_do(run, wrong):
     assert invoke(run, *wrong).exit_code == 2
+
+
+@pytest.mark.long
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_trained(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(auditing, "fit", None)
+    done = invoke(run, "--edges", "--out", tmp_path / "nowhere" / "edges.csv")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"there is no folder {tmp_path / 'nowhere'} to write edges.csv in" in done.stderr

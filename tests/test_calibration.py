@@ -261,13 +261,15 @@ def test_aps_adds_up_the_likelier_classes():
     assert conformal_sets(p, 0.5, score="aps").tolist() == [[False, True, True]]
 
 
-def test_levels_and_scores_that_do_not_exist_are_refused():
+def test_levels_and_scores_that_do_not_exist_are_refused(tmp_path):
     p, y = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
     for level in (0, 1, 90, math.nan):
         with pytest.raises(ValueError, match=r"share between 0 and 1"):
             conformal_threshold(p, y, level)
     with pytest.raises(ValueError, match=r"unknown score 'raps'; there are lac, aps"):
         conformal_sets(p, 0.5, score="raps")
+    with pytest.raises(ValueError, match=r"unknown score 'raps'"):
+        predict_run(tmp_path, score="raps")  # also where no sets are asked for
 
 
 def test_the_range_of_coverage_is_that_of_drawn_ranks():
