@@ -24,7 +24,7 @@ from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.graph import Graph, Split, split
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.train import choose_device, evaluate, learn, num_threads
+from gcn_lpa.train import choose_device, evaluate, learn_whole, num_threads
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,9 @@ def run_here(task: Task) -> Iterator[Record]:
     with num_threads(task.threads):
         for k, part in enumerate(task.splits):
             build, seed, start = METHODS[task.method].build, task.seed + k, time.perf_counter()
-            model, run = learn(build, task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device)
+            model, run = learn_whole(
+                build, task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device
+            )
             seconds = time.perf_counter() - start
             found = evaluate(model, task.graph, part.test, recipe=task.recipe)
             yield Record(

@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,8 @@ def _compute(tasks: Sequence[Task], work: Work, workers: int) -> Iterator[tuple[
 
 
 def _end_with_parent() -> None:
-    """A process whose parent was killed would compute on, and then wait for ever."""
+    """A process whose parent was killed would compute on, and then wait for ever. Ctrl-C ends it at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

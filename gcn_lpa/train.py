@@ -16,6 +16,7 @@ import dataclasses
 import importlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -223,6 +224,22 @@ def learn(
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
         model = build(recipe, prepared, seed).to(where)
         run = fit(model, _on(where, prepared), train, val, recipe, seed=seed, **options)
+    return model, run
+
+
+def learn_whole(*arguments: Any, **options: Any) -> tuple[Any, Run]:
+    """`learn` for those who train many models: Ctrl-C is a KeyboardInterrupt, not the end of one training.
+
+    `fit` keeps the best so far, and so does scikit-learn's perceptron, with a warning. Counted as a result it would be wrong.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Training interrupted by user")
+        try:
+            model, run = learn(*arguments, **options)
+        except UserWarning:
+            raise KeyboardInterrupt from None
+    if run.interrupted:
+        raise KeyboardInterrupt
     return model, run
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from gcn_lpa import runfolder
 from gcn_lpa.baselines import METHODS
+from gcn_lpa.comparison import compare
 from gcn_lpa.data import load
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.model import GCNLPA
@@ -31,6 +32,7 @@ from gcn_lpa.train import (
     evaluate,
     fit,
     learn,
+    learn_whole,
     node_status,
     num_epochs,
     num_threads,
@@ -189,6 +191,27 @@ def test_ctrl_c_keeps_the_best_so_far(world):
     assert not short.interrupted
     assert (run.best_epoch, len(run.history)) == (short.best_epoch, 5)
     assert same(weights(model), weights(until_then))
+
+
+@pytest.mark.parametrize("method", ["gcn-lpa", "mlp"])
+def test_ctrl_c_ends_the_work_of_those_who_train_many(world, method, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    graph, parts = world
+    monkeypatch.setattr("sklearn.neural_network.MLPClassifier._backprop", stop)
+    build, recipe = METHODS[method].build, METHODS[method].settings(RECIPE)
+    with pytest.raises(KeyboardInterrupt):
+        learn_whole(build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=stop)
+
+
+def test_a_comparison_ends_with_ctrl_c_and_does_not_count_half_a_training(world, monkeypatch):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gcn_lpa.train.fit", lambda *arguments, **options: fit(*arguments, **options, on_epoch=stop))
+    with pytest.raises(KeyboardInterrupt):
+        compare(world[0], ["gcn-lpa"], splits=1, recipe=RECIPE, device="cpu", isolate=False)
 
 
 def test_ctrl_c_before_the_first_epoch_is_not_swallowed(world, monkeypatch):

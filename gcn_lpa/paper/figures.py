@@ -27,7 +27,7 @@ from gcn_lpa.paper.claims import FIGURE5, KARATE, Case
 from gcn_lpa.paper.karate import NETWORKS, TRAINED, UNTRAINED, Embedding
 from gcn_lpa.paper.study import Result, markdown_table
 from gcn_lpa.recipes import PAPER, Recipe
-from gcn_lpa.train import learn
+from gcn_lpa.train import learn_whole
 
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (  # Okabe and Ito (2008)
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
@@ -196,7 +196,7 @@ class LearnedEdge(NamedTuple):
 def learned_edges(toy: Toy, recipe: Recipe, seed: int) -> tuple[list[LearnedEdge], float]:
     """Every edge before and after a run of GCN-LPA on the labels of the toy, and the accuracy on its unlabelled nodes."""
     nobody = torch.zeros_like(toy.labeled)
-    model, _ = learn(GCNLPA, toy.graph, toy.labeled, nobody, recipe, seed=seed, device="cpu", threads=1)
+    model, _ = learn_whole(GCNLPA, toy.graph, toy.labeled, nobody, recipe, seed=seed, device="cpu", threads=1)
     graph = recipe.prepare(toy.graph)
     with torch.no_grad():
         after, guess = model.transition(graph).to_dense(), model(graph).argmax(dim=1)

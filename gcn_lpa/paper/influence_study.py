@@ -26,7 +26,7 @@ from gcn_lpa.ledger import Task
 from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
 from gcn_lpa.paper.study import Cell, Result, Study, code_hash, graph_of, markdown_table, versions
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.train import choose_device, learn, predict_proba, scores
+from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
 
 ROWS: dict[str, str] = {
     "gcn": "fixed edges, λ = 0",
@@ -111,7 +111,7 @@ def train_and_measure(
     """One row of the study on one split: accuracies, overall and per class, and the links."""
     start = time.perf_counter()
     build = METHODS[recipe.method].build
-    model, run = learn(build, graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    model, run = learn_whole(build, graph, parts.train, parts.val, recipe, seed=seed, device=device)
     seconds = time.perf_counter() - start
     probabilities = predict_proba(model, graph, recipe=recipe)
     test, links = scores(graph, parts.test, probabilities), measure(model, graph, parts, iterations)

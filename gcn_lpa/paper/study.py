@@ -27,7 +27,7 @@ from gcn_lpa.data import load
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.ledger import Ledger, Progress, Task
 from gcn_lpa.recipes import PAPER, Recipe, recipe_for
-from gcn_lpa.train import choose_device, learn, predict_proba, scores
+from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
 
 DATASETS = tuple(PAPER)
 SPLITS = {"cora": 20, "citeseer": 20}  # all others: 10
@@ -222,7 +222,7 @@ def learn_or_diverge(build: Callable[..., Any], *arguments: Any, **options: Any)
         return built[-1]
 
     try:
-        return learn(remember, *arguments, **options)
+        return learn_whole(remember, *arguments, **options)
     except ValueError as error:
         if "training diverged" not in str(error):
             raise
