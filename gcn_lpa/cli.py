@@ -347,7 +347,7 @@ def edges(
 def explain(
     run: RunDir,
     node: Annotated[str | None, typer.Option(metavar="ID", help="The node to explain.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="A table of every node whose label was not given.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="A table of the nodes that `predict` labels.")] = False,
     top: Annotated[int, typer.Option(min=1, help="--node: voters to list.")] = 10,
     hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
     plot: Annotated[
@@ -369,7 +369,7 @@ def explain(
     trained = load_run(run, data)
     explainer = Explainer.of_run(trained, hops=hops)
     if node is None:
-        return print_or_write(explainer.table(~trained.given), out, excel_safe, as_json)
+        return print_or_write(explainer.table(~trained.used), out, excel_safe, as_json)
     why = explainer.explain(node, top=top)
     if plot is not None:
         draw_explanation(why, plot)
@@ -633,7 +633,8 @@ def suggest(
 
     trained = load_run(run, data)
     allowed = ~trained.split.test if candidates is None else suggesting.read_candidates(candidates, trained.graph)
-    if not (allowed & ~trained.given).any():
+    allowed &= ~trained.used
+    if not allowed.any():
         why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
         raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
     found = suggesting.suggest(
@@ -828,7 +829,7 @@ def subject_of(
     from gcn_lpa.model import GCNLPA
     from gcn_lpa.recipes import PAPER, recipe_for
     from gcn_lpa.runs import load_run
-    from gcn_lpa.train import learn, num_epochs
+    from gcn_lpa.train import learn_whole, num_epochs
 
     if (Path(name) / "recipe.json").is_file():
         trained = load_run(name, data)
@@ -840,7 +841,7 @@ def subject_of(
     recipe, parts = recipe_for(settings, graph.name, has_features=graph.x_kind == "given"), split(graph, seed=seed)
     with progress() as watch:
         on_epoch = watch("training", num_epochs(recipe))
-        model, _ = learn(GCNLPA, graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
+        model, _ = learn_whole(GCNLPA, graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
     return graph, model
 
 

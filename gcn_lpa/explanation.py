@@ -720,7 +720,8 @@ def _lines(why: Explanation) -> list[str]:
         classes = sorted(why.others.scores, key=lambda name: -round(why.others.scores[name], EQUAL))
         told = ", ".join(f"{name} {_number(why.others.scores[name])}" for name in classes[:3])
         rest = _number(sum(why.others.scores.values()))
-        lines.append(f"  {rest}  {why.others.num_voters:,} others ({told}{', …' if len(classes) > 3 else ''})")
+        who = f"{why.others.num_voters:,} other{'s' * (why.others.num_voters != 1)}"
+        lines.append(f"  {rest}  {who} ({told}{', …' if len(classes) > 3 else ''})")
     if why.features:
         features = [("", _number(one.share), str(one.node)) for one in why.features]
         if (unlisted := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:

@@ -199,6 +199,11 @@ class TrainedRun:
         return self.split.train | self.split.val
 
     @property
+    def used(self) -> Tensor:
+        """The nodes whose labels were given or are reserved to calibrate, [n]."""
+        return self.given if self.reserved is None else self.given | self.reserved
+
+    @property
     def calibrator(self) -> Calibrator:
         return Calibrator() if self.calibration is None else self.calibration.calibrator
 
@@ -437,11 +442,9 @@ def predict_run(
         score=score,
         hops=hops,
     )
-    known = trained.given
     if trained.reserved is not None:
-        known = known | trained.reserved
         table.loc[trained.reserved.numpy(), "status"] = "reserved"
-    return table if every else table[~known.numpy()]
+    return table if every else table[~trained.used.numpy()]
 
 
 def calibrate_run(

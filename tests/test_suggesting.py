@@ -224,3 +224,14 @@ def test_test_nodes_are_suggested_only_when_they_are_named(tmp_path):
     (tmp_path / "all.txt").write_text("".join(f"{i}\n" for i in range(34)))
     named = json.loads(run("suggest", tmp_path / "run", "--candidates", tmp_path / "all.txt", "--json").stdout)
     assert len(named) == 6  # int(0.2 * 34) test nodes
+
+
+def test_nodes_whose_labels_are_reserved_have_one_already(tmp_path):
+    arguments = ("train", "karate", "--out", tmp_path / "run", "--epochs", 2, "--reserve", 0.5, "--device", "cpu")
+    assert run(*arguments).exit_code == 0
+    assert run("suggest", tmp_path / "run").stderr.startswith("gcn-lpa: no node is left to suggest")
+    (tmp_path / "all.txt").write_text("".join(f"{i}\n" for i in range(34)))
+    named = json.loads(run("suggest", tmp_path / "run", "--candidates", tmp_path / "all.txt", "--json").stdout)
+    predicted = json.loads(run("predict", tmp_path / "run", "--json").stdout)
+    explained = json.loads(run("explain", tmp_path / "run", "--all", "--json").stdout)
+    assert {row["id"] for row in named} == {row["id"] for row in predicted} == {row["id"] for row in explained}
