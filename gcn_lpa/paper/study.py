@@ -248,7 +248,7 @@ def code_hash() -> str:
         tree = _Bare().visit(ast.parse((package / f"{module}.py").read_text(encoding="utf-8")))
         for node in tree.body:
             if not names or _name_of(node) in names:
-                digest.update(f"{module} {ast.dump(node)}".encode())
+                digest.update(f"{module} {_spelled(node)}".encode())
     return digest.hexdigest()[:12]
 
 
@@ -260,6 +260,16 @@ class _Bare(ast.NodeTransformer):
 
     def visit_Raise(self, node: ast.Raise) -> None:
         return None
+
+
+def _spelled(node: Any) -> str:
+    """A syntax tree as text; unlike `ast.dump`, the same in every version of Python."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_spelled, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
+    return f"{type(node).__name__}({', '.join(f'{name}={_spelled(value)}' for name, value in fields)})"
 
 
 def _name_of(node: ast.stmt) -> str:
