@@ -23,10 +23,6 @@ from gcn_lpa.train import learn_whole
 
 LARGE = ("coauthor-cs", "coauthor-phy")
 ROW_NORMALISED = ("cora", "citeseer")  # on the larger graphs one such perceptron takes scikit-learn minutes
-    "cora",
-    "citeseer",
-    "coauthor-cs",
-)  # on the others one such perceptron takes scikit-learn up to five minutes
 
 
 def table1(study: Study) -> Result:
