@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.comparison import Comparison, Mean, Record, compare
-from gcn_lpa.graph import Graph, Split, describe, split
+from gcn_lpa.graph import Graph, Split, check_graph, describe, split
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.sparse import SparseMatrix
 
@@ -108,6 +108,7 @@ def advise(
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
         on_record: told of every result as it comes.
     """
+    check_graph(graph)
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from gcn_lpa._intake import check_seed
 from gcn_lpa.baselines import METHODS
 from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph, check_graph, split
 from gcn_lpa.model import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.sparse import SparseMatrix
@@ -241,6 +241,7 @@ def cross_fit(
 
 def checked_given(graph: Graph, given: Tensor | None, folds: int, repeats: int) -> Tensor:
     """The mask of the labels that may be used, on the CPU, if there is something to audit."""
+    check_graph(graph)
     given = graph.labeled.cpu() if given is None else given.cpu()
     if given.dtype != torch.bool or given.shape != graph.y.shape:
         raise ValueError(

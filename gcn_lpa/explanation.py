@@ -335,7 +335,10 @@ class Explainer:
         import pandas
 
         graph, names, ids = self.graph, [*self.graph.class_names, None], self.graph.node_names
-        rows = (~graph.labeled if nodes is None else nodes.cpu()).nonzero().squeeze(1)
+        wanted = ~graph.labeled if nodes is None else nodes.cpu()
+        if wanted.dtype != torch.bool or wanted.shape != graph.y.shape:
+            raise ValueError(f"nodes is a boolean mask, [{graph.num_nodes}], not {wanted.dtype} {list(wanted.shape)}")
+        rows = wanted.nonzero().squeeze(1)
         labels, lpa = _winners(self.probabilities[rows]), _winners(self.scores[rows])
         voters, shares = self._strongest_voters(rows)
         near, agree = self.distance[rows.numpy()], _is_highest(self.scores[rows], labels)
@@ -389,7 +392,8 @@ class Explainer:
             unlabel: nodes whose known label is taken away.
             remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
         """
-        y, asked = self._other_labels(dict(label or {}), dict(relabel or {}), list(unlabel))
+        without: list[Hashable] = [unlabel] if isinstance(unlabel, str) else list(unlabel)
+        y, asked = self._other_labels(dict(label or {}), dict(relabel or {}), without)
         kept, removed = self._other_edges(list(remove_edges))
         if not asked and not removed:
             raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")

@@ -519,6 +519,12 @@ class Split:
         )
 
 
+def check_graph(graph: object) -> None:
+    """A name in place of a graph is easily given; say what is wanted."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
+
+
 def split(
     graph: Graph,
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),

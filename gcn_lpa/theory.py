@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.edges import glorot
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph, check_graph, split
 from gcn_lpa.influence import feature_influence, label_influence
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.sparse import SparseMatrix
@@ -773,6 +773,7 @@ LEARNED = ("lemma-1", "theorem-1", "theorem-4")  # those that say more where the
 
 def known_names(names: Sequence[str] | None) -> list[str]:
     """The names as they are, all of THEOREMS for None; an unknown one is a ValueError."""
+    names = [names] if isinstance(names, str) else names
     if unknown := [name for name in names or () if name not in THEOREMS]:
         raise ValueError(f"there is no check {unknown[0]!r}; there are {', '.join(THEOREMS)}")
     return list(THEOREMS) if names is None else list(names)
@@ -788,6 +789,9 @@ def check_theorems(
         model: a trained GCN-LPA of this graph, for the checks of learned edges and layers.
         seed: of the labels that are given, the nodes that are looked at, and all else that is drawn.
     """
+    check_graph(graph)
+    if not isinstance(model, GCNLPA | None):
+        raise TypeError(f"model is a GCNLPA, or None, not {type(model).__name__}")
     names, graph = known_names(names), graph.to("cpu")
     if int(graph.labeled.sum()) < 5 or not bool(_has_known_neighbour(graph).any()):
         raise ValueError(f"{graph.name!r} has too few labels: at least 5 nodes need one, two of them neighbours")

@@ -498,9 +498,19 @@ def test_masks_hops_and_tops_that_cannot_be_are_refused(club):
         Explainer.of(model, graph, parts.train, recipe=recipe, hops=0)
     with pytest.raises(ValueError, match="top = 0"):
         explain(model, graph, 0, known=parts.train, recipe=recipe, top=0)
+    for nodes in (torch.tensor([3]), torch.ones(4, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"nodes is a boolean mask, \[34\], not torch"):
+            explain_all(model, graph, known=parts.train, recipe=recipe, nodes=nodes)
     with pytest.raises(ValueError, match="1 nodes of `known` have no label"):
         hidden = graph.reveal(torch.arange(graph.num_nodes) > 0)
         Explainer.of(model, hidden, torch.ones(graph.num_nodes, dtype=torch.bool), recipe=recipe)
+
+
+def test_one_id_of_several_letters_is_one_node():
+    graph = Graph.from_edges([("a", "b"), ("b", "ab")], y={"a": "x", "b": "y", "ab": "y"})
+    recipe = DEFAULT.replace(edges="fixed")
+    model = GCNLPA(recipe, recipe.prepare(graph))
+    assert what_if(model, graph, known=graph.labeled, recipe=recipe, unlabel="ab").asked == ("unlabel ab",)
 
 
 def test_json_holds_ids_of_any_kind_and_the_numbers_to_ten_digits():

@@ -270,7 +270,11 @@ def test_every_counterexample_is_a_small_graph():
 
 def test_an_unknown_check_is_answered_with_those_there_are(karate):
     with pytest.raises(ValueError, match=f"there is no check 'theorem-5'; there are {', '.join(THEOREMS)}"):
-        check_theorems(karate, ["theorem-5"])
+        check_theorems(karate, "theorem-5")
+    with pytest.raises(TypeError, match="model is a GCNLPA, or None, not Linear"):
+        check_theorems(karate, "theorem-4", torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'karate'"):
+        check_theorems("karate")
     with pytest.raises(ValueError, match="too few labels"):
         check_theorems(Graph.from_edges([(0, 1)], y=[0, 1]))
 

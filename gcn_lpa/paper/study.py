@@ -99,7 +99,7 @@ class Study:
             raise ValueError(f"unknown split {self.split!r}; there are uniform and authors")
         if self.splits is not None and self.splits < 1:
             raise ValueError(f"splits = {self.splits}; there is at least one")
-        self.device = str(choose_device(self.device))
+        self.out, self.device = Path(self.out), str(choose_device(self.device))
         if self.workers is None:
             self.workers = 8 if self.device.startswith("cuda") else os.cpu_count() or 1
         self.ledger = Ledger(self.out / "runs.jsonl")
