@@ -310,15 +310,15 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
 
     The grey bars are where 95 of 100 points after calibration would be if it were perfect.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
+        raise ValueError(f"{path} has no ending that says as what to draw it, such as .png")
     bins = len(before.count)
-    figure, (top, bottom) = pyplot.subplots(
-        2, 1, figsize=(5, 5.6), height_ratios=(3, 1), sharex=True, layout="constrained"
-    )
+    figure = Figure(
+        figsize=(5, 5.6), layout="constrained"
+    )  # not pyplot's: a notebook keeps its own way to show figures
+    top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
     series = [("before", before, "#E69F00", "s", "--"), ("after", after, "#0072B2", "o", "-")]
     at, nodes = (torch.tensor(column, dtype=torch.float64) for column in (after.confidence, after.count))
@@ -346,4 +346,3 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
         axes.grid(alpha=0.3, linewidth=0.5)
         axes.set_axisbelow(True)
     figure.savefig(path, dpi=160)
-    pyplot.close(figure)

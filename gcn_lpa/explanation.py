@@ -800,6 +800,8 @@ def draw_explanation(why: Explanation, path: str | FilePath) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
+    if not FilePath(path).suffix:  # Matplotlib would write another file than the one that was named
+        raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
     looks = {name: (_COLORS[k % 8], _SHAPES[k % 9]) for k, name in enumerate(why.scores)}
     places = _places(why)
     rows = 1 + max(row for _, row in places.values())

@@ -554,6 +554,8 @@ def test_pictures_can_be_drawn_of_odd_ids_of_no_votes_and_of_the_node_itself(nod
     assert len(why.votes) == [1, 1, 0][node]
     draw_explanation(why, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"picture has no ending that says as what to draw it; .png"):
+        draw_explanation(why, tmp_path / "picture")
 
 
 def run(*arguments):
