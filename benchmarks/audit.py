@@ -51,7 +51,7 @@ from gcn_lpa.data import load
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.ledger import Ledger
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.train import evaluate, learn, predict_proba
+from gcn_lpa.train import evaluate, learn_whole, predict_proba
 
 FLIPPED, ADDED = 0.05, 0.2
 FREE = DEFAULT.replace(edges="free")
@@ -82,7 +82,7 @@ def add_edges(graph, seed):
 
 
 def trained(method, graph, parts, recipe, task):
-    return learn(
+    return learn_whole(
         METHODS[method].build,
         graph,
         parts.train,

@@ -27,7 +27,7 @@ from gcn_lpa.comparison import Difference, mean_of, signed_rank_test
 from gcn_lpa.ledger import Ledger
 from gcn_lpa.runfolder import environment, write_json
 from gcn_lpa.suggesting import uncertainty
-from gcn_lpa.train import choose_device, learn, predict_proba, scores
+from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
 
 STRATEGIES = ("random", "entropy", "suggest")
 NUM_TEST = 1000
@@ -74,7 +74,7 @@ def work(task):
     nobody, accuracies, chosen = torch.zeros_like(given), [], []
     for number in range(task["rounds"] + 1):
         shown = graph.reveal(given)  # all that a strategy may see
-        model, _ = learn(method.build, shown, given, nobody, recipe, seed=seed, device=task["device"], threads=1)
+        model, _ = learn_whole(method.build, shown, given, nobody, recipe, seed=seed, device=task["device"], threads=1)
         accuracies.append(scores(graph, test, predict_proba(model, shown, recipe=recipe)).accuracy)
         if number < task["rounds"]:
             named = choose(task["strategy"], model, shown, recipe, given, pool, task["batch"], [seed, number])
