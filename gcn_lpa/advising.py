@@ -111,6 +111,8 @@ def advise(
     check_graph(graph)
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
+    if not graph.labeled.any():
+        raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
     counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
     found, splits, protocol = None, [], "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
