@@ -48,6 +48,7 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
     """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and give it.
 
     Of all, the parts about data sets that were not chosen are left out, and so are the claims, which are about all five.
+    The claims alone are judged by the parts that `study.out` holds; only those that it lacks are computed.
     """
     check_choice(what, study)
     study.out.mkdir(parents=True, exist_ok=True)
@@ -56,6 +57,9 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
     wanted = [name for name in wanted if name not in ON_CITESEER or "citeseer" in study.datasets]
     results: dict[str, Result] = {}
     for name in wanted:
+        if what == "claims" and (kept := Result.read(study.out, name)) is not None:
+            results[name] = kept
+            continue
         if on_part is not None:
             on_part(name)
         study.notes.clear()

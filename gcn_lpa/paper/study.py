@@ -335,6 +335,15 @@ class Result:
         runfolder.write_json(facts, content)
         return [text, facts, *self.files]
 
+    @classmethod
+    def read(cls, out: Path, name: str) -> Result | None:
+        """What `write` left in a folder, without its text and pictures; None where there is nothing."""
+        path = out / f"{name}.json"
+        if not path.is_file():
+            return None
+        found = runfolder.read_json(path)
+        return cls(name, found["title"], "", found["data"], found["runs"])
+
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [" | ".join(header), "|".join(["---", *["---:"] * (len(header) - 1)]), *(" | ".join(row) for row in rows)]
