@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BINS = 15
+FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
 NEWTON_STEPS = 30
@@ -139,8 +140,8 @@ class Calibrator:
 
 
 def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
-    """Fit both to some nodes with their labels, [m, c] and [m]. No labels: nothing is changed."""
-    if len(y) == 0 or probabilities.shape[1] < 2:
+    """Fit both to some nodes with their labels, [m, c] and [m]. With fewer than FEWEST of them nothing is changed."""
+    if len(y) < FEWEST or probabilities.shape[1] < 2:
         return Calibrator()
     temperature = fit_temperature(_log(probabilities), y)
     slope, intercept = fit_curve(judge(apply_temperature(_log(probabilities), temperature), y))

@@ -1082,16 +1082,22 @@ def _run_facts(trained: TrainedRun) -> dict[str, Any]:
 
 
 def _calibration_lines(found: CalibrationReport) -> list[str]:
+    from gcn_lpa.calibration import FEWEST
+
     calibration, perfect = found.calibration, found.ece_perfect
     fitted = calibration.calibrator
     sizes = ", ".join(f"{count:,} × {size}" for size, count in enumerate(found.set_sizes) if count)
     low, high = found.expected_coverage
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
     nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
+    which = f"{calibration.num_nodes:,} {nodes[calibration.protocol]} nodes"
+    numbers = f"{fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {_percent(found.accuracy)} on {found.num_nodes:,} nodes it was not given",
-        f"  temperature  {fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}, "
-        f"fitted to {calibration.num_nodes:,} {nodes[calibration.protocol]} nodes",
+        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}"
+        if few
+        else f"  temperature  {numbers}, fitted to {which}",
         f"  ECE          {_percent(found.ece_before)} before, {_percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {_percent(perfect.mean)}, at most {_percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {_percent(found.coverage)}{usual}, "

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from gcn_lpa import runfolder
 from gcn_lpa.calibration import (
+    FEWEST,
     SCORES,
     Calibrator,
     Judged,
@@ -483,7 +484,7 @@ def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
 @pytest.mark.parametrize("reserve", [0.0, 0.5])
 def test_calibration_does_not_see_test_labels(reserve):
     """Other labels for the test nodes: the same calibrator, threshold and sets. Other labels for those that calibrate: not."""
-    graph, seed = load("sbm", n=200, classes=3, features=5, noise=2.0), 0
+    graph, seed = load("sbm", n=300, classes=3, features=5, noise=2.0), 0
     parts = split(graph, seed=seed)
 
     def calibrated_on(y):
@@ -580,3 +581,10 @@ def test_the_session_of_the_page_prints_what_it_shows_but_for_its_numbers(tmp_pa
         for line in wanted:
             line = re.sub(r"\(# × #.*", "", line)  # how many sizes there are is a number too
             assert any(one.startswith(line) for one in printed), (line, printed)
+
+
+def test_few_labels_leave_the_probabilities_as_they_are():
+    probabilities = torch.tensor([[0.9, 0.1]]).repeat(FEWEST, 1)
+    y = torch.arange(FEWEST) % 2
+    assert fit_calibrator(probabilities[:-1], y[:-1]) == Calibrator()
+    assert fit_calibrator(probabilities, y) != Calibrator()
