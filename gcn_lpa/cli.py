@@ -770,7 +770,7 @@ def reproduce(
     for result in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
         found.append(result)
         if not as_json:
-            print(result.markdown(budget.reductions()))
+            print(result.markdown())
             print(f"kept in {out / result.name}.md and .json\n", flush=True)
     if as_json:
         print_json(

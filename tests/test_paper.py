@@ -56,7 +56,9 @@ def test_quick_says_what_it_reduces(tmp_path):
     assert quick.shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {"epochs": 20}
     assert quick.shortened(Cell("cora", "gcn", "gcn"), None).changes == {}
     assert quick.shortened(Cell("coauthor-cs", "lpa", "lpa"), None).changes == {}
-    assert quick.reductions() == ["one split", "20 epochs on coauthor-cs"]
+    trained, drawn = Result("a", "", "", runs=[{}]), Result("b", "", "")
+    assert quick.reductions(trained) == ["one split", "20 epochs on coauthor-cs"]
+    assert quick.reductions(drawn) == ["20 epochs on coauthor-cs"]  # it has no splits
     assert Study(tmp_path, device="cpu").shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {}
 
 
@@ -134,7 +136,8 @@ def test_the_code_hash_sees_code_and_not_comments(monkeypatch, tmp_path):
 def test_a_result_is_written_as_text_and_json(tmp_path):
     runs = [{**run_of("a", 0, 0.8), "seconds": 3.6, "device": "cpu", "versions": "torch 2", "code": "abc"}]
     result = Result("t", "A table", markdown_table(["", "x"], [["a", "1"]]), {"rows": [1]}, runs)
-    result.write(tmp_path, ["one split"])
+    result.reduced = ["one split"]
+    result.write(tmp_path)
     text = (tmp_path / "t.md").read_text()
     assert text.startswith("# A table\n\nReduced for a quick run: one split.\n\n|  | x |\n|---|---:|\n| a | 1 |\n")
     assert "1 trainings, 0.00 hours one after the other, on cpu; torch 2; code abc." in text

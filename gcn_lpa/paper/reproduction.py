@@ -63,12 +63,14 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
         if on_part is not None:
             on_part(name)
         study.notes.clear()
-        results[name] = PARTS[name](study)
-        results[name].write(study.out, study.reductions())
-        yield results[name]
+        result = results[name] = PARTS[name](study)
+        result.reduced = study.reductions(result)
+        result.write(study.out)
+        yield result
     if what in ("all", "claims") and {*study.datasets} == {*DATASETS}:
         claims = verdicts.judge(results)
-        claims.write(study.out, study.reductions())
+        claims.reduced = sorted({note for result in results.values() for note in result.reduced})
+        claims.write(study.out)
         yield claims
 
 

@@ -149,9 +149,9 @@ class Study:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def reductions(self) -> list[str]:
-        """What is smaller than in the full study."""
-        return [*(["one split"] if self.quick and self.splits is None else []), *self.notes]
+    def reductions(self, result: Result) -> list[str]:
+        """What is smaller in it than in the full study."""
+        return [*(["one split"] if self.quick and self.splits is None and result.runs else []), *self.notes]
 
     @property
     def threads(self) -> int:
@@ -308,10 +308,11 @@ class Result:
     data: dict[str, Any] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)  # pictures
+    reduced: list[str] = field(default_factory=list)  # what is smaller than in the full study
 
-    def markdown(self, notes: Sequence[str] = ()) -> str:
+    def markdown(self) -> str:
         pictures = [f"![{self.title}]({path.name})" for path in self.files if path.suffix == ".png"]
-        reduced = [f"Reduced for a quick run: {'; '.join(notes)}."] if notes else []
+        reduced = [f"Reduced for a quick run: {'; '.join(self.reduced)}."] if self.reduced else []
         return "\n\n".join([f"# {self.title}", *reduced, self.text.strip(), *pictures, *self.origin()]) + "\n"
 
     def origin(self) -> list[str]:
@@ -325,11 +326,11 @@ class Result:
             f"{'; '.join(facts['versions'])}; code {', '.join(facts['code'])}."
         ]
 
-    def write(self, out: Path, notes: Sequence[str] = ()) -> list[Path]:
+    def write(self, out: Path) -> list[Path]:
         text, facts = out / f"{self.name}.md", out / f"{self.name}.json"
-        runfolder.write_atomic(text, self.markdown(notes).encode())
+        runfolder.write_atomic(text, self.markdown().encode())
         content = {
-            "name": self.name, "title": self.title, "reduced": list(notes), "data": self.data,
+            "name": self.name, "title": self.title, "reduced": self.reduced, "data": self.data,
             "environment": runfolder.environment(), "code": code_hash(), "runs": self.runs,
         }  # fmt: skip
         runfolder.write_json(facts, content)
@@ -342,7 +343,7 @@ class Result:
         if not path.is_file():
             return None
         found = runfolder.read_json(path)
-        return cls(name, found["title"], "", found["data"], found["runs"])
+        return cls(name, found["title"], "", found["data"], found["runs"], reduced=found["reduced"])
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
