@@ -128,13 +128,18 @@ def test_arguments_after_test_go_to_pytest(clone):
     assert commands.asked[-1] == ["pytest", "tests/test_run.py", "-k", "a or b"]
 
 
-def test_check_is_style_types_and_the_fast_tests(clone):
+def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
+    (clone / "tests").mkdir()
+    for name in "abc":
+        (clone / "tests" / f"test_{name}.py").touch()
     commands = Commands()
     assert run.main(["check"], clone, commands) == 0
     assert commands.names[2:4] == ["ruff", "ruff"]
+    fast = ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"]
     assert sorted(commands.asked[4:]) == [
         ["mypy", "--strict", "gcn_lpa", "run.py"],
-        ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"],
+        [*fast, "tests/test_a.py", "tests/test_c.py"],
+        [*fast, "tests/test_b.py"],
     ]
 
 
@@ -146,7 +151,7 @@ def test_check_fails_with_any_of_its_parts(clone):
     assert run.main(["check"], clone, Commands(pytest=3)) == 3
 
 
-def test_check_prints_what_mypy_said_below_the_tests(clone, capfd):
+def test_check_prints_what_was_said_beside_the_tests_below_them(clone, capfd):
     run.install(clone, Commands())
 
     def call(command, *, cwd, **options):
@@ -154,7 +159,7 @@ def test_check_prints_what_mypy_said_below_the_tests(clone, capfd):
         return run.run([sys.executable, "-c", f"print({words!r})"], **options)
 
     assert run.main(["check"], clone, call) == 0
-    assert capfd.readouterr().out.splitlines()[2:] == ["pytest speaks", "mypy speaks"]
+    assert capfd.readouterr().out.splitlines()[2:] == ["pytest speaks", "pytest speaks", "mypy speaks"]
 
 
 @pytest.mark.parametrize("argv", [[], ["tests"], ["--slow"], ["check", "-k", "x"]])
