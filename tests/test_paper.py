@@ -2,11 +2,15 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from gcn_lpa.data import load
+from gcn_lpa.graph import split
+from gcn_lpa.ledger import task_key
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
@@ -251,3 +255,38 @@ def test_a_cell_is_trained_once_and_then_read(datasets, tmp_path, monkeypatch):
     rows = {row["row"]: row for row in first.data["rows"]}
     assert 0.8 < rows["lpa"]["accuracy"] < 0.9
     assert rows["lpa"]["paper"] == pytest.approx(0.853)
+
+
+def committed_runs():
+    ledger = Path(__file__).parents[1] / "results" / "runs.jsonl"
+    return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_committed_runs_have_the_recipes_they_say():
+    entries = [entry for entry in committed_runs() if "study" not in entry["task"]]
+    assert len(entries) > 2000
+    for task, result in ((entry["task"], entry["result"]) for entry in entries):
+        cell = Cell(task["dataset"], "", task["method"], task["recipe"], task["changes"])
+        assert cell.settings().hash() == result["recipe_hash"], task
+
+
+def test_the_committed_table_is_made_of_the_committed_runs():
+    runs = {task_key(entry["task"]): entry["result"] for entry in committed_runs()}
+    cells = [cell for dataset in DATASETS for cell in tables.table2_cells(dataset)]
+    table = json.loads((Path(__file__).parents[1] / "results" / "table2.json").read_text(encoding="utf-8"))
+    rows = {(row["dataset"], row["row"]): row for row in table["data"]["rows"]}
+    assert set(rows) == {(cell.dataset, cell.row) for cell in cells}
+    for cell in cells:
+        row = rows[cell.dataset, cell.row]
+        assert row["runs"] == {"cora": 20, "citeseer": 20}.get(cell.dataset, 10)
+        found = [runs[task_key(task_of(cell, "uniform", k))]["test_accuracy"] for k in range(row["runs"])]
+        assert row["accuracy"] == pytest.approx(np.mean(found), abs=1e-12)
+
+
+@pytest.mark.long
+def test_the_committed_runs_have_the_splits_they_say(datasets):
+    graph = load("cora", datasets)
+    found = {entry["task"]["split_seed"]: entry["result"]["split_hash"] for entry in committed_runs()
+             if entry["task"]["dataset"] == "cora" and entry["task"].get("split") == "uniform"}  # fmt: skip
+    assert len(found) == 20
+    assert all(split(graph, seed=seed).hash == name for seed, name in found.items())
