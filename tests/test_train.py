@@ -327,8 +327,7 @@ def stopped(world, folder, recipe, at, **options):
 )
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, recipe, at):
     model, run = fitted(world, recipe, checkpoint=tmp_path / "whole", checkpoint_every=3)
-    if at >= len(run.history):
-        pytest.skip("patience ends the run before")
+    at = min(at, len(run.history) - 1)  # patience may end the run before
     stopped(world, tmp_path / "part", recipe, at, checkpoint_every=3)
     resumed, second = fitted(world, recipe, checkpoint=tmp_path / "part", checkpoint_every=3, resume=True)
     assert same(weights(model), weights(resumed))
