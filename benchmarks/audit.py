@@ -44,13 +44,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
-from gcn_lpa import auditing, runfolder
-from gcn_lpa.baselines import METHODS, edge_index
-from gcn_lpa.comparison import mean_of
-from gcn_lpa.data import load
+from gcn_lpa import storage
 from gcn_lpa.graph import Graph, split
-from gcn_lpa.ledger import Ledger
+from gcn_lpa.insight import auditing
+from gcn_lpa.insight.comparison import mean_of
+from gcn_lpa.methods.registry import METHODS, edge_index
 from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import evaluate, learn_whole, predict_proba
 
 FLIPPED, ADDED = 0.05, 0.2
@@ -324,8 +325,8 @@ def main():
     if options.out is not None:
         facts = {"benchmark": f"audit {options.what}", "flipped": FLIPPED, "added": ADDED}
         facts["recipe"] = DEFAULT.to_dict()
-        runfolder.write_json(
-            options.out, {**facts, "environment": runfolder.environment(), "summary": table, "runs": results}
+        storage.write_json(
+            options.out, {**facts, "environment": storage.environment(), "summary": table, "runs": results}
         )
 
 

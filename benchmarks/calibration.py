@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gcn_lpa.baselines import METHODS
 from gcn_lpa.calibration import (
     SCORES,
     Judged,
@@ -35,13 +34,14 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
-from gcn_lpa.comparison import mean_of
-from gcn_lpa.data import load
 from gcn_lpa.graph import split
-from gcn_lpa.ledger import Ledger
+from gcn_lpa.insight.comparison import mean_of
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runfolder import environment, write_json
-from gcn_lpa.runs import Plan, Source, calibration_evidence, make_plan, train_run
+from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.stages import Plan, Source, calibration_evidence, make_plan, train_run
+from gcn_lpa.storage import environment, write_json
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import choose_device
 
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-phy")

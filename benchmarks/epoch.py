@@ -2,7 +2,7 @@
 
 import sys
 
-from gcn_lpa.cli import main
+from gcn_lpa.cli.app import main
 
 sys.argv[1:1] = ["bench", "epochs"]
 sys.exit(main())

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.explanation import Explainer
-from gcn_lpa.ledger import Ledger
+from gcn_lpa.insight.explanation import Explainer
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.runfolder import environment, write_json
-from gcn_lpa.runs import Source, load_run, make_plan, train_run
+from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.stages import Source, load_run, make_plan, train_run
+from gcn_lpa.storage import environment, write_json
 
 DATASETS = "cora,citeseer,pubmed,pubmed:5,pubmed:20,coauthor-cs,coauthor-phy"
 FRESH = "cora,citeseer,pubmed"
@@ -35,8 +35,8 @@ RUNS = 5
 
 FIRST = """
 import sys, time
-from gcn_lpa.explanation import Explainer
-from gcn_lpa.runs import load_run
+from gcn_lpa.insight.explanation import Explainer
+from gcn_lpa.runs.stages import load_run
 trained = load_run(sys.argv[1])
 start = time.perf_counter()
 Explainer.of_run(trained).explain(int(sys.argv[2]))

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from gcn_lpa import load, suggest
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.cli import print_table
-from gcn_lpa.comparison import Difference, mean_of, signed_rank_test
-from gcn_lpa.ledger import Ledger
-from gcn_lpa.runfolder import environment, write_json
-from gcn_lpa.suggesting import uncertainty
+from gcn_lpa.cli.app import print_table
+from gcn_lpa.insight.comparison import Difference, mean_of, signed_rank_test
+from gcn_lpa.insight.suggestions import uncertainty
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.storage import environment, write_json
 from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
 
 STRATEGIES = ("random", "entropy", "suggest")

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCNConv
 from gcn_lpa import load, split
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER
-from gcn_lpa.runfolder import environment, write_json
+from gcn_lpa.storage import environment, write_json
 from gcn_lpa.train import learn
 
 

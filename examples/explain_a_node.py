@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gcn_lpa import Explainer, draw_explanation, learn, load, split
-from gcn_lpa.baselines import METHODS
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import WITHOUT_FEATURES
 
 club = load("karate")

@@ -11,55 +11,55 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
-    from gcn_lpa.advising import Advice as Advice
-    from gcn_lpa.advising import advise as advise
-    from gcn_lpa.auditing import EdgeAudit as EdgeAudit
-    from gcn_lpa.auditing import LabelAudit as LabelAudit
-    from gcn_lpa.auditing import audit_edges as audit_edges
-    from gcn_lpa.auditing import audit_labels as audit_labels
-    from gcn_lpa.auditing import try_cleaning as try_cleaning
     from gcn_lpa.calibration import Calibrator as Calibrator
     from gcn_lpa.calibration import conformal_sets as conformal_sets
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
-    from gcn_lpa.comparison import Comparison as Comparison
-    from gcn_lpa.comparison import compare as compare
-    from gcn_lpa.data import load as load
-    from gcn_lpa.data import read_csv as read_csv
-    from gcn_lpa.data import table1 as table1
+    from gcn_lpa.engine.sparse import Key as Key
+    from gcn_lpa.engine.sparse import Pattern as Pattern
+    from gcn_lpa.engine.sparse import SparseMatrix as SparseMatrix
+    from gcn_lpa.engine.sparse import use_backend as use_backend
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
-    from gcn_lpa.explanation import Explainer as Explainer
-    from gcn_lpa.explanation import Explanation as Explanation
-    from gcn_lpa.explanation import WhatIf as WhatIf
-    from gcn_lpa.explanation import draw_explanation as draw_explanation
-    from gcn_lpa.explanation import explain as explain
-    from gcn_lpa.explanation import explain_all as explain_all
-    from gcn_lpa.explanation import what_if as what_if
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.graph import GraphInfo as GraphInfo
     from gcn_lpa.graph import Split as Split
     from gcn_lpa.graph import describe as describe
     from gcn_lpa.graph import split as split
-    from gcn_lpa.influence import LabelInfluence as LabelInfluence
-    from gcn_lpa.influence import feature_influence as feature_influence
-    from gcn_lpa.influence import label_influence as label_influence
+    from gcn_lpa.insight.advice import Advice as Advice
+    from gcn_lpa.insight.advice import advise as advise
+    from gcn_lpa.insight.auditing import EdgeAudit as EdgeAudit
+    from gcn_lpa.insight.auditing import LabelAudit as LabelAudit
+    from gcn_lpa.insight.auditing import audit_edges as audit_edges
+    from gcn_lpa.insight.auditing import audit_labels as audit_labels
+    from gcn_lpa.insight.auditing import try_cleaning as try_cleaning
+    from gcn_lpa.insight.comparison import Comparison as Comparison
+    from gcn_lpa.insight.comparison import compare as compare
+    from gcn_lpa.insight.explanation import Explainer as Explainer
+    from gcn_lpa.insight.explanation import Explanation as Explanation
+    from gcn_lpa.insight.explanation import WhatIf as WhatIf
+    from gcn_lpa.insight.explanation import draw_explanation as draw_explanation
+    from gcn_lpa.insight.explanation import explain as explain
+    from gcn_lpa.insight.explanation import explain_all as explain_all
+    from gcn_lpa.insight.explanation import what_if as what_if
+    from gcn_lpa.insight.suggestions import Suggestion as Suggestion
+    from gcn_lpa.insight.suggestions import suggest as suggest
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.model import propagate_labels as propagate_labels
     from gcn_lpa.recipes import Recipe as Recipe
-    from gcn_lpa.runs import calibrate_run as calibrate_run
-    from gcn_lpa.runs import load_run as load_run
-    from gcn_lpa.runs import predict_run as predict_run
-    from gcn_lpa.runs import resume_run as resume_run
-    from gcn_lpa.runs import train_run as train_run
-    from gcn_lpa.sparse import Key as Key
-    from gcn_lpa.sparse import Pattern as Pattern
-    from gcn_lpa.sparse import SparseMatrix as SparseMatrix
-    from gcn_lpa.sparse import use_backend as use_backend
-    from gcn_lpa.suggesting import Suggestion as Suggestion
-    from gcn_lpa.suggesting import suggest as suggest
-    from gcn_lpa.theory import Check as Check
-    from gcn_lpa.theory import check_theorems as check_theorems
+    from gcn_lpa.runs.stages import calibrate_run as calibrate_run
+    from gcn_lpa.runs.stages import load_run as load_run
+    from gcn_lpa.runs.stages import predict_run as predict_run
+    from gcn_lpa.runs.stages import resume_run as resume_run
+    from gcn_lpa.runs.stages import train_run as train_run
+    from gcn_lpa.tables.datasets import load as load
+    from gcn_lpa.tables.datasets import read_csv as read_csv
+    from gcn_lpa.tables.datasets import table1 as table1
+    from gcn_lpa.theory.influence import LabelInfluence as LabelInfluence
+    from gcn_lpa.theory.influence import feature_influence as feature_influence
+    from gcn_lpa.theory.influence import label_influence as label_influence
+    from gcn_lpa.theory.lemmas import Check as Check
+    from gcn_lpa.theory.lemmas import check_theorems as check_theorems
     from gcn_lpa.train import Run as Run
     from gcn_lpa.train import Scores as Scores
     from gcn_lpa.train import evaluate as evaluate
@@ -76,35 +76,35 @@ _MODULE = {
     "conformal_threshold": "calibration",
     "expected_calibration_error": "calibration",
     "fit_calibrator": "calibration",
-    "load": "data",
-    "read_csv": "data",
-    "table1": "data",
+    "load": "tables.datasets",
+    "read_csv": "tables.datasets",
+    "table1": "tables.datasets",
     "GraphInfo": "graph",
     "describe": "graph",
-    "Check": "theory",
-    "check_theorems": "theory",
-    "LabelInfluence": "influence",
-    "feature_influence": "influence",
-    "label_influence": "influence",
+    "Check": "theory.lemmas",
+    "check_theorems": "theory.lemmas",
+    "LabelInfluence": "theory.influence",
+    "feature_influence": "theory.influence",
+    "label_influence": "theory.influence",
     "propagate_labels": "model",
-    "Advice": "advising",
-    "advise": "advising",
-    "Suggestion": "suggesting",
-    "suggest": "suggesting",
-    "EdgeAudit": "auditing",
-    "LabelAudit": "auditing",
-    "audit_edges": "auditing",
-    "audit_labels": "auditing",
-    "try_cleaning": "auditing",
-    "Comparison": "comparison",
-    "compare": "comparison",
+    "Advice": "insight.advice",
+    "advise": "insight.advice",
+    "Suggestion": "insight.suggestions",
+    "suggest": "insight.suggestions",
+    "EdgeAudit": "insight.auditing",
+    "LabelAudit": "insight.auditing",
+    "audit_edges": "insight.auditing",
+    "audit_labels": "insight.auditing",
+    "try_cleaning": "insight.auditing",
+    "Comparison": "insight.comparison",
+    "compare": "insight.comparison",
     "Graph": "graph",
     "Split": "graph",
     "split": "graph",
-    "Key": "sparse",
-    "Pattern": "sparse",
-    "SparseMatrix": "sparse",
-    "use_backend": "sparse",
+    "Key": "engine.sparse",
+    "Pattern": "engine.sparse",
+    "SparseMatrix": "engine.sparse",
+    "use_backend": "engine.sparse",
     "GCNLPA": "model",
     "Recipe": "recipes",
     "Run": "train",
@@ -114,18 +114,18 @@ _MODULE = {
     "learn": "train",
     "predict_proba": "train",
     "GCNLPAClassifier": "estimator",
-    "Explainer": "explanation",
-    "Explanation": "explanation",
-    "WhatIf": "explanation",
-    "draw_explanation": "explanation",
-    "explain": "explanation",
-    "explain_all": "explanation",
-    "what_if": "explanation",
-    "calibrate_run": "runs",
-    "load_run": "runs",
-    "predict_run": "runs",
-    "resume_run": "runs",
-    "train_run": "runs",
+    "Explainer": "insight.explanation",
+    "Explanation": "insight.explanation",
+    "WhatIf": "insight.explanation",
+    "draw_explanation": "insight.explanation",
+    "explain": "insight.explanation",
+    "explain_all": "insight.explanation",
+    "what_if": "insight.explanation",
+    "calibrate_run": "runs.stages",
+    "load_run": "runs.stages",
+    "predict_run": "runs.stages",
+    "resume_run": "runs.stages",
+    "train_run": "runs.stages",
     "predictions": "train",
 }
 

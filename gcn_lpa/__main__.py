@@ -2,7 +2,7 @@
 
 import sys
 
-from gcn_lpa.cli import main
+from gcn_lpa.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix, apply
 from gcn_lpa.graph import Graph
-from gcn_lpa.sparse import Pattern, SparseMatrix, apply
 
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
 

@@ -29,7 +29,8 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from gcn_lpa._intake import (
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.intake import (
     Ends,
     alike_names,
     are_integers,
@@ -47,7 +48,6 @@ from gcn_lpa._intake import (
     stated_size,
     unique_names,
 )
-from gcn_lpa.sparse import Pattern, SparseMatrix
 
 FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
 SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa import fused
 from gcn_lpa.edges import edge_form, glorot
+from gcn_lpa.engine import fused
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, random_share, version_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import Key, SparseMatrix, dropout, random_share, version_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

@@ -29,13 +29,13 @@ from scipy.sparse import csgraph
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa import runfolder
-from gcn_lpa._intake import check_seed as check_seed
+from gcn_lpa import storage
 from gcn_lpa.calibration import Calibrator, conformal_sets
+from gcn_lpa.engine.sparse import Key, SparseMatrix, use_threads
 from gcn_lpa.graph import Graph, Split
+from gcn_lpa.intake import check_seed as check_seed
 from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import Key, SparseMatrix, use_threads
 
 SMALL = 2_000_000  # numbers in a layer, rows times width
 WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are undone
@@ -604,7 +604,7 @@ class _Training:
         self.recipe, self.seed = recipe, seed
         self.history: list[Epoch] = []
         self.best = Best(recipe.select)
-        self.saved: runfolder.Checkpoint | None = None
+        self.saved: storage.Checkpoint | None = None
 
     def run(
         self,
@@ -694,10 +694,10 @@ class _Training:
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
         }
-        runfolder.save_checkpoint(folder, tensors, meta)
+        storage.save_checkpoint(folder, tensors, meta)
 
     def load(self, folder: str | Path) -> None:
-        self.saved = runfolder.latest_checkpoint(folder)
+        self.saved = storage.latest_checkpoint(folder)
         if self.saved is None:
             return
         meta, here = self.saved.meta, self.fingerprint

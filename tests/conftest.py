@@ -16,8 +16,8 @@ import pytest
 import trustme
 from hypothesis import settings
 
-from gcn_lpa.data import load
 from gcn_lpa.graph import Graph
+from gcn_lpa.tables.datasets import load
 
 # In a process of its own: the highest memory so far, in megabytes. Not ru_maxrss, which on Linux survives the exec and
 # so would start at the peak of pytest itself.

@@ -10,12 +10,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gcn_lpa import advising
-from gcn_lpa.advising import advise, homophily, resampled_mean, stratified_folds
-from gcn_lpa.cli import app
-from gcn_lpa.comparison import Mean
-from gcn_lpa.data import load
+from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph, describe
+from gcn_lpa.insight import advice
+from gcn_lpa.insight.advice import advise, homophily, resampled_mean, stratified_folds
+from gcn_lpa.insight.comparison import Mean
+from gcn_lpa.tables.datasets import load
 
 QUICK = {"changes": {"epochs": 15}, "device": "cpu", "repeats": 5}
 
@@ -30,7 +30,7 @@ def shuffled(graph, seed=0):
 def test_where_edges_know_nothing_of_classes_the_graph_hurts():
     graph = load("sbm", n=300, classes=4, homophily=0.25, features=8, noise=0.3, degree=20.0)
     found = advise(graph, **QUICK)
-    assert (found.verdict, found.method) == (advising.HURTS, "lr")
+    assert (found.verdict, found.method) == (advice.HURTS, "lr")
     assert found.sentence.startswith("Your graph hurts: use lr.")
     assert found.command("my folder") == "gcn-lpa train 'my folder' --method lr --recipe default"
     assert found.homophily.rate == pytest.approx(found.homophily.chance, abs=0.01)
@@ -40,7 +40,7 @@ def test_where_edges_know_nothing_of_classes_the_graph_hurts():
 def test_where_features_are_noise_label_propagation_wins():
     graph = load("sbm", n=200, classes=3, homophily=0.95, features=4, noise=5.0)
     found = advise(graph, **QUICK)
-    assert (found.verdict, found.method) == (advising.HELPS, "lpa")
+    assert (found.verdict, found.method) == (advice.HELPS, "lpa")
     assert found.sentence.startswith("The graph helps: lpa is right for ")
     mlp, lr, lpa, *_ = found.lines
     features = max(mlp, lr, key=lambda line: line.accuracy.mean)
@@ -52,10 +52,10 @@ def test_where_features_are_noise_label_propagation_wins():
 def test_labels_dealt_at_random_are_predicted_by_nothing():
     graph = shuffled(load("sbm", n=500, classes=6, homophily=0.9, features=2))
     found = advise(graph, device="cpu", changes={"epochs": 5})
-    assert found.verdict == advising.UNPREDICTABLE
+    assert found.verdict == advice.UNPREDICTABLE
     assert found.sentence.startswith("Nothing predicts these labels, neither features nor edges: ")
     few = shuffled(load("sbm", n=40, classes=2, homophily=0.9, features=4))
-    assert advise(few, **QUICK).verdict == advising.TOO_FEW  # forty could hide a lot
+    assert advise(few, **QUICK).verdict == advice.TOO_FEW  # forty could hide a lot
 
 
 @pytest.mark.long
@@ -81,14 +81,14 @@ def test_advice_is_the_same_each_time_and_moves_with_the_labels():
 def test_a_handful_of_labels_is_told_apart_without_training():
     graph = Graph.from_edges([(i, i + 1) for i in range(20)], y=[0, 1] * 4 + [-1] * 13, x=np.ones((21, 2)))
     found = advise(graph)
-    assert (found.verdict, found.lines, found.device) == (advising.TOO_FEW, (), None)
+    assert (found.verdict, found.lines, found.device) == (advice.TOO_FEW, (), None)
     assert found.sentence == (
         "Too few labels to tell: 8 labelled nodes in 2 classes; a comparison needs 10 labels and two classes."
     )
     alike = advise(Graph.from_edges([(i, i + 1) for i in range(20)], y=[0] * 21, class_names=["a", "b"]))
     assert "21 labelled nodes in 1 class;" in alike.sentence
     edgeless = advise(Graph.from_edges([], num_nodes=21, y=[0, 1] * 10 + [-1], x=np.ones((21, 2))))
-    assert (edgeless.verdict, edgeless.sentence[:23]) == (advising.NEUTRAL, "The graph has no edges:")
+    assert (edgeless.verdict, edgeless.sentence[:23]) == (advice.NEUTRAL, "The graph has no edges:")
     with pytest.raises(ValueError, match="repeats = 1"):
         advise(graph, repeats=1)
 
@@ -112,7 +112,7 @@ def test_five_folds_score_every_label_once_and_divide_classes_alike():
 def test_a_class_of_one_label_is_named():
     y = [0, 1] * 6 + [2]
     graph = Graph.from_edges([(i, i + 1) for i in range(12)], y=y, class_names=["a", "b", "rare"])
-    assert advising._notes(graph, torch.bincount(graph.y))[-1].startswith("fewer than 5 labels in 'rare'")
+    assert advice._notes(graph, torch.bincount(graph.y))[-1].startswith("fewer than 5 labels in 'rare'")
     assert len(stratified_folds(graph, 5)) == 5
 
 
@@ -120,8 +120,8 @@ def test_columns_of_very_different_scale_are_pointed_out():
     rng = np.random.default_rng(0)
     x = np.stack([rng.uniform(2e4, 9e4, 12), rng.uniform(20, 60, 12), rng.uniform(0, 1, 12)], axis=1)
     graph = Graph.from_edges([(i, i + 1) for i in range(11)], x=x, y=[0, 1] * 6)
-    assert "bring them to one scale first" in advising._notes(graph, torch.bincount(graph.y))[0]
-    assert advising._notes(dataclasses.replace(graph, x=graph.x[:, 1:]), torch.bincount(graph.y)) == ()
+    assert "bring them to one scale first" in advice._notes(graph, torch.bincount(graph.y))[0]
+    assert advice._notes(dataclasses.replace(graph, x=graph.x[:, 1:]), torch.bincount(graph.y)) == ()
 
 
 def test_homophily_counts_edges_between_labelled_nodes(tiny, two_cliques):
@@ -149,7 +149,7 @@ def test_widened_intervals_seldom_call_noise_a_finding():
     rng, found = np.random.default_rng(0), 0
     for _ in range(400):
         shared = rng.normal(0, 0.02)  # what overlapping training sets have in common
-        found += not advising.is_noise(resampled_mean(shared + rng.normal(0, 0.035, 10), 1 / 3, 500))
+        found += not advice.is_noise(resampled_mean(shared + rng.normal(0, 0.035, 10), 1 / 3, 500))
     assert found / 400 < 0.08
 
 

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from gcn_lpa import auditing
-from gcn_lpa.auditing import (
+from gcn_lpa.cli.app import app
+from gcn_lpa.graph import Graph, split
+from gcn_lpa.insight import auditing
+from gcn_lpa.insight.auditing import (
     Judge,
     PairEvidence,
     audit_edges,
@@ -27,12 +29,10 @@ from gcn_lpa.auditing import (
     votes_without_own,
     without_edges,
 )
-from gcn_lpa.baselines import METHODS, Method
-from gcn_lpa.cli import app
-from gcn_lpa.data import load
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.tables.datasets import load
 
 QUICK = Recipe(hidden=8, edge_rank=4, epochs=30, lr=0.05)
 FAST = {"device": "cpu", "threads": 1, "repeats": 1}

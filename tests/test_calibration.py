@@ -18,7 +18,7 @@ from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
 from typer.testing import CliRunner
 
-from gcn_lpa import runfolder
+from gcn_lpa import storage
 from gcn_lpa.calibration import (
     FEWEST,
     SCORES,
@@ -39,12 +39,11 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
-from gcn_lpa.cli import app
-from gcn_lpa.data import load
+from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs import (
+from gcn_lpa.runs.stages import (
     Calibration,
     Plan,
     Source,
@@ -56,6 +55,7 @@ from gcn_lpa.runs import (
     predict_run,
     train_run,
 )
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import learn, node_hops, predict_proba, predictions, with_prior
 
 
@@ -417,22 +417,22 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
 
 @pytest.mark.long
 def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
-    files = runfolder.load(runs["validation"].folder).files
+    files = storage.load(runs["validation"].folder).files
     old = {name: data for name, data in files.items() if name != "calibration.json"}
-    runfolder.save(tmp_path / "old", old)
+    storage.save(tmp_path / "old", old)
     assert load_run(tmp_path / "old").calibration is None
     assert calibrate_run(tmp_path / "old").calibration == runs["validation"].calibration
-    assert runfolder.load(tmp_path / "old").files == files
-    own = {n: d for n, d in runfolder.load(runs["cross-validation"].folder).files.items() if "fold" not in n}
-    runfolder.save(tmp_path / "own", own)
+    assert storage.load(tmp_path / "old").files == files
+    own = {n: d for n, d in storage.load(runs["cross-validation"].folder).files.items() if "fold" not in n}
+    storage.save(tmp_path / "own", own)
     with pytest.raises(ValueError, match="keeps no labels to calibrate on"):
         calibrate_run(tmp_path / "own")
 
 
 @pytest.mark.long
 def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
-    files = {**runfolder.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
-    runfolder.save(tmp_path / "run", files)
+    files = {**storage.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
+    storage.save(tmp_path / "run", files)
     with pytest.raises(ValueError, match="not a calibration"):
         load_run(tmp_path / "run")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gcn_lpa.cli import app, load_graph
-from gcn_lpa.data import DATASETS
+from gcn_lpa.cli.app import app, load_graph
+from gcn_lpa.tables.datasets import DATASETS
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 KEYS = {"name", "nodes", "edges", "features", "classes", "intra_class_edge_rate", "available"}
@@ -170,16 +170,16 @@ def test_the_version_is_that_of_the_package():
 
 def test_the_command_line_imports_nothing_heavy():
     heavy = "torch numpy scipy pandas sklearn networkx matplotlib"
-    check = f"import gcn_lpa.cli, sys; print([name for name in {heavy.split()} if name in sys.modules])"
+    check = f"import gcn_lpa.cli.app, sys; print([name for name in {heavy.split()} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 INTERRUPTED = """
 import os, signal, sys
-import gcn_lpa.data
-gcn_lpa.data.load = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)
+import gcn_lpa.tables.datasets
+gcn_lpa.tables.datasets.load = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)
 sys.argv[1:] = ["info", "karate"]
-from gcn_lpa.cli import main
+from gcn_lpa.cli.app import main
 main()
 """
 

@@ -14,11 +14,11 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
-from gcn_lpa import comparison
-from gcn_lpa.cli import _warning, app
-from gcn_lpa.data import load
+from gcn_lpa.cli.app import _warning, app
+from gcn_lpa.insight import comparison
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs import Results, load_run
+from gcn_lpa.runs.stages import Results, load_run
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import ClassScores, Scores, predictions
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")

@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 from typer.testing import CliRunner
 
-from gcn_lpa import comparison
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.cli import app
-from gcn_lpa.comparison import (
+from gcn_lpa.cli.app import app
+from gcn_lpa.graph import split
+from gcn_lpa.insight import comparison
+from gcn_lpa.insight.comparison import (
     Comparison,
     Difference,
     Mean,
@@ -29,7 +29,7 @@ from gcn_lpa.comparison import (
     run_here,
     signed_rank_test,
 )
-from gcn_lpa.graph import split
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.train import evaluate, learn
 
 QUICK = {"epochs": 3, "hidden": 4}

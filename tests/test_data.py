@@ -16,9 +16,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa import data
-from gcn_lpa.data import DATASETS, load, table1
 from gcn_lpa.graph import describe, split
+from gcn_lpa.tables import datasets as data
+from gcn_lpa.tables.datasets import DATASETS, load, table1
 
 TABLE_1 = {  # nodes, edges, features, classes, intra-class edge rate in percent, as the paper prints them
     "cora": (2708, 5278, 1433, 7, 81.0),
@@ -118,9 +118,9 @@ def test_cora_names_its_classes(datasets):
 
 MEASURE = """
 import json, sys, time
-import gcn_lpa.data
+import gcn_lpa.tables.datasets
 before, start = peak_megabytes(), time.process_time()
-gcn_lpa.data.load(sys.argv[1], **json.loads(sys.argv[2]))
+gcn_lpa.tables.datasets.load(sys.argv[1], **json.loads(sys.argv[2]))
 seconds = time.process_time() - start
 print(json.dumps([peak_megabytes() - before, seconds]))
 """

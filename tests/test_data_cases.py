@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa.data import load, read_csv
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, describe, split
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.tables.datasets import load, read_csv
 
 NAN, INF = float("nan"), float("inf")
 EDGE = [(0, 1)]

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 import trustme
 
-from gcn_lpa import _download
-from gcn_lpa._download import download, require_sha256
+from gcn_lpa.tables import download as _download
+from gcn_lpa.tables.download import download, require_sha256
 
 CONTENT = b"some bytes" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

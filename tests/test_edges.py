@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from gcn_lpa import edges
 from gcn_lpa.edges import EDGE_FORMS, Bilinear, Free, both_directions, edge_form, glorot, log_softplus
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.sparse import SparseMatrix
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [
@@ -340,7 +340,7 @@ PEAK = """
 import dataclasses, sys, torch, scipy.sparse, numpy
 from gcn_lpa.edges import EDGE_FORMS, edge_form
 from gcn_lpa.graph import Graph
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import SparseMatrix
 
 n, degree, d = 10_000, 28, 512
 random = numpy.random.default_rng(0)

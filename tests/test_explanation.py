@@ -17,16 +17,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.cli import app
-from gcn_lpa.data import load
+from gcn_lpa.cli.app import app
 from gcn_lpa.edges import Free, both_directions
-from gcn_lpa.explanation import Explainer, draw_explanation, explain, explain_all, strongest_paths, what_if
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, split
-from gcn_lpa.influence import label_influence
+from gcn_lpa.insight.explanation import Explainer, draw_explanation, explain, explain_all, strongest_paths, what_if
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.recipes import DEFAULT, PAPER
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.theory.influence import label_influence
 from gcn_lpa.train import learn, predictions
 
 FREE = PAPER["cora"].replace(hidden=4, gcn_layers=2, epochs=3, lpa_iterations=4)
@@ -218,7 +218,7 @@ def test_classes_with_the_same_votes_agree_with_either_answer():
 @pytest.mark.parametrize("hops", [1, 2, 3, 20])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_table_tells_of_every_node_what_its_explanation_does(hops, seed, monkeypatch):
-    monkeypatch.setattr("gcn_lpa.explanation.BLOCK", 20)  # two voters at a time
+    monkeypatch.setattr("gcn_lpa.insight.explanation.BLOCK", 20)  # two voters at a time
     graph, known = random_graph(seed)
     model = free_model(graph, known, seed)
     explainer = Explainer.of(model, graph, known, recipe=FREE, hops=hops)

@@ -9,11 +9,11 @@ import torch
 from test_triton import DEVICE, test_in_a_process_of_their_own, triton  # noqa: F401
 from torch.nn import functional as F
 
-from gcn_lpa import _triton, fused
+from gcn_lpa.engine import fused, gpu_kernels
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, use_backend
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
-from gcn_lpa.sparse import Key, SparseMatrix, dropout, use_backend
 
 pytestmark = [
     pytest.mark.long,  # together: the interpreter is slow
@@ -180,7 +180,7 @@ def test_without_a_key_the_fused_layers_drop_nothing():
 
 def test_a_hub_is_no_obstacle(monkeypatch):
     """Rows too long for a fused kernel: either it can, or the caller's own loop does; the model gives the same."""
-    monkeypatch.setattr(_triton, "LONG", 8)
+    monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix, x, weights = transition(hub=True), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
     out = fused.relu_stack(matrix, x, weights, (0.0, 0.0), None)
     out = plain_stack(matrix, x, weights, (0, 0), None) if out is None else out
@@ -193,7 +193,7 @@ def test_a_hub_is_no_obstacle(monkeypatch):
 @pytest.mark.parametrize(("iterations", "num_classes"), [(1, 7), (2, 40), (2, 7), (4, 7)])
 def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp, hub, monkeypatch):
     """The hub, cut into chunks, is labelled where there are two iterations; edges learned, then fixed."""
-    monkeypatch.setattr(_triton, "LONG", 8)
+    monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix = transition(hub=hub)
     held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
     held[0] = iterations == 2
@@ -220,7 +220,7 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
     iterations, num_classes, clamp, rows, hub, monkeypatch
 ):
     """The hub is among the five rows, and not the one."""
-    monkeypatch.setattr(_triton, "LONG", 8)
+    monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix, rows = transition(hub=hub), torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64)
     held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
@@ -235,13 +235,13 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
 
 @pytest.mark.parametrize("rows", ["one row", "an empty row", "five rows"])
 def test_the_rows_that_rows_read_are_those_that_powers_of_the_matrix_reach(rows, monkeypatch):
-    monkeypatch.setattr(_triton, "FEW", 1.0)  # asked for however many they are
+    monkeypatch.setattr(gpu_kernels, "FEW", 1.0)  # asked for however many they are
     matrix, rows = transition(), torch.tensor(ROWS[rows], device=DEVICE)
-    found = _triton.listed(rows, matrix.pattern.columns)
-    for hops in range(1, _triton.FAR + 1):
+    found = gpu_kernels.listed(rows, matrix.pattern.columns)
+    for hops in range(1, gpu_kernels.FAR + 1):
         reached = torch.linalg.matrix_power(matrix.to_dense(), hops)[rows].sum(0) > 0
         assert torch.equal(found.within(hops), reached)
-    assert found.within(0) is found.within(_triton.FAR + 1) is None
+    assert found.within(0) is found.within(gpu_kernels.FAR + 1) is None
     assert (torch.nonzero(found.position).squeeze(1).tolist()) == sorted(rows.tolist())
     assert found.position[rows].tolist() == [1 + k for k in range(len(rows))]
 
@@ -250,17 +250,20 @@ def test_what_is_known_of_rows_lives_as_long_as_they_and_the_matrix():
     """A captured step goes on reading it, whatever other rows were asked for since."""
     columns, others = transition().pattern.columns, transition(seed=4).pattern.columns
     rows, more = torch.tensor([1, 4], device=DEVICE), torch.tensor([2], device=DEVICE)
-    found = _triton.listed(rows, columns)
-    assert [_triton.listed(more, columns).rows.tolist(), _triton.listed(rows, others).rows.tolist()] == [[2], [1, 4]]
-    assert _triton.listed(rows, columns) is found
+    found = gpu_kernels.listed(rows, columns)
+    assert [gpu_kernels.listed(more, columns).rows.tolist(), gpu_kernels.listed(rows, others).rows.tolist()] == [
+        [2],
+        [1, 4],
+    ]
+    assert gpu_kernels.listed(rows, columns) is found
     gone = weakref.ref(found.position)
     del found, columns
     gc.collect()
     assert gone() is None
-    known = len(_triton._LISTED)
+    known = len(gpu_kernels._LISTED)
     del rows, more
     gc.collect()
-    assert len(_triton._LISTED) == known - 2
+    assert len(gpu_kernels._LISTED) == known - 2
 
 
 def test_rows_that_were_written_to_are_read_again():

@@ -6,11 +6,11 @@ import scipy.sparse
 import torch
 
 from gcn_lpa import Graph, split
-from gcn_lpa.benchmark import Problem, agreement, captured, check_same_bits
-from gcn_lpa.data import load
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.paper.timing import Problem, agreement, captured, check_same_bits
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
-from gcn_lpa.sparse import Key, SparseMatrix, dropout
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import learn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

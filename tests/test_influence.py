@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.data import load
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import split
-from gcn_lpa.influence import (
+from gcn_lpa.model import propagate_labels
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.theory.influence import (
     feature_influence,
     intra_class_feature_influence,
     intra_class_label_influence,
@@ -17,8 +19,6 @@ from gcn_lpa.influence import (
     label_influence_blocks,
     label_influence_matrix,
 )
-from gcn_lpa.model import propagate_labels
-from gcn_lpa.sparse import SparseMatrix
 
 N = 8
 

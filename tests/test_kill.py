@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa import runfolder
-from gcn_lpa.runs import PLAN, Source, load_run, make_plan, train_run
+from gcn_lpa import storage
+from gcn_lpa.runs.stages import PLAN, Source, load_run, make_plan, train_run
 
 PLANS = {
     "split": {"split": "uniform"},  # one fit
@@ -80,7 +80,7 @@ def trainer():
 
 def kept(folder):
     """The files of a run that do not tell the time."""
-    files = runfolder.load(folder).files
+    files = storage.load(folder).files
     return {name: data for name, data in files.items() if name not in ("history.jsonl", "run.json", "environment.json")}
 
 
@@ -96,7 +96,7 @@ def kill_and_resume(trainer, tmp_path, count):
             states.add((kind, finished, (folder / "checkpoint").exists()))
             if finished:
                 load_run(folder)
-            runfolder.latest_checkpoint(folder)
+            storage.latest_checkpoint(folder)
             resumed = train(folder, kind)
             assert kept(folder) == kept(tmp_path / kind)
             assert not (folder / PLAN).exists()

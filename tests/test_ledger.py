@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa.ledger import Ledger, Progress, task_key
+from gcn_lpa.runs.ledger import Ledger, Progress, task_key
 
 TASKS = [{"n": n} for n in range(5)]
 SQUARES = [{"n": n, "square": n * n} for n in range(5)]
@@ -80,7 +80,7 @@ def test_a_run_killed_at_a_task_goes_on_there(tmp_path):
     """A process that is really killed, in the middle of its fourth task."""
     ledger, log = tmp_path / "ledger.jsonl", tmp_path / "log"
     script = (
-        "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_ledger, gcn_lpa.ledger as l; "
+        "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_ledger, gcn_lpa.runs.ledger as l; "
         "l.Ledger(sys.argv[2]).run(json.loads(sys.argv[3]), test_ledger.square)"
     )
     paths = json.dumps([str(Path(__file__).parent), *sys.path])
@@ -178,7 +178,7 @@ def test_a_worker_that_is_killed_is_told_as_such(tmp_path):
 
 LEFT_BEHIND = """
 import os, sys, time
-from gcn_lpa.ledger import Ledger
+from gcn_lpa.runs.ledger import Ledger
 
 def wait(task):
     print(os.getpid(), flush=True)

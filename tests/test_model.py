@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, class_weights, drop_edges, initial_weight, lpa_loss, lpa_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, Recipe
-from gcn_lpa.sparse import Key, SparseMatrix
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [[1.0, 0.0, 2.0], [0.0, 1.0, 0.5], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]

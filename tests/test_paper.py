@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcn_lpa.data import load
 from gcn_lpa.graph import split
-from gcn_lpa.ledger import task_key
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
@@ -18,6 +16,8 @@ from gcn_lpa.paper.claims import CLAIMS, TABLE2
 from gcn_lpa.paper.reproduction import PARTS, reproduce
 from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, code_hash, markdown_table, summary, task_of
 from gcn_lpa.recipes import OFFICIAL, PAPER, Recipe
+from gcn_lpa.runs.ledger import task_key
+from gcn_lpa.tables.datasets import load
 
 
 def run_of(row, seed, test, dataset="cora", train=1.0, val=0.8, **changes):

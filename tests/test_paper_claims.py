@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa.baselines import METHODS
 from gcn_lpa.edges import EDGE_FORMS
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper import claims
 from gcn_lpa.paper.claims import BASELINES, CLAIMS, TABLE1, TABLE2, TABLE3, TABLE4, Case, Cell
 from gcn_lpa.recipes import PAPER, SPACE, Recipe

@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from gcn_lpa.benchmark import Timing
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.paper import figures, karate, verdicts
 from gcn_lpa.paper.claims import CLAIMS, KARATE, Case
 from gcn_lpa.paper.karate import best_line, network, noisy_edges
 from gcn_lpa.paper.study import Result
+from gcn_lpa.paper.timing import Timing
 
 SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 

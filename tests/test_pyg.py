@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from gcn_lpa import model, pyg
 from gcn_lpa.edges import AGNN, GAT
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.pyg import LPARegularizer
 from gcn_lpa.recipes import DEFAULT, LOSSES
-from gcn_lpa.sparse import Key
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "regularise_pyg_model.py"
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcn_lpa import runfolder
-from gcn_lpa.runfolder import FILES, FORMAT, encode_json, encode_lines, load, read_json, save, write_atomic, write_json
+from gcn_lpa import storage
+from gcn_lpa.storage import FILES, FORMAT, encode_json, encode_lines, load, read_json, save, write_atomic, write_json
 
 
 def state(text, *extra):
@@ -81,7 +81,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path):
         "mask": torch.tensor([True, False]),
         "none": torch.zeros(0, 3, dtype=torch.float64),
     }
-    files = {**OLD, "model.safetensors": runfolder.encode_tensors(tensors)}
+    files = {**OLD, "model.safetensors": storage.encode_tensors(tensors)}
     save(tmp_path, files)
     back = load(tmp_path).tensors()
     assert back.keys() == tensors.keys()
@@ -104,7 +104,7 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 
 @given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10))
 def test_json_values_come_back(value):
-    assert runfolder.decode_json(encode_json(value), Path("value.json")) == value
+    assert storage.decode_json(encode_json(value), Path("value.json")) == value
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_environment_is_the_one_we_run_in():
     import torch
 
     pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    found = runfolder.environment()
+    found = storage.environment()
     assert found["gcn_lpa"] == pyproject["project"]["version"]
     assert found["python"] == sys.version.split()[0]
     assert (found["torch"], found["numpy"]) == (torch.__version__, numpy.__version__)
@@ -161,33 +161,33 @@ def test_the_environment_is_the_one_we_run_in():
 def test_the_latest_checkpoint_is_the_last_one_saved(tmp_path):
     import torch
 
-    assert runfolder.latest_checkpoint(tmp_path) is None
+    assert storage.latest_checkpoint(tmp_path) is None
     for epoch in (10, 20):
-        runfolder.save_checkpoint(tmp_path, {"W": torch.full((2,), float(epoch))}, {"epoch": epoch, "best": 0.1})
-    tensors, meta = runfolder.latest_checkpoint(tmp_path)
+        storage.save_checkpoint(tmp_path, {"W": torch.full((2,), float(epoch))}, {"epoch": epoch, "best": 0.1})
+    tensors, meta = storage.latest_checkpoint(tmp_path)
     assert tensors["W"].tolist() == [20.0, 20.0]
     assert meta == {"epoch": 20, "best": 0.1}
     assert set(os.listdir(tmp_path / "checkpoint")) == {"tensors.safetensors", "meta.json", "manifest.json"}
 
 
 def test_a_checkpoint_and_a_run_do_not_touch_each_other(tmp_path):
-    runfolder.save_checkpoint(tmp_path, {}, {"epoch": 3})
+    storage.save_checkpoint(tmp_path, {}, {"epoch": 3})
     with pytest.raises(ValueError, match="holds a checkpoint of a run that did not finish"):
         load(tmp_path)
     save(tmp_path, OLD)
-    assert runfolder.latest_checkpoint(tmp_path).meta == {"epoch": 3}
-    runfolder.discard_checkpoint(tmp_path)
-    runfolder.discard_checkpoint(tmp_path)
-    assert runfolder.latest_checkpoint(tmp_path) is None
+    assert storage.latest_checkpoint(tmp_path).meta == {"epoch": 3}
+    storage.discard_checkpoint(tmp_path)
+    storage.discard_checkpoint(tmp_path)
+    assert storage.latest_checkpoint(tmp_path) is None
     assert load(tmp_path).files == OLD
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
-    runfolder.save_checkpoint(tmp_path, {}, {"epoch": 3})
+    storage.save_checkpoint(tmp_path, {}, {"epoch": 3})
     path = tmp_path / "checkpoint/meta.json"
     path.write_bytes(path.read_bytes().replace(b"3", b"4"))
     with pytest.raises(ValueError, match=r"checkpoint.meta\.json: sha256 .*changed after saving"):
-        runfolder.latest_checkpoint(tmp_path)
+        storage.latest_checkpoint(tmp_path)
 
 
 # the writer stops at any moment
@@ -224,7 +224,7 @@ class FragileOS:
 def stopped(act, moment, monkeypatch, failure=Killed):
     """Does `act` on a disk that stops before its change number `moment`; says whether it was stopped."""
     with monkeypatch.context() as patch:
-        patch.setattr(runfolder, "os", FragileOS(moment, failure))
+        patch.setattr(storage, "os", FragileOS(moment, failure))
         try:
             act()
         except (Killed, OSError):
@@ -286,15 +286,15 @@ def test_a_first_save_killed_at_any_moment_leaves_nothing_or_a_whole_state(tmp_p
 def test_a_checkpoint_killed_at_any_moment_leaves_the_one_before(tmp_path, monkeypatch):
     for moment in itertools.count():
         folder = tmp_path / str(moment)
-        runfolder.save_checkpoint(folder, {}, {"epoch": 1})
+        storage.save_checkpoint(folder, {}, {"epoch": 1})
         was_stopped = stopped(
-            lambda folder=folder: runfolder.save_checkpoint(folder, {}, {"epoch": 2}), moment, monkeypatch
+            lambda folder=folder: storage.save_checkpoint(folder, {}, {"epoch": 2}), moment, monkeypatch
         )
-        assert runfolder.latest_checkpoint(folder).meta["epoch"] in (1, 2)
-        stopped(lambda folder=folder: runfolder.discard_checkpoint(folder), moment, monkeypatch)
-        runfolder.latest_checkpoint(folder)
-        runfolder.save_checkpoint(folder, {}, {"epoch": 3})
-        assert runfolder.latest_checkpoint(folder).meta["epoch"] == 3
+        assert storage.latest_checkpoint(folder).meta["epoch"] in (1, 2)
+        stopped(lambda folder=folder: storage.discard_checkpoint(folder), moment, monkeypatch)
+        storage.latest_checkpoint(folder)
+        storage.save_checkpoint(folder, {}, {"epoch": 3})
+        assert storage.latest_checkpoint(folder).meta["epoch"] == 3
         if not was_stopped:
             break
 
@@ -310,7 +310,7 @@ def test_a_disk_that_fails_at_any_moment_gives_one_clear_error_and_loses_nothing
         folder = tmp_path / str(moment)
         save(folder, OLD)
         with monkeypatch.context() as patch:
-            patch.setattr(runfolder, "os", FragileOS(moment, failure))
+            patch.setattr(storage, "os", FragileOS(moment, failure))
             try:
                 save(folder, NEW)
             except OSError as error:
@@ -358,7 +358,7 @@ def test_each_step_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
             log.append(f"rename {name(source)}")
             os.replace(source, target)
 
-    monkeypatch.setattr(runfolder, "os", Recorder())
+    monkeypatch.setattr(storage, "os", Recorder())
     save(folder, NEW)
     assert log == [
         *[f"sync run/.next/{file}" for file in FILES],
@@ -375,14 +375,14 @@ def test_a_drive_that_cannot_sync_folders_is_still_written_to(tmp_path, monkeypa
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(runfolder, "os", Drive(1000, Killed))
+    monkeypatch.setattr(storage, "os", Drive(1000, Killed))
     save(tmp_path, NEW)
     assert load(tmp_path).files == NEW
 
 
 WRITER = """
 import itertools, sys
-from gcn_lpa.runfolder import FILES, save
+from gcn_lpa.storage import FILES, save
 for number in itertools.count(int(sys.argv[2]) + 1):
     save(sys.argv[1], {name: b"%d" % number for name in FILES})
     print(number, flush=True)

@@ -9,13 +9,12 @@ import pandas
 import pytest
 import torch
 
-from gcn_lpa import runfolder
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.data import load
+from gcn_lpa import storage
 from gcn_lpa.graph import Graph, split
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
-from gcn_lpa.runs import (
+from gcn_lpa.runs.stages import (
     PLAN,
     Source,
     _decode_graph,
@@ -29,6 +28,7 @@ from gcn_lpa.runs import (
     train_run,
     write_table,
 )
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import evaluate, learn, predict_proba, scores
 
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
@@ -145,7 +145,7 @@ def test_a_graph_survives_its_files(name, tmp_path, tiny):
     graph = made.get(name) or load(name)
     if name == "tiny":
         graph = dataclasses.replace(graph, public=split(graph))
-    again = _decode_graph(runfolder.RunFolder(tmp_path, _encode_graph(graph)))
+    again = _decode_graph(storage.RunFolder(tmp_path, _encode_graph(graph)))
     assert again.content_hash(64) == graph.content_hash(64)
     assert repr(again) == repr(graph)
     assert (again.public is None) == (graph.public is None)
@@ -235,8 +235,8 @@ def test_resume_of_a_finished_run_is_that_run(tmp_path):
 
 def test_a_plan_comes_back_from_json(tmp_path):
     plan, _ = make_plan(SBM, changes=SMALL, seed=4, split="stratified", with_data=True, checkpoint_every=7)
-    runfolder.write_json(tmp_path / PLAN, plan.to_dict())
-    assert type(plan).from_dict(runfolder.read_json(tmp_path / PLAN)) == plan
+    storage.write_json(tmp_path / PLAN, plan.to_dict())
+    assert type(plan).from_dict(storage.read_json(tmp_path / PLAN)) == plan
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"source": 3}'])
@@ -249,11 +249,11 @@ def test_a_plan_of_someone_else_is_refused(tmp_path, text):
 @pytest.mark.parametrize("name", ["run.json", "data.json", "scores.json"])
 def test_a_run_of_someone_else_is_refused(tmp_path, name):
     trained(out=tmp_path / "run")
-    files = dict(runfolder.load(tmp_path / "run").files)
-    runfolder.save(tmp_path / "run", {**files, name: b"{}"})
+    files = dict(storage.load(tmp_path / "run").files)
+    storage.save(tmp_path / "run", {**files, name: b"{}"})
     with pytest.raises(ValueError, match="not a run that this version of gcn-lpa wrote"):
         load_run(tmp_path / "run")
-    runfolder.save(tmp_path / "run", {**files, "recipe.json": runfolder.encode_json(DEFAULT.to_dict())})
+    storage.save(tmp_path / "run", {**files, "recipe.json": storage.encode_json(DEFAULT.to_dict())})
     with pytest.raises(ValueError, match=r"model\.safetensors does not fit"):
         load_run(tmp_path / "run")
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcn_lpa import _cpu, _reference
-from gcn_lpa._csr import CSR
-from gcn_lpa.sparse import Key, Pattern, SparseMatrix, dropout, random_share, use_backend
+from gcn_lpa.engine import cpu_kernels, reference
+from gcn_lpa.engine.csr import CSR
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, random_share, use_backend
 
 BACKENDS = ("reference", "cpu")
 WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 24, 31, 32, 33, 40, 64, 100, 200)
@@ -361,7 +361,7 @@ def test_edge_dot_refuses_rows_that_do_not_fit():
 
 
 def test_the_backend_is_restored_when_a_block_fails(monkeypatch):
-    monkeypatch.setattr(_cpu, "spmm", lambda *_: pytest.fail("not the reference"))
+    monkeypatch.setattr(cpu_kernels, "spmm", lambda *_: pytest.fail("not the reference"))
     sparse, _ = random_matrix(6, 5)
     with pytest.raises(ZeroDivisionError), use_backend("cpu"):
         raise ZeroDivisionError
@@ -402,8 +402,8 @@ def test_products_work_in_inference_mode(backend):
 
 def test_the_transpose_is_sorted_once_and_its_values_once_for_many_products(monkeypatch):
     calls = []
-    permute = _cpu.permute
-    monkeypatch.setattr(_cpu, "permute", lambda *a: calls.append(a) or permute(*a))
+    permute = cpu_kernels.permute
+    monkeypatch.setattr(cpu_kernels, "permute", lambda *a: calls.append(a) or permute(*a))
     sparse, _ = random_matrix(6, 6)
     matrix, x = sparse.with_values(sparse.values.requires_grad_()), noise(6, 3).requires_grad_()
     y = matrix @ (matrix @ (matrix @ x))
@@ -415,7 +415,7 @@ def test_the_transpose_is_sorted_once_and_its_values_once_for_many_products(monk
 
 
 def test_the_identity_needs_no_product(monkeypatch, backend):
-    for kernels in (_cpu, _reference):
+    for kernels in (cpu_kernels, reference):
         monkeypatch.setattr(kernels, "spmm", lambda *_: pytest.fail("a product was computed"))
     eye, x = SparseMatrix.identity(5, torch.float64), noise(5, 3)
     assert torch.equal(eye @ x, x)
@@ -569,7 +569,7 @@ def everything(matrix, x):
 
 @pytest.mark.long
 def test_reruns_have_the_same_bits_on_two_threads_and_on_one(two_threads, monkeypatch):
-    monkeypatch.setattr(_cpu, "ALONE", 1000)  # every kernel is shared among the threads
+    monkeypatch.setattr(cpu_kernels, "ALONE", 1000)  # every kernel is shared among the threads
     matrix, x = random_graph(40_000, 5), noise(40_000, 33, dtype=torch.float32)
     first = everything(matrix, x)
     assert all(everything(matrix, x) == first for _ in range(4))
@@ -581,7 +581,7 @@ def test_reruns_have_the_same_bits_on_two_threads_and_on_one(two_threads, monkey
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_no_more_threads_run_than_torch_was_given(num_threads, two_threads):
     matrix = random_graph(40_000, 50)
-    assert matrix.num_entries * 32 > 3 * _cpu.ALONE, "too small to be shared among threads"
+    assert matrix.num_entries * 32 > 3 * cpu_kernels.ALONE, "too small to be shared among threads"
     threads, rows, running, most, lock = set(), [], [0], [0], threading.Lock()
 
     def kernel(lo, hi):
@@ -595,7 +595,7 @@ def test_no_more_threads_run_than_torch_was_given(num_threads, two_threads):
             running[0] -= 1
 
     torch.set_num_threads(num_threads)
-    _cpu._over_rows(kernel, matrix.pattern.rows, 32)
+    cpu_kernels._over_rows(kernel, matrix.pattern.rows, 32)
     assert most[0] <= num_threads
     assert len(threads) <= num_threads
     assert sorted(rows)[0][0] == 0
@@ -610,11 +610,11 @@ def test_the_rows_are_shared_out_by_work_not_by_number():
 
 
 def test_a_small_product_wakes_no_thread(monkeypatch, two_threads):
-    monkeypatch.setattr(_cpu, "_pool", None)
+    monkeypatch.setattr(cpu_kernels, "_pool", None)
     sparse, _ = random_matrix(6, 5)
     with use_backend("cpu"):
         sparse @ noise(5, 2)
-    assert _cpu._pool is None
+    assert cpu_kernels._pool is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -622,7 +622,7 @@ def test_a_forked_child_can_multiply(two_threads):
     """Threads do not survive a fork; the child makes its own."""
     matrix, x = random_graph(40_000, 5), noise(40_000, 32, dtype=torch.float32)
     expected = bits(matrix @ x)
-    assert _cpu._pool is not None, "too small to be shared among threads"
+    assert cpu_kernels._pool is not None, "too small to be shared among threads"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads
         child = os.fork()
@@ -630,7 +630,9 @@ def test_a_forked_child_can_multiply(two_threads):
         code = 1
         try:
             signal.alarm(60)  # ends a child that waits for a thread it does not have
-            code = 0 if _cpu._pool is None and bits(matrix @ x) == expected and _cpu._pool is not None else 2
+            code = (
+                0 if cpu_kernels._pool is None and bits(matrix @ x) == expected and cpu_kernels._pool is not None else 2
+            )
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -642,14 +644,14 @@ def test_an_error_inside_a_thread_reaches_the_caller(two_threads):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        _cpu._share(kernel, [0, 1, 2])
+        cpu_kernels._share(kernel, [0, 1, 2])
 
 
 # memory
 
 PEAK = """
 import torch
-from gcn_lpa.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 n, degree, d = 100_000, 5, 32
 col = torch.randint(n, (n, degree), generator=torch.Generator().manual_seed(0)).sort(dim=1).values.flatten()

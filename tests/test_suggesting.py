@@ -11,14 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.cli import app
-from gcn_lpa.data import load
+from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph, split
-from gcn_lpa.influence import label_influence
+from gcn_lpa.insight.suggestions import reach, read_candidates, spoken_for, suggest, transition_of, uncertainty
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.suggesting import reach, read_candidates, spoken_for, suggest, transition_of, uncertainty
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.theory.influence import label_influence
 from gcn_lpa.train import learn
 
 QUICK = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05)

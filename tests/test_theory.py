@@ -9,12 +9,12 @@ import scipy.optimize
 import scipy.sparse
 import torch
 
-from gcn_lpa.cli import app
+from gcn_lpa.cli.app import app
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, split
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import WITHOUT_FEATURES
-from gcn_lpa.sparse import SparseMatrix
-from gcn_lpa.theory import (
+from gcn_lpa.theory.lemmas import (
     COUNTEREXAMPLES,
     THEOREMS,
     check_theorems,
@@ -36,7 +36,7 @@ from gcn_lpa.train import fit
 @pytest.fixture(scope="module")
 def found():
     """Every check on the karate club, by name and graph."""
-    from gcn_lpa.data import load
+    from gcn_lpa.tables.datasets import load
 
     checks = check_theorems(load("karate"))
     return {(check.name, check.on): check for check in checks}

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from gcn_lpa import runfolder
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.comparison import compare
-from gcn_lpa.data import load
+from gcn_lpa import storage
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph, split
+from gcn_lpa.insight.comparison import compare
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import Key
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import (
     PHASES,
     Best,
@@ -333,7 +333,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, rec
     assert same(weights(model), weights(resumed))
     assert second.best_epoch == run.best_epoch
     assert without_time(second.history) == without_time(run.history)
-    whole, part = (runfolder.latest_checkpoint(tmp_path / name) for name in ("whole", "part"))
+    whole, part = (storage.latest_checkpoint(tmp_path / name) for name in ("whole", "part"))
     assert same(whole.tensors, part.tensors)  # Adam's too
     assert any(name.endswith("exp_avg_sq") for name in whole.tensors)
 
@@ -362,7 +362,7 @@ def test_the_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what
 
 
 def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_intact(world, tmp_path, monkeypatch):
-    write, calls = runfolder._write, []
+    write, calls = storage._write, []
 
     def write_until_full(path, data):
         calls.append(path)
@@ -370,11 +370,11 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(runfolder, "_write", write_until_full)
+    monkeypatch.setattr(storage, "_write", write_until_full)
     with pytest.raises(OSError, match=r"No space left.*free some space.*saved before is intact"):
         fitted(world, checkpoint=tmp_path, checkpoint_every=2)
     monkeypatch.undo()
-    assert len(runfolder.latest_checkpoint(tmp_path).meta["history"]) == 2
+    assert len(storage.latest_checkpoint(tmp_path).meta["history"]) == 2
     resumed, _ = fitted(world, checkpoint=tmp_path, checkpoint_every=2, resume=True)
     assert same(weights(resumed), weights(fitted(world)[0]))
 

@@ -6,16 +6,16 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.sparse import Key, Pattern, SparseMatrix, dropout, use_backend
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, use_backend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 with pytest.MonkeyPatch.context() as patch:
     if DEVICE == "cpu":
         patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and when a kernel, is imported
     tl = pytest.importorskip("triton.language", reason="triton has no wheel for this system")
-    from gcn_lpa import _triton
+    from gcn_lpa.engine import gpu_kernels
 
-KERNELS = (tl.sum, _triton._mix)
+KERNELS = (tl.sum, gpu_kernels._mix)
 READY = DEVICE == "cuda" or all(type(kernel).__name__ == "InterpretedFunction" for kernel in KERNELS)
 
 N, M = 18, 24  # rows and columns of the test matrix
@@ -58,7 +58,7 @@ def test_in_a_process_of_their_own(request):
 @pytest.fixture(params=[8, 512], ids=["long rows cut", "no long rows"])
 def long(request, monkeypatch):
     """Rows with more entries than this are cut into chunks; the hub of `hub_matrix` has 24."""
-    monkeypatch.setattr(_triton, "LONG", request.param)
+    monkeypatch.setattr(gpu_kernels, "LONG", request.param)
 
 
 def hub_matrix(dtype=torch.float64, n=N, m=M):
@@ -265,7 +265,7 @@ def test_dropout_reads_its_step_from_the_device_and_goes_back_where_it_kept():
 
 @pytest.mark.long
 def test_gradients_equal_finite_differences(monkeypatch):
-    monkeypatch.setattr(_triton, "LONG", 2)  # the last row has three entries
+    monkeypatch.setattr(gpu_kernels, "LONG", 2)  # the last row has three entries
     sparse = SparseMatrix.from_coo([0, 0, 2, 2, 2], [0, 2, 0, 1, 2], torch.rand(5).double(), (3, 3)).to(DEVICE)
     values = sparse.values.clone().requires_grad_()
     assert torch.autograd.gradcheck(

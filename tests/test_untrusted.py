@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gcn_lpa import _untrusted
-from gcn_lpa._untrusted import read_npz, read_pickle
+from gcn_lpa.tables import planetoid as _untrusted
+from gcn_lpa.tables.planetoid import read_npz, read_pickle
 
 MATRIX = scipy.sparse.csr_matrix(np.array([[0.0, 2.5, 0.0], [1.0, 0.0, -3.0]], dtype=np.float32))
 ADJACENCY = collections.defaultdict(list, {0: [1], 1: [0, 2], 2: [1]})
@@ -161,7 +161,7 @@ def archive_of(array=None, raw=None, name="a", compression=zipfile.ZIP_DEFLATED)
 READER = """
 import json, sys, time
 from pathlib import Path
-from gcn_lpa._untrusted import read_npz, read_pickle
+from gcn_lpa.tables.planetoid import read_npz, read_pickle
 read = {"pickles": read_pickle, "archives": lambda path: read_npz(path, ["a"])}[sys.argv[1]]
 at_start = peak_megabytes()
 for name in sys.argv[2:]:

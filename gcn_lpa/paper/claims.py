@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gcn_lpa.data import DATASETS, Counts
 from gcn_lpa.recipes import PAPER, SPACE
+from gcn_lpa.tables.datasets import DATASETS, Counts
 
 METHODS = ("mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")  # the rows of Table 2
 FEATURES_ONLY, GRAPH_ONLY, GNNS = METHODS[:2], METHODS[2:3], METHODS[3:7]

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa import benchmark
-from gcn_lpa.comparison import mean_of
 from gcn_lpa.graph import Graph
+from gcn_lpa.insight.comparison import mean_of
 from gcn_lpa.model import GCNLPA, propagate_labels
-from gcn_lpa.paper import karate
+from gcn_lpa.paper import karate, timing
 from gcn_lpa.paper.claims import FIGURE5, KARATE, Case
 from gcn_lpa.paper.karate import NETWORKS, TRAINED, UNTRAINED, Embedding
 from gcn_lpa.paper.study import Result, markdown_table
@@ -131,8 +130,8 @@ def draw_times(records: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
         raise ValueError("there is no record to draw; `gcn-lpa bench epochs --out FILE` writes one")
     with canvas(1, len(records), (5.6 * len(records), 4.4)) as (figure, axes):
         for plot, record in zip(axes[0], records, strict=True):
-            timings = [benchmark.Timing(**timing) for timing in record["timings"]]
-            benchmark.plot_epochs(plot, timings)
+            timings = [timing.Timing(**timing) for timing in record["timings"]]
+            timing.plot_epochs(plot, timings)
             classes = timings[0].classes
             device = record["environment"].get("cuda_device") if record["device"] == "cuda" else None
             name = (

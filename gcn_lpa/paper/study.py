@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcn_lpa import runfolder
+from gcn_lpa import storage
 from gcn_lpa import train as training
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
-from gcn_lpa.data import load
 from gcn_lpa.graph import Graph, split
-from gcn_lpa.ledger import Ledger, Progress, Task
+from gcn_lpa.insight.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import PAPER, Recipe, recipe_for
+from gcn_lpa.runs.ledger import Ledger, Progress, Task
+from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
 
 DATASETS = tuple(PAPER)
@@ -236,7 +236,7 @@ def graph_of(dataset: str, root: str | None) -> Graph:
 
 @cache
 def versions() -> str:
-    found = runfolder.environment()
+    found = storage.environment()
     return ", ".join(f"{name} {found[name]}" for name in ("gcn_lpa", "python", "torch", "numpy", "scipy"))
 
 
@@ -328,12 +328,12 @@ class Result:
 
     def write(self, out: Path) -> list[Path]:
         text, facts = out / f"{self.name}.md", out / f"{self.name}.json"
-        runfolder.write_atomic(text, self.markdown().encode())
+        storage.write_atomic(text, self.markdown().encode())
         content = {
             "name": self.name, "title": self.title, "reduced": self.reduced, "data": self.data,
-            "environment": runfolder.environment(), "code": code_hash(), "runs": self.runs,
+            "environment": storage.environment(), "code": code_hash(), "runs": self.runs,
         }  # fmt: skip
-        runfolder.write_json(facts, content)
+        storage.write_json(facts, content)
         return [text, facts, *self.files]
 
     @classmethod
@@ -342,7 +342,7 @@ class Result:
         path = out / f"{name}.json"
         if not path.is_file():
             return None
-        found = runfolder.read_json(path)
+        found = storage.read_json(path)
         return cls(name, found["title"], "", found["data"], found["runs"], reduced=found["reduced"])
 
 

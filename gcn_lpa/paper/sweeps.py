@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa import benchmark
-from gcn_lpa.comparison import mean_of
+from gcn_lpa.insight.comparison import mean_of
+from gcn_lpa.paper import timing
 from gcn_lpa.paper.claims import FIGURE3_ITERATIONS, FIGURE4_LAMBDAS, FIGURE_LAYERS
 from gcn_lpa.paper.figures import draw_lines
 from gcn_lpa.paper.study import Cell, Result, Run, Study, markdown_table
@@ -72,19 +72,19 @@ def figure5(study: Study) -> Result:
     if study.quick:
         study.note("figure5 up to 100,000 nodes, 10 steps each")
     parts, data, files = [], {}, []
-    for protocol, rivals in (("paper", tuple(benchmark.RIVALS)), ("work", ("our gcn", "our gcn-lpa"))):
-        steps = benchmark.epochs(
+    for protocol, rivals in (("paper", tuple(timing.RIVALS)), ("work", ("our gcn", "our gcn-lpa"))):
+        steps = timing.epochs(
             sizes, protocol=protocol, rivals=rivals, device=study.device, repeats=10 if study.quick else 30,
             largest_rival=10_000 if study.quick else None,
         )  # fmt: skip
         path = study.out / f"figure5-{protocol}.png"
         for suffix in (".png", ".svg"):
-            benchmark.draw_epochs(
+            timing.draw_epochs(
                 steps, path.with_suffix(suffix), title=f"One training step, protocol {protocol}, {study.device}"
             )
             files.append(path.with_suffix(suffix))
-        header, lines = benchmark.epoch_table(steps)
-        extra = benchmark.extra_time(steps)
+        header, lines = timing.epoch_table(steps)
+        extra = timing.extra_time(steps)
         data[protocol] = {
             "timings": [vars(step) for step in steps],
             "extra_percent": {str(n): percent for n, percent in extra.items()},
@@ -93,6 +93,6 @@ def figure5(study: Study) -> Result:
         parts += [
             f"## Protocol `{protocol}`",
             markdown_table(header, lines),
-            " ".join(benchmark.epoch_sentences(steps)),
+            " ".join(timing.epoch_sentences(steps)),
         ]
     return Result("figure5", "Figure 5: training time", "\n\n".join(parts), data, [], files)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gcn_lpa.comparison import Difference
-from gcn_lpa.data import load
-from gcn_lpa.data import table1 as count_table1
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.graph import split
+from gcn_lpa.insight.comparison import Difference
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.claims import TABLE2, TABLE3, TABLE4_ROWS
 from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, Summary, markdown_table
 from gcn_lpa.recipes import DEFAULT, PAPER, WITHOUT_FEATURES
-from gcn_lpa.theory import check_theorems
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.tables.datasets import table1 as count_table1
+from gcn_lpa.theory.lemmas import check_theorems
 from gcn_lpa.train import learn_whole
 
 LARGE = ("coauthor-cs", "coauthor-phy")
@@ -251,7 +251,7 @@ def table_lpa(study: Study) -> Result:
         for method, row in names.items()
     ]
     notes = (
-        "All predict by label propagation; see `gcn_lpa.baselines.METHODS` for the settings of each. "
+        "All predict by label propagation; see `gcn_lpa.methods.registry.METHODS` for the settings of each. "
         f"reconstruction and sparse have 50 epochs on {' and '.join(LARGE)}, else all that learn have 200."
     )
     return grouped(study, "table-lpa", "Label propagation alone", cells, "classical", 5, notes)

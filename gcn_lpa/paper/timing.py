@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.data import load
+from gcn_lpa.engine.sparse import Key, SparseMatrix, apply, use_backend
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe
-from gcn_lpa.runfolder import environment
-from gcn_lpa.sparse import Key, SparseMatrix, apply, use_backend
+from gcn_lpa.storage import environment
+from gcn_lpa.tables.datasets import load
 
 SETTINGS = PAPER["cora"].replace(
     features="raw", origin="Cora's settings on identity features, the paper's timing study"
@@ -104,14 +104,14 @@ def ours(problem: Problem, *, fixed: bool = False) -> Step:
 
 def ours_by_tensor_cores(problem: Problem) -> Step:
     """Our GCN-LPA with the products x W by three TF32 products each, which is as exact as float32."""
-    from gcn_lpa import _triton
+    from gcn_lpa.engine import gpu_kernels
 
     step = ours(problem)
 
     def by_tensor_cores() -> None:
-        before, _triton.PRECISION = _triton.PRECISION, "tf32x3"
+        before, gpu_kernels.PRECISION = gpu_kernels.PRECISION, "tf32x3"
         step()
-        _triton.PRECISION = before
+        gpu_kernels.PRECISION = before
 
     return by_tensor_cores
 
@@ -513,13 +513,13 @@ def epoch_record(timings: Sequence[Timing], *, protocol: str, device: str) -> di
 
 
 def _agreement_by_tensor_cores() -> float:
-    from gcn_lpa import _triton
+    from gcn_lpa.engine import gpu_kernels
 
-    before, _triton.PRECISION = _triton.PRECISION, "tf32x3"
+    before, gpu_kernels.PRECISION = gpu_kernels.PRECISION, "tf32x3"
     try:
         return agreement("cuda")
     finally:
-        _triton.PRECISION = before
+        gpu_kernels.PRECISION = before
 
 
 def epoch_table(timings: Sequence[Timing]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -5,7 +5,7 @@ values. The product `@` is differentiable in the values and in the dense operand
 the transpose once for both gradients, so a matrix whose entries are learned costs little more than a constant one.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
-The kernels are in `_cpu.py` (Numba), `_triton.py` (GPU) and `_reference.py` (plain torch, the oracle).
+The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (GPU) and `reference.py` (plain torch, the oracle).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa import _reference
-from gcn_lpa._csr import CSR
+from gcn_lpa.engine import reference
+from gcn_lpa.engine.csr import CSR
 
 BACKENDS = ("auto", "cpu", "triton", "reference")
 _forced: str = "auto"
@@ -47,25 +47,25 @@ def use_backend(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def use_threads(threads: int) -> Iterator[None]:
     """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
-    from gcn_lpa import _cpu
+    from gcn_lpa.engine import cpu_kernels
 
-    with _cpu.use_threads(threads):
+    with cpu_kernels.use_threads(threads):
         yield
 
 
 def _kernels(x: Tensor) -> ModuleType:
     """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
     if _forced == "reference":
-        return _reference
+        return reference
     if _forced == "triton" or (_forced == "auto" and x.is_cuda):
-        from gcn_lpa import _triton
+        from gcn_lpa.engine import gpu_kernels
 
-        return _triton
+        return gpu_kernels
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        from gcn_lpa import _cpu
+        from gcn_lpa.engine import cpu_kernels
 
-        return _cpu
-    return _reference
+        return cpu_kernels
+    return reference
 
 
 def fused_backend(x: Tensor) -> ModuleType | None:

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcn_lpa._intake import check_seed
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph, split
+from gcn_lpa.insight.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.intake import check_seed
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.sparse import SparseMatrix
 from gcn_lpa.train import choose_device, evaluate, fit, learn, node_status, num_threads, predict_proba
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known

@@ -19,11 +19,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from gcn_lpa.baselines import METHODS
-from gcn_lpa.comparison import Comparison, Mean, Record, compare
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, Split, check_graph, describe, split
+from gcn_lpa.insight.comparison import Comparison, Mean, Record, compare
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import SparseMatrix
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
 WITH_GRAPH = ("lpa", "gcn", "gcn-lpa")

@@ -28,9 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa import runfolder
-from gcn_lpa._intake import check_seed
-from gcn_lpa.baselines import METHODS
+from gcn_lpa import storage
 from gcn_lpa.calibration import (
     Calibrator,
     PerfectECE,
@@ -46,10 +44,12 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
-from gcn_lpa.data import DATASETS, load
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.intake import check_seed
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.sparse import Pattern, SparseMatrix
+from gcn_lpa.tables.datasets import DATASETS, load
 from gcn_lpa.train import (
     ClassScores,
     Epoch,
@@ -244,7 +244,7 @@ def make_plan(
             "choose a split such as 'uniform' to reserve validation nodes"
         )
     if Path(recipe).suffix == ".json":
-        said = runfolder.read_json(recipe)
+        said = storage.read_json(recipe)
         if not isinstance(said, dict):
             raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {said!r:.40}')
         settings = Recipe.from_dict(said)
@@ -285,7 +285,7 @@ def train_run(
     """
     folder = None if out is None else Path(out)
     unfinished = folder is not None and resume and (folder / PLAN).exists()
-    if folder is not None and resume and not unfinished and (folder / runfolder.MANIFEST).exists():
+    if folder is not None and resume and not unfinished and (folder / storage.MANIFEST).exists():
         return _finished(folder, plan)
     stages = _Stages(plan, graph, folder, choose_device(device), threads, watch)
     check_seed(plan.seed)
@@ -297,12 +297,12 @@ def train_run(
                 raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
         else:
             _claim(folder, overwrite)
-            runfolder.write_json(folder / PLAN, plan.to_dict())
+            storage.write_json(folder / PLAN, plan.to_dict())
             claimed = True
     try:
         trained = calibrated(stages.run())
     except Exception:  # not Ctrl-C: such a run can be resumed
-        if folder is not None and claimed and runfolder.latest_checkpoint(folder) is None:
+        if folder is not None and claimed and storage.latest_checkpoint(folder) is None:
             _withdraw(folder, is_new)
         raise
     if folder is not None:
@@ -330,13 +330,13 @@ def save_run(folder: str | Path, trained: TrainedRun) -> None:
     """Make a run folder of a trained run, entirely or not at all."""
     plan, run, graph, parts = trained.plan, trained.run, trained.graph, trained.split
     files = {
-        "recipe.json": runfolder.encode_json(plan.recipe.to_dict()),
-        "model.safetensors": runfolder.encode_tensors(trained.model.state_dict()),
-        "history.jsonl": runfolder.encode_lines(dataclasses.asdict(epoch) for epoch in run.history),
-        "split.json": runfolder.encode_json(_encode_split(parts, trained.reserved), indent=None),
-        "scores.json": runfolder.encode_json(dataclasses.asdict(trained.results)),
-        "environment.json": runfolder.encode_json(runfolder.environment()),
-        "data.json": runfolder.encode_json(
+        "recipe.json": storage.encode_json(plan.recipe.to_dict()),
+        "model.safetensors": storage.encode_tensors(trained.model.state_dict()),
+        "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in run.history),
+        "split.json": storage.encode_json(_encode_split(parts, trained.reserved), indent=None),
+        "scores.json": storage.encode_json(dataclasses.asdict(trained.results)),
+        "environment.json": storage.encode_json(storage.environment()),
+        "data.json": storage.encode_json(
             {
                 **dataclasses.asdict(plan.source),
                 "content": plan.content,
@@ -346,7 +346,7 @@ def save_run(folder: str | Path, trained: TrainedRun) -> None:
                 "stored": plan.with_data,
             }
         ),
-        "run.json": runfolder.encode_json(
+        "run.json": storage.encode_json(
             {
                 "method": plan.recipe.method,
                 "seed": run.seed,
@@ -362,7 +362,7 @@ def save_run(folder: str | Path, trained: TrainedRun) -> None:
         **_encode_calibration(trained),
         **(_encode_graph(graph) if plan.with_data else {}),
     }
-    runfolder.save(folder, files)
+    storage.save(folder, files)
 
 
 def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
@@ -371,7 +371,7 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
     Args:
         data: where the graph is now, if not where it was.
     """
-    files = runfolder.load(folder)
+    files = storage.load(folder)
     plan, run, results = _read_run(files)
     stored = "graph.safetensors" in files.files and data is None
     graph = _decode_graph(files) if stored else _graph_of(plan, Path(folder), data)
@@ -395,7 +395,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
     Args:
         data: where the graph is now, if not where it was; refused if it is not the graph of the run.
     """
-    files = runfolder.load(folder)
+    files = storage.load(folder)
     plan, _, results = _read_run(files)
     if results.protocol != "test":
         if data is not None:
@@ -462,7 +462,7 @@ def calibrate_run(
     trained = load_run(folder, data)
     if trained.calibration is None:
         trained = calibrated(trained)
-        runfolder.save(folder, {**runfolder.load(folder).files, **_encode_calibration(trained)})
+        storage.save(folder, {**storage.load(folder).files, **_encode_calibration(trained)})
     return calibration_report(trained, level=level, score=score)
 
 
@@ -573,7 +573,7 @@ def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> No
     Args:
         excel_safe: put a ' before text that a spreadsheet would run as a formula.
     """
-    runfolder.write_atomic(path, table_text(table, excel_safe=excel_safe).encode())
+    storage.write_atomic(path, table_text(table, excel_safe=excel_safe).encode())
 
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
@@ -735,21 +735,21 @@ def _finished(folder: Path, plan: Plan) -> TrainedRun:
 def _clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
     for stage in ("refit", *(f"fold-{k + 1}" for k in range(NUM_FOLDS))):
-        runfolder.discard_checkpoint(folder / stage)
+        storage.discard_checkpoint(folder / stage)
         if (folder / stage).is_dir() and not os.listdir(folder / stage):
             os.rmdir(folder / stage)
-    runfolder.discard_checkpoint(folder)
+    storage.discard_checkpoint(folder)
     (folder / PLAN).unlink(missing_ok=True)
 
 
 def _read_plan(folder: Path) -> Plan:
     try:
-        return Plan.from_dict(runfolder.read_json(folder / PLAN))
+        return Plan.from_dict(storage.read_json(folder / PLAN))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{folder / PLAN}: not a plan that this version of gcn-lpa wrote: {error}") from error
 
 
-def _read_run(files: runfolder.RunFolder) -> tuple[Plan, Run, Results]:
+def _read_run(files: storage.RunFolder) -> tuple[Plan, Run, Results]:
     try:
         data, facts, found = (files.json(name) for name in ("data.json", "run.json", "scores.json"))
         recipe = Recipe.from_dict(files.json("recipe.json"))
@@ -800,13 +800,13 @@ def _encode_calibration(trained: TrainedRun) -> dict[str, bytes]:
     """The files that hold a calibration and what it came from; none where there is none."""
     files: dict[str, bytes] = {}
     if trained.calibration is not None:
-        files["calibration.json"] = runfolder.encode_json(dataclasses.asdict(trained.calibration))
+        files["calibration.json"] = storage.encode_json(dataclasses.asdict(trained.calibration))
     if trained.out_of_fold is not None:
-        files["out_of_fold.safetensors"] = runfolder.encode_tensors(trained.out_of_fold._asdict())
+        files["out_of_fold.safetensors"] = storage.encode_tensors(trained.out_of_fold._asdict())
     return files
 
 
-def _decode_calibration(files: runfolder.RunFolder) -> dict[str, Any]:
+def _decode_calibration(files: storage.RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         if "calibration.json" in files.files:
@@ -861,12 +861,12 @@ def _encode_graph(graph: Graph) -> dict[str, bytes]:
         "public": None if graph.public is None else _encode_split(graph.public),
     }
     return {
-        "graph.safetensors": runfolder.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
-        "graph.json": runfolder.encode_json(facts, indent=None),
+        "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
+        "graph.json": storage.encode_json(facts, indent=None),
     }
 
 
-def _decode_graph(files: runfolder.RunFolder) -> Graph:
+def _decode_graph(files: storage.RunFolder) -> Graph:
     tensors, facts = files.tensors("graph.safetensors"), files.json("graph.json")
     n = len(tensors["y"])
 

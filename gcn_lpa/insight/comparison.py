@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from scipy import stats
 
-from gcn_lpa import runfolder
-from gcn_lpa._intake import check_seed
-from gcn_lpa.baselines import METHODS
+from gcn_lpa import storage
 from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.intake import check_seed
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.train import choose_device, evaluate, learn_whole, num_threads
 
@@ -181,7 +181,7 @@ def compare(
             if on_record is not None:
                 on_record(result)
     rows = tuple(_row(name, records, reference, memories[name]) for name in recipes)
-    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, runfolder.environment())
+    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, storage.environment())
 
 
 def recipes_of(
@@ -235,7 +235,7 @@ def run_here(task: Task) -> Iterator[Record]:
 
 def run_apart(task: Task) -> Iterator[Record | Memory]:
     """The same in a process of its own, which reports its memory at the end."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from gcn_lpa.comparison import work; work()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from gcn_lpa.insight.comparison import work; work()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.edges import glorot
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph, split
-from gcn_lpa.influence import feature_influence, label_influence
 from gcn_lpa.model import GCNLPA, propagate_labels
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.theory.influence import feature_influence, label_influence
 
 Side = float | tuple[float, ...]
 ROUNDING = 1e-9  # two float64 sides that differ by less are equal

@@ -26,12 +26,12 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from gcn_lpa._download import download, require_sha256
-from gcn_lpa._intake import check_seed
-from gcn_lpa._tables import read_csv, read_folder
-from gcn_lpa._untrusted import csr_matrix, read_npz, read_pickle
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, Split, describe
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.intake import check_seed
+from gcn_lpa.tables.csv_files import read_csv, read_folder
+from gcn_lpa.tables.download import download, require_sha256
+from gcn_lpa.tables.planetoid import csr_matrix, read_npz, read_pickle
 
 __all__ = [
     "DATASETS",

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa._intake import DOUBT, FLOAT32_MAX, Ends, is_missing, of_another_kind, some
 from gcn_lpa.graph import Graph
+from gcn_lpa.intake import DOUBT, FLOAT32_MAX, Ends, is_missing, of_another_kind, some
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),

@@ -23,15 +23,15 @@ import typer
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gcn_lpa.advising import Advice, Line
-    from gcn_lpa.auditing import EdgeAudit, LabelAudit
-    from gcn_lpa.comparison import Record, Row
-    from gcn_lpa.data import Counts, Table1Row
     from gcn_lpa.graph import Graph, GraphInfo
+    from gcn_lpa.insight.advice import Advice, Line
+    from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit
+    from gcn_lpa.insight.comparison import Record, Row
+    from gcn_lpa.insight.suggestions import Suggestion
     from gcn_lpa.model import GCNLPA
-    from gcn_lpa.runs import CalibrationReport, Results, TrainedRun, Watch
-    from gcn_lpa.suggesting import Suggestion
-    from gcn_lpa.theory import Check
+    from gcn_lpa.runs.stages import CalibrationReport, Results, TrainedRun, Watch
+    from gcn_lpa.tables.datasets import Counts, Table1Row
+    from gcn_lpa.theory.lemmas import Check
     from gcn_lpa.train import Epoch, Scores
 
 P = ParamSpec("P")
@@ -122,7 +122,7 @@ def _as_option(message: str) -> str:
 @command
 def datasets(root: Root = None, as_json: AsJson = False) -> None:
     """Print the paper's Table 1 with our counts beside the paper's, and the other data sets there are."""
-    from gcn_lpa.data import DATASETS, table1
+    from gcn_lpa.tables.datasets import DATASETS, table1
 
     rows = table1(root, names=DATASETS)
     if as_json:
@@ -134,8 +134,8 @@ def datasets(root: Root = None, as_json: AsJson = False) -> None:
 @command
 def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson = False) -> None:
     """Describe a graph: sizes, classes, homophily, components, and the nodes no label can reach."""
-    from gcn_lpa.data import DATASETS
     from gcn_lpa.graph import describe
+    from gcn_lpa.tables.datasets import DATASETS
 
     described = describe(load_graph(name, root, option))
     if as_json:
@@ -213,7 +213,7 @@ def train(
     changes: dict[str, Any],
 ) -> None:
     """Train a model on a graph and score it; every field of the recipe is a flag."""
-    from gcn_lpa.runs import Source, make_plan, train_run
+    from gcn_lpa.runs.stages import Source, make_plan, train_run
     from gcn_lpa.train import MLflowLogger, TensorBoardLogger
 
     loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
@@ -243,7 +243,7 @@ def resume(
     run: RunDir, data: Data = None, device: Device = "auto", threads: Threads = None, as_json: AsJson = False
 ) -> None:
     """Finish a training that was stopped, as if it had not been."""
-    from gcn_lpa.runs import resume_run
+    from gcn_lpa.runs.stages import resume_run
 
     with progress() as watch:
         trained = resume_run(run, data, device=device, threads=threads, watch=watch)
@@ -253,7 +253,7 @@ def resume(
 @command
 def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
     """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
-    from gcn_lpa.runs import evaluate_run
+    from gcn_lpa.runs.stages import evaluate_run
 
     results = evaluate_run(run, data)
     if as_json:
@@ -294,7 +294,7 @@ def predict(
 
     label is what the model says, also of a node whose label was given; it can differ from that one.
     """
-    from gcn_lpa.runs import predict_run
+    from gcn_lpa.runs.stages import predict_run
 
     table = predict_run(run, data, every=every, raw=raw, abstain=abstain, sets=sets, score=score, hops=hops)
     print_or_write(table, out, excel_safe, as_json)
@@ -313,7 +313,7 @@ def calibrate(
 ) -> None:
     """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
     from gcn_lpa.calibration import draw_reliability
-    from gcn_lpa.runs import calibrate_run
+    from gcn_lpa.runs.stages import calibrate_run
 
     found = calibrate_run(run, data, level=level, score=score)
     if plot is not None:
@@ -336,7 +336,7 @@ def edges(
     as_json: AsJson = False,
 ) -> None:
     """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
-    from gcn_lpa.runs import edge_table, load_run
+    from gcn_lpa.runs.stages import edge_table, load_run
 
     trained = load_run(run, data)
     table = edge_table(trained.model, trained.graph, recipe=trained.plan.recipe)
@@ -363,8 +363,8 @@ def explain(
         raise typer.BadParameter("give either --node ID or --all")
     if (plot is not None and every) or (out is not None and not every):
         raise typer.BadParameter("--plot goes with --node, --out with --all")
-    from gcn_lpa.explanation import Explainer, draw_explanation
-    from gcn_lpa.runs import load_run
+    from gcn_lpa.insight.explanation import Explainer, draw_explanation
+    from gcn_lpa.runs.stages import load_run
 
     trained = load_run(run, data)
     explainer = Explainer.of_run(trained, hops=hops)
@@ -404,8 +404,8 @@ def what_if(
 
     An id may hold = or a comma: the text is cut where both sides name something.
     """
-    from gcn_lpa.explanation import Explainer
-    from gcn_lpa.runs import load_run
+    from gcn_lpa.insight.explanation import Explainer
+    from gcn_lpa.runs.stages import load_run
 
     asked = {"--label": label, "--relabel": relabel, "--unlabel": unlabel, "--remove-edge": remove_edge}
     if not any(asked.values()):
@@ -477,8 +477,8 @@ def audit(
     of_labels, of_edges = labels or relabel, edges or drop_edges is not None
     if of_labels == of_edges:
         raise typer.BadParameter("audit either --labels (and --relabel) or --edges (and --drop-edges)")
-    from gcn_lpa import auditing
-    from gcn_lpa.runs import load_run, write_table
+    from gcn_lpa.insight import auditing
+    from gcn_lpa.runs.stages import load_run, write_table
 
     if out is not None and not out.parent.is_dir():  # said before the training, not after
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} in")
@@ -549,8 +549,8 @@ def compare(
 
     A field of the recipe given as a flag is set for every method.
     """
-    from gcn_lpa import comparison
-    from gcn_lpa.runfolder import write_json
+    from gcn_lpa.insight import comparison
+    from gcn_lpa.storage import write_json
 
     graph = load_graph(name, root, option)
     print_doubts(graph, as_json)
@@ -592,11 +592,11 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Does the graph help? Compare features alone with methods that read the edges, on your own labels."""
-    from gcn_lpa import advising
+    from gcn_lpa.insight import advice
 
     graph = load_graph(name, root, option)
     print_doubts(graph, as_json)
-    found = advising.advise(
+    found = advice.advise(
         graph, repeats=repeats, seed=seed, recipe=recipe, device=device, threads=threads, on_record=say_record
     )
     where = [("--root", str(root))] if root is not None else []
@@ -628,19 +628,19 @@ def suggest(
     as_json: AsJson = False,
 ) -> None:
     """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
-    from gcn_lpa import suggesting
-    from gcn_lpa.runs import load_run, write_table
+    from gcn_lpa.insight import suggestions
+    from gcn_lpa.runs.stages import load_run, write_table
 
     trained = load_run(run, data)
-    allowed = ~trained.split.test if candidates is None else suggesting.read_candidates(candidates, trained.graph)
+    allowed = ~trained.split.test if candidates is None else suggestions.read_candidates(candidates, trained.graph)
     allowed &= ~trained.used
     if not allowed.any():
         why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
         raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
-    found = suggesting.suggest(
+    found = suggestions.suggest(
         trained.model, trained.graph, trained.given, recipe=trained.plan.recipe, n=n, candidates=allowed
     )
-    table = suggesting.suggestion_table(found)
+    table = suggestions.suggestion_table(found)
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
     if as_json:
@@ -670,8 +670,8 @@ def bench(
     """Time our engine beside PyTorch Geometric and torch's own CSR product, in one run."""
     import torch
 
-    from gcn_lpa import benchmark
-    from gcn_lpa.runfolder import write_json
+    from gcn_lpa.paper import timing
+    from gcn_lpa.storage import write_json
     from gcn_lpa.train import choose_device
 
     if what not in ("epochs", "kernels"):
@@ -685,11 +685,11 @@ def bench(
         print(".", end="", file=sys.stderr, flush=True)
 
     if what == "kernels":
-        products = benchmark.kernels(nodes, device=place, repeats=repeats, report=say)
-        found = benchmark.record("kernels", products, device=place)
-        header, lines = benchmark.kernel_table(products)
+        products = timing.kernels(nodes, device=place, repeats=repeats, report=say)
+        found = timing.record("kernels", products, device=place)
+        header, lines = timing.kernel_table(products)
     else:
-        steps = benchmark.epochs(
+        steps = timing.epochs(
             nodes,
             protocol=protocol,
             classes=classes,
@@ -698,20 +698,18 @@ def bench(
             largest_rival=largest_rival,
             report=say,
         )
-        found = benchmark.epoch_record(steps, protocol=protocol, device=place)
-        header, lines = benchmark.epoch_table(steps)
+        found = timing.epoch_record(steps, protocol=protocol, device=place)
+        header, lines = timing.epoch_table(steps)
     print(file=sys.stderr)
     if out is not None:
         write_json(out, found)
         if what == "epochs":
-            benchmark.draw_epochs(
-                steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}"
-            )
+            timing.draw_epochs(steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}")
     if as_json:
         return print_json(found)
     print_table(header, lines)
     if what == "epochs":
-        print("\n".join(benchmark.epoch_sentences(steps)))
+        print("\n".join(timing.epoch_sentences(steps)))
 
 
 @command
@@ -810,7 +808,7 @@ def theorems(
     as_json: AsJson = False,
 ) -> None:
     """Measure the paper's lemmas and theorems on a graph and on the graphs where they fail: both sides, and what holds."""
-    from gcn_lpa.theory import LEARNED, check_theorems, known_names
+    from gcn_lpa.theory.lemmas import LEARNED, check_theorems, known_names
 
     wanted = known_names(check)
     trains = train and not {*LEARNED}.isdisjoint(wanted)
@@ -828,7 +826,7 @@ def subject_of(
     from gcn_lpa.graph import split
     from gcn_lpa.model import GCNLPA
     from gcn_lpa.recipes import PAPER, recipe_for
-    from gcn_lpa.runs import load_run
+    from gcn_lpa.runs.stages import load_run
     from gcn_lpa.train import learn_whole, num_epochs
 
     if (Path(name) / "recipe.json").is_file():
@@ -848,10 +846,10 @@ def subject_of(
 @command
 def demo(as_json: AsJson = False) -> None:
     """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
-    from gcn_lpa import comparison
-    from gcn_lpa.baselines import METHODS
-    from gcn_lpa.data import load
     from gcn_lpa.graph import split
+    from gcn_lpa.insight import comparison
+    from gcn_lpa.methods.registry import METHODS
+    from gcn_lpa.tables.datasets import load
 
     graph, methods = load("digits"), ("gcn-lpa", "gcn-same", "lpa", "mlp")
     parts = split(graph, seed=0)
@@ -882,7 +880,7 @@ def print_run(trained: TrainedRun, as_json: bool) -> None:
 
 def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
     """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
-    from gcn_lpa.runs import table_text, write_table
+    from gcn_lpa.runs.stages import table_text, write_table
 
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
@@ -928,14 +926,14 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
 
 def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:
     """The graph a command is about."""
-    from gcn_lpa.runs import Source
+    from gcn_lpa.runs.stages import Source
 
     return Source(name, None if root is None else str(root), reading(name, options)).load()
 
 
 def print_doubts(graph: Graph, as_json: bool) -> None:
     """Say on stderr what in the user's files may not be meant as it was read."""
-    from gcn_lpa._intake import DOUBT
+    from gcn_lpa.intake import DOUBT
 
     for note in graph.notes if not as_json else ():
         if note.startswith(DOUBT):
@@ -944,7 +942,7 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
-    from gcn_lpa.data import reading_options
+    from gcn_lpa.tables.datasets import reading_options
 
     known = reading_options(name)
     chosen: dict[str, Any] = {}
@@ -988,7 +986,7 @@ def say_record(record: Record) -> None:
 
 
 def _advice_line(line: Line) -> tuple[str, ...]:
-    from gcn_lpa.advising import signed
+    from gcn_lpa.insight.advice import signed
 
     over = "" if line.over_features is None else signed(line.over_features)
     return line.method, str(line.accuracy), over, signed(line.over_commonest), f"{line.seconds:.1f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcn_lpa._csr import CSR
+from gcn_lpa.engine.csr import CSR
 
 MASK = 0xFFFFFFFF
 

@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import SparseMatrix
 
 DOUBT = "check: "  # begins a note on what may not be meant; commands that train say it before they do
 FLOAT32_MAX = float(np.finfo(np.float32).max)

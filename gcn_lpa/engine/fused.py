@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.sparse import Key, SparseMatrix, apply, dropout, fused_backend
+from gcn_lpa.engine.sparse import Key, SparseMatrix, apply, dropout, fused_backend
 
 SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves
 

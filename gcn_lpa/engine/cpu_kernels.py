@@ -25,7 +25,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from gcn_lpa._csr import CSR
+from gcn_lpa.engine.csr import CSR
 
 AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
 ALONE = 4_000_000  # multiply-adds below which waking a second thread costs more than it saves

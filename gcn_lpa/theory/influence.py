@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import SparseMatrix
 
 BLOCK = 64  # columns at a time: what one step moves, [n, 64], is 5 MB for Pubmed and stays near the processor
 

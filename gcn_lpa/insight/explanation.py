@@ -28,7 +28,10 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from gcn_lpa.baselines import (
+from gcn_lpa.edges import Free
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.methods.registry import (
     APPNP,
     AdaptiveLPA,
     FeaturesOnly,
@@ -38,16 +41,13 @@ from gcn_lpa.baselines import (
     one_hot,
     personalized,
 )
-from gcn_lpa.edges import Free
-from gcn_lpa.graph import Graph
-from gcn_lpa.influence import feature_influence, label_influence
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.sparse import SparseMatrix
+from gcn_lpa.theory.influence import feature_influence, label_influence
 from gcn_lpa.train import num_threads, predict_proba, with_prior
 
 if TYPE_CHECKING:
-    from gcn_lpa.runs import TrainedRun
+    from gcn_lpa.runs.stages import TrainedRun
 
 EQUAL = 12  # decimals up to which two shares are the same
 MOVED = 1e-6  # of a probability or score: less is rounding

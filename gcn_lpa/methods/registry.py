@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa.edges import edge_form
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, random_share
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import (
     GCNLPA,
@@ -37,7 +38,6 @@ from gcn_lpa.model import (
     propagate_labels,
 )
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.sparse import Key, Pattern, SparseMatrix, dropout, random_share
 
 LEAST = 1e-12  # probability, so that zero has a logarithm
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite

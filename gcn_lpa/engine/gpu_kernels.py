@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gcn_lpa._csr import CSR
+from gcn_lpa.engine.csr import CSR
 
 LONG = 512  # entries of a row above which it is cut into chunks of that size
 

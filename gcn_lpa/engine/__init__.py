@@ -1,0 +1,1 @@
+"""The sparse matrix that everything walks, its kernels and its random bits."""

@@ -1,0 +1,1 @@
+"""Every method there is, each with the same interface as GCN-LPA."""

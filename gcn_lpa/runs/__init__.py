@@ -1,0 +1,1 @@
+"""What `gcn-lpa train` does and leaves behind in a run folder."""
