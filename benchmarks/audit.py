@@ -45,14 +45,17 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
 from gcn_lpa import storage
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight import auditing
-from gcn_lpa.insight.comparison import mean_of
-from gcn_lpa.methods.registry import METHODS, edge_index
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.rivals import edge_index
+from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.splits import split
+from gcn_lpa.stats import mean_of
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import evaluate, learn_whole, predict_proba
+from gcn_lpa.train import learn_whole
 
 FLIPPED, ADDED = 0.05, 0.2
 FREE = DEFAULT.replace(edges="free")

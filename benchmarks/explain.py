@@ -24,8 +24,10 @@ from torch.nn import functional as F
 
 from gcn_lpa.insight.explanation import Explainer
 from gcn_lpa.model import propagate_labels
+from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.ledger import Ledger
-from gcn_lpa.runs.stages import Source, load_run, make_plan, train_run
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import train_run
 from gcn_lpa.storage import environment, write_json
 
 DATASETS = "cora,citeseer,pubmed,pubmed:5,pubmed:20,coauthor-cs,coauthor-phy"

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix, apply
+from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ

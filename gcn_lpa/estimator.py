@@ -27,11 +27,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
+from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe, recipe_for
-from gcn_lpa.train import Run, learn, num_threads, predict_proba
+from gcn_lpa.splits import split
+from gcn_lpa.train import Run, learn
 
 STOPPING = {
     "select": "loss",

@@ -17,7 +17,6 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,20 +25,20 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
-from scipy.sparse import csgraph
 from torch import Tensor
 
+from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.intake import (
     Ends,
     alike_names,
     are_integers,
-    check_seed,
     edge_ends,
     edge_weights,
     float32_weights,
     in_range,
     names_from_ids,
+    networkx_features,
     node_features,
     node_labels,
     of_another_kind,
@@ -50,8 +49,6 @@ from gcn_lpa.intake import (
 )
 
 FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
-SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")
-AUTHORS_SEED = 234  # fixed in the authors' public code
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,7 +197,7 @@ class Graph:
             [pair[:2] for pair in graph.edges()],
             weights=[1.0 if value is None else value for value in given] if is_weighted else None,
             node_names=nodes,
-            x=_networkx_features(graph, features),
+            x=networkx_features(graph, features),
             y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
             class_names=class_names,
             directed=directed,
@@ -317,6 +314,8 @@ class Graph:
         return self.y.device
 
     def to(self, device: torch.device | str) -> Graph:
+        if same_device(device, self.device):
+            return self  # and keeps what was computed of it
         moved = self.adjacency.to(device), self.x.to(device), self.y.to(device)
         return dataclasses.replace(self, adjacency=moved[0], x=moved[1], y=moved[2], _derived={})
 
@@ -525,211 +524,6 @@ def check_graph(graph: object) -> None:
         raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
 
 
-def split(
-    graph: Graph,
-    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
-    seed: int = 0,
-    *,
-    kind: str = "uniform",
-    per_class: int = 20,
-    num_val: int = 500,
-) -> Split:
-    """Divide the labelled nodes into train, validation and test; the same seed gives the same split everywhere.
-
-    uniform: the paper's, int(0.2 m) validation and int(0.2 m) test nodes of the m labelled ones, the rest trains.
-    stratified: the same sizes, each class divided alike.
-    public: the split that was published with the data (Planetoid).
-    per_class: `per_class` training nodes of each class, then `num_val` validation nodes, the rest tests.
-    authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: they count
-    unlabelled nodes as class 0, so use it with `graph.with_unknown_as(0)`.
-
-    Args:
-        fractions: train, val and test. Where they sum to 1, train takes what rounding leaves.
-    """
-    if kind not in SPLIT_KINDS:
-        raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}")
-    check_seed(seed)
-    if kind == "public":
-        if graph.public is None:
-            raise ValueError(f"{graph.name!r} was not published with a split (cora, citeseer and pubmed were)")
-        return graph.public
-    if kind == "authors":
-        return _authors_split(graph.num_nodes)
-    labels = graph.y.cpu().numpy()
-    nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
-    if len(nodes) == 0:
-        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
-    if kind == "per_class":
-        train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
-    else:
-        num_train, num_val, num_test = _sizes(fractions, len(nodes))
-        if kind == "stratified":
-            nodes = _spread_classes(nodes, labels[nodes], (num_val, num_test))
-        val, test = nodes[:num_val], nodes[num_val : num_val + num_test]
-        train = nodes[num_val + num_test :][:num_train]
-    return _split_of(graph.num_nodes, train, val, test, kind, seed)
-
-
-def _split_of(
-    num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None
-) -> Split:
-    masks = torch.zeros((3, num_nodes), dtype=torch.bool)
-    for mask, nodes in zip(masks, (train, val, test), strict=True):
-        mask[torch.from_numpy(nodes)] = True
-    return Split(*masks.unbind(), kind, seed)  # type: ignore[call-arg,arg-type]
-
-
-def _sizes(fractions: tuple[float, float, float], num_labeled: int) -> tuple[int, int, int]:
-    if len(fractions) != 3 or min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
-        raise ValueError(f"fractions are three shares of the labelled nodes that sum to at most 1, not {fractions}")
-    num_val, num_test = int(fractions[1] * num_labeled), int(fractions[2] * num_labeled)
-    exhaustive = math.isclose(sum(fractions), 1)
-    num_train = num_labeled - num_val - num_test if exhaustive else int(fractions[0] * num_labeled)
-    if num_train == 0:
-        raise ValueError(f"no node is left to train on: {fractions} of {num_labeled} labelled nodes")
-    return num_train, num_val, num_test
-
-
-def _spread_classes(nodes: np.ndarray, labels: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
-    """`nodes` in an order whose first `sizes[0]` and next `sizes[1]` hold every class in proportion."""
-    parts = []
-    for size in sizes:
-        classes, counts = np.unique(labels, return_counts=True)
-        taken = np.zeros(len(nodes), dtype=bool)
-        for label, share in zip(classes, _apportion(size, counts), strict=True):
-            taken[np.flatnonzero(labels == label)[:share]] = True
-        parts.append(nodes[taken])
-        nodes, labels = nodes[~taken], labels[~taken]
-    return np.concatenate([*parts, nodes])
-
-
-def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
-    """`total` seats in proportion to `counts`: whole shares, then the largest remainders."""
-    exact = total * counts / max(1, counts.sum())
-    seats: np.ndarray = np.floor(exact).astype(np.int64)
-    for _ in range(total - int(seats.sum())):
-        remainder = exact - seats - 10 * (seats + 1 >= counts)  # a class gives its last node only when all others have
-        seats[np.argmax(np.where(seats < counts, remainder, -np.inf))] += 1
-    return seats
-
-
-def _per_class(
-    nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    train = np.zeros(len(nodes), dtype=bool)
-    for label, name in enumerate(graph.class_names):
-        members = np.flatnonzero(labels == label)
-        if len(members) < per_class:
-            raise ValueError(f"class {name!r} has {len(members)} labelled nodes, {per_class} are asked for to train")
-        train[members[:per_class]] = True
-    rest = nodes[~train]
-    if num_val > len(rest):
-        raise ValueError(f"{num_val} validation nodes are asked for, but {len(rest)} labelled nodes are left")
-    return nodes[train], rest[:num_val], rest[num_val:]
-
-
-def _authors_split(num_nodes: int) -> Split:
-    random = np.random.RandomState(AUTHORS_SEED)
-    size = int(0.2 * num_nodes)
-    val = random.choice(num_nodes, size, replace=False)
-    left = np.setdiff1d(np.arange(num_nodes), val)  # they take list(set(...)), which CPython keeps in this order
-    test = random.choice(left, size, replace=False)
-    train = np.setdiff1d(left, test)
-    return _split_of(num_nodes, train, val, test, "authors", AUTHORS_SEED)
-
-
-@dataclass(frozen=True)
-class GraphInfo:
-    """What `describe` counts. Rates and homophilies are None where no edge or no label defines them."""
-
-    name: str
-    nodes: int
-    edges: int  # without self-loops
-    directed: bool
-    self_loops: int
-    features: int
-    feature_kind: str
-    nonzeros: int
-    classes: int
-    class_sizes: dict[str, int]
-    labeled: int
-    intra_class_edge_rate: float | None  # as the paper counts: a node without label as class 0
-    intra_class_edge_rate_known: float | None  # over edges whose two ends are labelled
-    edge_homophily: float | None  # the same number under its usual name
-    node_homophily: float | None  # mean over nodes of the share of their neighbours in their class
-    adjusted_homophily: float | None  # edge homophily less what class sizes alone would give; 1 perfect, 0 none
-    components: int
-    isolated: int  # nodes without a neighbour but themselves
-    unreachable: int  # nodes to which no label can travel
-    notes: tuple[str, ...]
-
-
-def describe(graph: Graph) -> GraphInfo:
-    """Count what a user wants to know of a graph before training on it.
-
-    Homophily as in Platonov et al. (2023), over edges between two labelled nodes, self-loops aside, unweighted.
-    """
-    y = graph.y.cpu().numpy()
-    row, col = graph.row.cpu().numpy(), graph.col.cpu().numpy()
-    proper = row != col
-    row, col = row[proper], col[proper]
-    filled = np.maximum(y, 0)
-    known = (y[row] >= 0) & (y[col] >= 0)
-    edge, node, adjusted = _homophily(y, row[known], col[known])
-    sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
-    has_neighbour = np.zeros(graph.num_nodes, dtype=bool)
-    has_neighbour[row] = has_neighbour[col] = True
-    matrix = graph.adjacency.to_scipy()
-    is_sparse = isinstance(graph.x, SparseMatrix)
-    return GraphInfo(
-        name=graph.name,
-        nodes=graph.num_nodes,
-        edges=graph.num_edges,
-        directed=graph.directed,
-        self_loops=graph.num_self_loops,
-        features=graph.num_features,
-        feature_kind=f"{graph.x_kind}, {'sparse' if is_sparse else 'dense'}",
-        nonzeros=int((graph.x.values if isinstance(graph.x, SparseMatrix) else graph.x).count_nonzero()),
-        classes=graph.num_classes,
-        class_sizes=dict(zip(graph.class_names, sizes.tolist(), strict=True)),
-        labeled=int((y >= 0).sum()),
-        intra_class_edge_rate=float((filled[row] == filled[col]).mean()) if len(row) and (y >= 0).any() else None,
-        intra_class_edge_rate_known=edge,
-        edge_homophily=edge,
-        node_homophily=node,
-        adjusted_homophily=adjusted,
-        components=int(csgraph.connected_components(matrix, directed=graph.directed, return_labels=False)),
-        isolated=int((~has_neighbour).sum()),
-        unreachable=graph.num_nodes - _num_reached(matrix, y >= 0),
-        notes=graph.notes,
-    )
-
-
-def _homophily(y: np.ndarray, row: np.ndarray, col: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """Edge, node and adjusted homophily over edges whose ends are labelled."""
-    if len(row) == 0:
-        return None, None, None
-    same = y[row] == y[col]
-    edge = float(same.mean())
-    degree = np.bincount(row)
-    per_node = np.bincount(row, weights=same)[degree > 0] / degree[degree > 0]
-    ends = np.bincount(np.concatenate([y[row], y[col]]))
-    chance = float(np.square(ends / ends.sum()).sum())
-    return edge, float(per_node.mean()), (edge - chance) / (1 - chance) if chance < 1 else None
-
-
-def _num_reached(matrix: scipy.sparse.csr_array, labeled: np.ndarray) -> int:
-    """How many nodes a label reaches: a search from one extra node that points to every labelled one."""
-    n = len(labeled)
-    start = scipy.sparse.csr_array(labeled[None, :].astype(matrix.dtype))
-    sends = scipy.sparse.vstack([scipy.sparse.hstack([matrix.T, scipy.sparse.csr_array((n, 1))]), _widen(start)])
-    return len(csgraph.breadth_first_order(sends.tocsr(), n, return_predecessors=False)) - 1
-
-
-def _widen(row: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    return scipy.sparse.hstack([row, scipy.sparse.csr_array((1, 1))])
-
-
 def _assemble(
     entries: scipy.sparse.coo_array,
     *,
@@ -797,15 +591,3 @@ def _update(digest: Any, tensor: Any) -> None:
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(f"{array.dtype.str}{array.shape}".encode())
     digest.update(array)
-
-
-def _networkx_features(graph: Any, features: str | Sequence[str] | None) -> Any:
-    if features is None:
-        return None
-    attributes = [features] if isinstance(features, str) else list(features)
-    for node, data in graph.nodes(data=True):
-        for attribute in attributes:
-            if attribute not in data:
-                raise ValueError(f"node {node!r} has no attribute {attribute!r}; every node needs its features")
-    columns = [[data[attribute] for _, data in graph.nodes(data=True)] for attribute in attributes]
-    return np.asarray(columns[0]) if isinstance(features, str) else np.stack([np.asarray(c) for c in columns], axis=1)

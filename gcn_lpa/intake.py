@@ -399,3 +399,15 @@ def _natural_order(texts: set[str]) -> Any:
     """Numbers written as text sort as numbers, so that class "10" does not come before "2"."""
     are_numbers = all(text.isascii() and text.lstrip("-").isdigit() for text in texts)
     return (lambda text: (int(text), text)) if are_numbers else None
+
+
+def networkx_features(graph: Any, features: str | Sequence[str] | None) -> Any:
+    if features is None:
+        return None
+    attributes = [features] if isinstance(features, str) else list(features)
+    for node, data in graph.nodes(data=True):
+        for attribute in attributes:
+            if attribute not in data:
+                raise ValueError(f"node {node!r} has no attribute {attribute!r}; every node needs its features")
+    columns = [[data[attribute] for _, data in graph.nodes(data=True)] for attribute in attributes]
+    return np.asarray(columns[0]) if isinstance(features, str) else np.stack([np.asarray(c) for c in columns], axis=1)

@@ -10,9 +10,9 @@ well along an edge tell features to travel there too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from gcn_lpa.edges import edge_form, glorot
 from gcn_lpa.engine import fused
-from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, random_share, version_of
+from gcn_lpa.engine.counter_random import Key, dropout, random_share
+from gcn_lpa.engine.sparse import SparseMatrix, version_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 
@@ -102,6 +103,17 @@ class Loss(NamedTuple):
     @property
     def total(self) -> Tensor:
         return self.gcn + self.lpa_weight * self.lpa if self.lpa_weight else self.gcn  # Eq. (18)
+
+
+class Model(Protocol):
+    """What training asks of a model; `loss` and the parameter lists only where there is no `fit_directly`."""
+
+    def __call__(self, graph: Graph) -> Tensor: ...
+    def loss(self, graph: Graph, nodes: Tensor, key: Key) -> Loss: ...
+    def edge_parameters(self) -> list[nn.Parameter]: ...
+    def weight_parameters(self) -> list[nn.Parameter]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Any: ...
 
 
 class GCNLPA(nn.Module):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa import model
-from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
+from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import DEFAULT, Recipe
 

@@ -11,10 +11,11 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.graph import Graph, describe
+from gcn_lpa.description import describe
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advice
-from gcn_lpa.insight.advice import advise, homophily, resampled_mean, stratified_folds
-from gcn_lpa.insight.comparison import Mean
+from gcn_lpa.insight.advice import advise, homophily, stratified_folds
+from gcn_lpa.stats import Mean, resampled_mean
 from gcn_lpa.tables.datasets import load
 
 QUICK = {"changes": {"epochs": 15}, "device": "cpu", "repeats": 5}

@@ -1,6 +1,7 @@
 """The shape of the package: who imports whom, and that the door to it is light."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,47 +14,47 @@ import gcn_lpa
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcn_lpa"
 
-# A module imports from rows below its own; on its own row, only what BESIDE lists.
-ROWS = [
-    ["_csr", "_cpu", "_reference", "_triton", "sparse", "_intake", "graph", "recipes", "runfolder"],
-    ["_download", "_tables", "_untrusted", "data", "edges", "distributed", "fused", "ledger", "influence"],
-    ["model", "baselines", "pyg", "sampling", "theory", "calibration"],
-    ["train", "explanation"],
-    ["runs", "estimator", "search", "auditing", "comparison", "benchmark"],
-    ["advising", "suggesting", "paper"],
-    ["reporting"],
-    ["cli", "__main__", "__init__"],
-]
-ROW = {module: number for number, row in enumerate(ROWS) for module in row}
-BESIDE = {
-    "_cpu": ["_csr"],
-    "_reference": ["_csr"],
-    "_triton": ["_csr"],
-    "sparse": ["_csr", "_cpu", "_reference", "_triton"],
-    "_intake": ["sparse"],
-    "graph": ["_intake", "sparse"],
-    "data": ["_download", "_tables", "_untrusted"],
-    "baselines": ["model"],  # the LPA baseline is propagate_labels
-    "pyg": ["model"],  # the same model behind another door
-    "explanation": ["train"],  # for what a trained model predicts
-    "theory": ["model"],  # what it measures
-    "auditing": ["comparison"],  # what cleaning did is a paired comparison
-    "cli": ["__init__"],  # for the version
-    "__main__": ["cli"],
-}
-NEVER = {
-    *[("train", "sampling"), ("train", "baselines")],  # it is handed batches and a model
-    *[("model", "data"), ("model", "runfolder"), ("model", "distributed")],  # it knows no files and no ranks
-}
+
+def listed_in_contributing():
+    """The rows of the map, lowest first, and the files of every room, leftmost first."""
+    rows, rooms = {}, {}
+    blocks = re.findall(r"```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    for line in filter(None, "".join(blocks).splitlines()):
+        head, *names = line.split()
+        if head.isdigit():
+            rows[int(head)] = names
+        else:
+            rooms[head] = names
+    return [rows[number] for number in sorted(rows)], rooms
+
+
+ROWS, ROOMS = listed_in_contributing()
+PLACE = {name: (number, k) for number, row in enumerate(ROWS) for k, name in enumerate(row)}
+DOORS = ("__init__", "__main__")  # of the package: they may import everything
+
+
+def part_of(module):
+    """ "graph" -> ("graph", ""), "engine.sparse" -> ("engine", "sparse")."""
+    top, _, file = module.partition(".")
+    return top, file
 
 
 def module_of(path):
-    """gcn_lpa/graph.py -> graph; everything in gcn_lpa/paper/ -> paper."""
-    inside = path.relative_to(PACKAGE)
-    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(source, package="gcn_lpa"):
+def may_import(module, other):
+    (top, file), (other_top, other_file) = part_of(module), part_of(other)
+    if top in DOORS:
+        return True
+    if other_top in DOORS:
+        return module == "cli.app"  # for the version
+    if top != other_top:
+        return PLACE[other_top] < PLACE[top]
+    return not other_file or ROOMS[top].index(other_file) < ROOMS[top].index(file)
+
+
+def imports(source, module="graph"):
     """The modules of ours that a source imports, anywhere in it; what only annotations need does not count."""
     found, nodes = set(), [ast.parse(source)]
     while nodes:
@@ -64,36 +65,43 @@ def imports(source, package="gcn_lpa"):
         if isinstance(node, ast.Import):
             found |= {ours(name.name) for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = (
-                package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
-            )  # one dot: the package
-            origin = ".".join([*above, *filter(None, [node.module])])
-            if origin == "gcn_lpa":
-                found |= {name.name if name.name in ROW else "__init__" for name in node.names}
-            else:
-                found.add(ours(origin))
+            assert node.level == 0, "imports name the whole path"
+            found |= {ours(f"{node.module}.{name.name}") for name in node.names}
         nodes += ast.iter_child_nodes(node)
-    return found - {None}
+    return found - {None, module}
 
 
 def ours(name):
+    """The module that a dotted name is in: gcn_lpa.engine.sparse.Pattern -> engine.sparse; None where it is not ours."""
     top, *inner = name.split(".")
-    return None if top != "gcn_lpa" else inner[0] if inner else "__init__"
+    if top != "gcn_lpa":
+        return None
+    if not inner or inner[0] not in PLACE:
+        return "__init__"
+    is_file = len(inner) > 1 and inner[1] in ROOMS.get(inner[0], ())
+    return f"{inner[0]}.{inner[1]}" if is_file else inner[0]
 
 
-def may_import(module, other):
-    if (module, other) in NEVER:
-        return False
-    return ROW[other] < ROW[module] or other == module or other in BESIDE.get(module, [])
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_map_is_the_tree():
+    modules = {module_of(path) for path in FILES} - set(DOORS)
+    drawn = {top for row in ROWS for top in row} | {f"{room}.{file}" for room, files in ROOMS.items() for file in files}
+    assert modules == drawn
+    assert set(ROOMS) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     module = module_of(path)
-    assert module in ROW, f"{module} has no row; give it one in ROWS"
-    package = ".".join(["gcn_lpa", *path.relative_to(PACKAGE).parts[:-1]])
-    wrong = {other for other in imports(path.read_text(encoding="utf-8"), package) if not may_import(module, other)}
-    assert wrong == set()
+    found = imports(path.read_text(encoding="utf-8"), module)
+    assert {other for other in found if not may_import(module, other)} == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_tells_one_story(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 600
 
 
 @pytest.mark.parametrize(
@@ -102,11 +110,10 @@ def test_imports_point_one_way(path):
         ("import torch, gcn_lpa.train", {"train"}),
         ("import gcn_lpa", {"__init__"}),
         ("from gcn_lpa import model, Graph", {"model", "__init__"}),
-        ("from gcn_lpa.paper.claims import TABLE_2", {"paper"}),
-        ("from . import edges", {"edges"}),
-        ("from .sparse import Pattern", {"sparse"}),
-        ("def f():\n    if x:\n        from gcn_lpa.tables.datasets import load", {"data"}),
-        ("if TYPE_CHECKING:\n    from gcn_lpa.graph import Graph\nelse:\n    import gcn_lpa.cli.app", {"cli"}),
+        ("from gcn_lpa.paper.claims import TABLE_2", {"paper.claims"}),
+        ("from gcn_lpa.engine import sparse", {"engine.sparse"}),
+        ("def f():\n    if x:\n        from gcn_lpa.train import fit", {"train"}),
+        ("if TYPE_CHECKING:\n    from gcn_lpa.graph import Graph\nelse:\n    import gcn_lpa.cli.app", {"cli.app"}),
         ("import gcn_lpa_extra", set()),
     ],
 )
@@ -114,21 +121,13 @@ def test_the_walk_sees_every_kind_of_import(source, expected):
     assert imports(source) == expected
 
 
-def test_the_walk_sees_what_a_subpackage_imports_from_above():
-    assert imports("from ..train import fit\nfrom . import claims", "gcn_lpa.paper") == {"train", "paper"}
-
-
 @pytest.mark.parametrize(
     ("module", "other", "allowed"),
     [
-        *[("train", "model", True), ("model", "train", False), ("edges", "data", False), ("model", "baselines", False)],
-        *[("baselines", "model", True), ("graph", "sparse", True), ("sparse", "graph", False), ("data", "_cpu", True)],
-        *[
-            ("recipes", "graph", False),
-            ("graph", "recipes", False),
-            ("train", "sampling", False),
-            ("paper", "train", True),
-        ],
+        *[("train", "model", True), ("model", "train", False), ("edges", "tables.datasets", False)],
+        *[("model", "methods.networks", False), ("methods.networks", "model", True), ("train", "methods", False)],
+        *[("graph", "engine.sparse", True), ("engine.sparse", "graph", False), ("paper.study", "train", True)],
+        *[("engine.sparse", "engine.csr", True), ("engine.csr", "engine.sparse", False), ("recipes", "graph", False)],
     ],
 )
 def test_the_rule_is_the_one_that_was_drawn(module, other, allowed):
@@ -148,7 +147,7 @@ def test_every_public_name_resolves(name):
 
 def test_a_public_name_is_never_the_name_of_a_module():
     """Once a module is imported it is an attribute of the package, and would hide the function."""
-    assert set(gcn_lpa.__all__) & {module_of(path) for path in PACKAGE.rglob("*.py")} == set()
+    assert set(gcn_lpa.__all__) & {part_of(module_of(path))[0] for path in FILES} == set()
 
 
 def test_type_checkers_see_the_same_public_names():

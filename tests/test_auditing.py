@@ -10,28 +10,25 @@ from torch import nn
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight import auditing
-from gcn_lpa.insight.auditing import (
+from gcn_lpa.insight.auditing import audit_edges, audit_labels
+from gcn_lpa.insight.cleaning import relabeled, try_cleaning, without_edges
+from gcn_lpa.insight.cross_fit import cross_fit, label_folds
+from gcn_lpa.insight.evidence import (
     Judge,
     PairEvidence,
-    audit_edges,
-    audit_labels,
     beliefs,
-    cross_fit,
     edge_ends,
     joined,
     label_evidence,
-    label_folds,
     random_pairs,
-    relabeled,
-    try_cleaning,
     votes_without_own,
-    without_edges,
 )
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 
 QUICK = Recipe(hidden=8, edge_rank=4, epochs=30, lr=0.05)

@@ -8,14 +8,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
+from gcn_lpa.engine.counter_random import Key, random_share
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods import registry
-from gcn_lpa.methods.registry import METHODS, AdaptiveLPA, correct_and_smooth, reconstruction_error
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.methods import propagation
+from gcn_lpa.methods.linear import FeaturesOnly
+from gcn_lpa.methods.networks import correct_and_smooth
+from gcn_lpa.methods.propagation import AdaptiveLPA, reconstruction_error
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.model import GCNLPA, SEED_LAYER
+from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.storage import decode_tensors, encode_tensors
-from gcn_lpa.train import fit, predict_proba
+from gcn_lpa.train import fit
 
 ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "lr", "gcn") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
@@ -148,7 +153,7 @@ def test_scikit_learn_s_own_probabilities(ragged, name, nodes, stored):
     graph = sparse_twin(ragged) if stored == "sparse" else ragged
     model, prepared = trained(name, graph, nodes)
     x, y = ragged.x.numpy(), ragged.y[nodes].numpy()
-    twin = registry.FeaturesOnly(model.recipe, ragged, 0, hidden=model.hidden).estimator()
+    twin = FeaturesOnly(model.recipe, ragged, 0, hidden=model.hidden).estimator()
     twin.fit(x[nodes], y)
     ours = predict_proba(model, prepared).numpy()
     np.testing.assert_allclose(ours[:, twin.classes_], twin.predict_proba(x), atol=1e-5)
@@ -246,7 +251,7 @@ def test_label_input_scores_a_node_only_where_its_label_is_hidden(ragged):
     """Flipping the label of a scored node moves the loss by the change of its own cross-entropy and nothing else."""
     model, graph = build("label-input", ragged, dropout=0.0)
     nodes, key = torch.arange(6), Key(3)
-    shows = random_share(nodes, model.recipe.label_rate, key, registry.SEED_LAYER)
+    shows = random_share(nodes, model.recipe.label_rate, key, SEED_LAYER)
     hidden = int((~shows).nonzero()[0])
     assert shows.any()
     before = model.loss(graph, nodes, key).gcn
@@ -262,7 +267,7 @@ def test_label_input_scores_a_node_only_where_its_label_is_hidden(ragged):
 @pytest.mark.parametrize("stored", ["dense", "sparse"])
 @pytest.mark.parametrize("block", [1, 20, 10_000])
 def test_the_reconstruction_error_equals_a_dense_one_and_so_does_its_gradient(ragged, monkeypatch, stored, block):
-    monkeypatch.setattr(registry, "BLOCK", block)
+    monkeypatch.setattr(propagation, "BLOCK", block)
     graph = sparse_twin(ragged) if stored == "sparse" else ragged
     values = torch.linspace(0.1, 0.9, graph.pattern.num_entries).requires_grad_()
     error = reconstruction_error(graph.adjacency.with_values(values), graph.x)

@@ -40,23 +40,18 @@ from gcn_lpa.calibration import (
     reserve,
 )
 from gcn_lpa.cli.app import app
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.predict import node_hops, predict_proba, predictions, with_prior
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.stages import (
-    Calibration,
-    Plan,
-    Source,
-    calibrate_run,
-    calibration_evidence,
-    calibration_report,
-    load_run,
-    make_plan,
-    predict_run,
-    train_run,
-)
+from gcn_lpa.runs.codec import Calibration, load_run
+from gcn_lpa.runs.confidence import calibrate_run, calibration_evidence, calibration_report
+from gcn_lpa.runs.output import predict_run
+from gcn_lpa.runs.plan import Plan, Source, make_plan
+from gcn_lpa.runs.stages import train_run
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn, node_hops, predict_proba, predictions, with_prior
+from gcn_lpa.train import learn
 
 
 def generator(seed=0):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gcn_lpa.cli.app import app, load_graph
+from gcn_lpa.cli.app import app
+from gcn_lpa.cli.frame import load_graph
 from gcn_lpa.tables.datasets import DATASETS
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"

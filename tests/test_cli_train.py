@@ -14,12 +14,13 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
-from gcn_lpa.cli.app import _warning, app
+from gcn_lpa.cli.app import app
+from gcn_lpa.cli.text import warning
 from gcn_lpa.insight import comparison
+from gcn_lpa.predict import ClassScores, Scores, predictions
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.stages import Results, load_run
+from gcn_lpa.runs.codec import Results, load_run
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import ClassScores, Scores, predictions
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
 COLUMNS = ["id", "label", "probability", "runner_up", "status"]
@@ -165,10 +166,10 @@ def test_own_data_is_scored_by_cross_validation_and_says_so(own, own_run):
 @pytest.mark.parametrize(("accuracy", "said"), [(0.5, True), (0.6, True), (0.61, False)])
 def test_a_model_no_better_than_the_most_frequent_class_is_told(accuracy, said):
     classes = {"a": ClassScores(0.0, 0.0, 0.0, 6), "b": ClassScores(0.0, 0.0, 0.0, 4)}
-    lines = _warning(Results("test", "", Scores(accuracy, 0.0, 10, classes, [])))
+    lines = warning(Results("test", "", Scores(accuracy, 0.0, 10, classes, [])))
     expected = "  no better than always the most frequent class (60.0 %); `gcn-lpa compare` tries other methods"
     assert lines == ([expected] if said else [])
-    assert _warning(Results("none", "")) == []
+    assert warning(Results("none", "")) == []
 
 
 def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):

@@ -12,25 +12,23 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.graph import split
 from gcn_lpa.insight import comparison
 from gcn_lpa.insight.comparison import (
     Comparison,
-    Difference,
-    Mean,
     Memory,
     Record,
     Row,
     Task,
     compare,
-    mean_of,
     resident_memory,
     run_apart,
     run_here,
-    signed_rank_test,
 )
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.train import evaluate, learn
+from gcn_lpa.predict import evaluate
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.train import learn
 
 QUICK = {"epochs": 3, "hidden": 4}
 

@@ -16,7 +16,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa.graph import describe, split
+from gcn_lpa.description import describe
+from gcn_lpa.splits import split
 from gcn_lpa.tables import datasets as data
 from gcn_lpa.tables.datasets import DATASETS, load, table1
 

@@ -7,8 +7,10 @@ import pytest
 import scipy.sparse
 import torch
 
+from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, describe, split
+from gcn_lpa.graph import Graph
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load, read_csv
 
 NAN, INF = float("nan"), float("inf")

@@ -20,14 +20,18 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, split
-from gcn_lpa.insight.explanation import Explainer, draw_explanation, explain, explain_all, strongest_paths, what_if
+from gcn_lpa.graph import Graph
+from gcn_lpa.insight.drawing import draw_explanation
+from gcn_lpa.insight.explanation import Explainer, explain, explain_all, what_if
+from gcn_lpa.insight.paths import strongest_paths
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import DEFAULT, PAPER
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
-from gcn_lpa.train import learn, predictions
+from gcn_lpa.train import learn
 
 FREE = PAPER["cora"].replace(hidden=4, gcn_layers=2, epochs=3, lpa_iterations=4)
 ROOT = Path(__file__).parents[1]

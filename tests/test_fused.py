@@ -10,7 +10,9 @@ from test_triton import DEVICE, test_in_a_process_of_their_own, triton  # noqa: 
 from torch.nn import functional as F
 
 from gcn_lpa.engine import fused, gpu_kernels
-from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, use_backend
+from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.counter_random import Key, dropout
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER

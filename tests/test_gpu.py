@@ -6,9 +6,11 @@ import scipy.sparse
 import torch
 
 from gcn_lpa import Graph, split
-from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
+from gcn_lpa.engine.counter_random import Key, dropout
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.paper.timing import Problem, agreement, captured, check_same_bits
+from gcn_lpa.paper.timing import agreement, captured, check_same_bits
+from gcn_lpa.paper.timing_rivals import Problem
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import learn

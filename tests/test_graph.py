@@ -14,8 +14,10 @@ from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
+from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import FEATURE_KINDS, Graph, Split, describe, split
+from gcn_lpa.graph import FEATURE_KINDS, Graph, Split
+from gcn_lpa.splits import split
 
 WEIGHTS = st.integers(1, 40).map(lambda quarters: quarters / 4)  # exact in 32 bits, and so are their sums
 NAMES = {

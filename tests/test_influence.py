@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import split
 from gcn_lpa.model import propagate_labels
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import (
     feature_influence,

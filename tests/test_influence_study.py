@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from gcn_lpa.graph import split
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.influence_study import LINKS, ROWS, cell_of, influence_study, measure, summary, tasks, text_of
 from gcn_lpa.recipes import WITHOUT_FEATURES
+from gcn_lpa.splits import split
 from gcn_lpa.theory.influence import feature_influence, label_influence_matrix
 
 RECIPE = WITHOUT_FEATURES.replace(loss="literal", lpa_iterations=3, epochs=4)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from gcn_lpa import storage
-from gcn_lpa.runs.stages import PLAN, Source, load_run, make_plan, train_run
+from gcn_lpa.runs.codec import PLAN, load_run
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import train_run
 
 PLANS = {
     "split": {"split": "uniform"},  # one fit

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.engine.sparse import Key
-from gcn_lpa.graph import split
+from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, leave_one_out_votes, lpa_votes, propagate_labels
+from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import LOSSES, Recipe
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn, predict_proba
+from gcn_lpa.train import learn
 
 OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")
 CASES = {

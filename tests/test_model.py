@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from gcn_lpa.engine.sparse import Key, SparseMatrix
+from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, class_weights, drop_edges, initial_weight, lpa_loss, lpa_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, Recipe

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, propagate_labels
-from gcn_lpa.paper import figures, karate, verdicts
+from gcn_lpa.paper import canvas, figure6, figures, karate, verdicts
 from gcn_lpa.paper.claims import CLAIMS, KARATE, Case
 from gcn_lpa.paper.karate import best_line, network, noisy_edges
 from gcn_lpa.paper.study import Result
@@ -186,8 +186,8 @@ def test_the_typical_start_is_nearest_to_the_means():
 
 def test_figure6_has_the_waves_of_the_caption():
     """By hand: v_b reaches v_1 at once, v_2 and v_a one iteration later, and never passes v_3."""
-    arrows = {(hop.iteration, hop.wave): [] for hop in figures.hops(3)}
-    for hop in figures.hops(3):
+    arrows = {(hop.iteration, hop.wave): [] for hop in figure6.hops(3)}
+    for hop in figure6.hops(3):
         arrows[hop.iteration, hop.wave].append((hop.source + hop.target, hop.cut))
     assert arrows[1, 1] == arrows[2, 2] == arrows[3, 3] == [("b1", False), ("b3", True)]
     assert arrows[2, 1] == arrows[3, 2] == [("1b", True), ("12", False), ("1a", False)]
@@ -196,7 +196,7 @@ def test_figure6_has_the_waves_of_the_caption():
 
 def test_figure6_lists_every_path_to_a():
     nodes = "b123a"
-    neighbors = {frozenset(edge) for edge in figures.SMALL_EDGES}
+    neighbors = {frozenset(edge) for edge in figure6.SMALL_EDGES}
     walks = [
         ("b", *middle, "a")
         for length in (1, 2, 3)
@@ -204,26 +204,26 @@ def test_figure6_lists_every_path_to_a():
         if all(frozenset(step) in neighbors for step in itertools.pairwise(("b", *middle, "a")))
         and not set(middle) & {"b", "3"}
     ]
-    assert figures.paths(3) == walks == [("b", "1", "a"), ("b", "1", "2", "a")]
-    assert [figures.weight_of(walk) for walk in walks] == [Fraction(1, 9), Fraction(1, 18)]
+    assert figure6.paths(3) == walks == [("b", "1", "a"), ("b", "1", "2", "a")]
+    assert [figure6.weight_of(walk) for walk in walks] == [Fraction(1, 9), Fraction(1, 18)]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
 def test_the_waves_add_up_to_label_propagation(iterations):
-    graph = Graph.from_edges(figures.SMALL_EDGES, node_names=list(figures.SMALL_PLACES))
+    graph = Graph.from_edges(figure6.SMALL_EDGES, node_names=list(figure6.SMALL_PLACES))
     seeds = torch.zeros(5, 2)
     seeds[graph.index_of("b"), 0] = seeds[graph.index_of("3"), 1] = 1
     y = propagate_labels(graph.adjacency.row_normalized(), seeds, iterations)
     for node in "12a":
-        arrived = sum(h.mass for h in figures.hops(iterations) if h.iteration == iterations and h.target == node)
+        arrived = sum(h.mass for h in figure6.hops(iterations) if h.iteration == iterations and h.target == node)
         assert float(arrived) == pytest.approx(float(y[graph.index_of(node), 0]))
-    total = sum(map(figures.weight_of, figures.paths(iterations)), Fraction(0))
+    total = sum(map(figure6.weight_of, figure6.paths(iterations)), Fraction(0))
     assert float(total) == pytest.approx(float(y[graph.index_of("a"), 0]))  # Lemma 2
 
 
 @pytest.mark.long
 def test_figure6_writes_what_it_says(tmp_path):
-    found = figures.figure6(tmp_path)
+    found = figure6.figure6(tmp_path)
     assert found.data["influence"] == "1/6"
     assert found.data["received"] == pytest.approx([0, 1 / 9, 1 / 6])
     assert [path.name for path in found.files] == ["figure6.png", "figure6.svg"]
@@ -299,7 +299,7 @@ def test_lines_have_a_band_where_there_is_an_interval(tmp_path):
     rows = [
         {"layers": n, "k": k, "acc": 70 + n + k, "half": None if n == 2 else 0.5} for n in (1, 2) for k in (1, 2, 3)
     ]
-    files = figures.draw_lines(
+    files = canvas.draw_lines(
         rows, tmp_path / "new" / "lines.png", x="k", series="layers", y="acc", interval="half", title="t", xlabel="k",
         ylabel="accuracy", reference_lines={"paper": 72.0},
     )  # fmt: skip
@@ -316,7 +316,7 @@ def test_times_are_drawn_from_the_records_of_the_benchmark(tmp_path):
         for n in (1_000, 10_000)
     ]
     record = {"protocol": "work", "device": "cpu", "environment": {}, "timings": timings, "extra_percent_mean": 100.0}
-    files = figures.draw_times([record, {**record, "extra_percent_mean": None}], tmp_path / "figure5.png")
+    files = canvas.draw_times([record, {**record, "extra_percent_mean": None}], tmp_path / "figure5.png")
     assert all(path.stat().st_size > 1000 for path in files)
     with pytest.raises(ValueError, match="no record to draw"):
-        figures.draw_times([], tmp_path / "figure5.png")
+        canvas.draw_times([], tmp_path / "figure5.png")

@@ -10,26 +10,18 @@ import pytest
 import torch
 
 from gcn_lpa import storage
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.predict import evaluate, predict_proba, scores
 from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
-from gcn_lpa.runs.stages import (
-    PLAN,
-    Source,
-    _decode_graph,
-    _encode_graph,
-    edge_table,
-    evaluate_run,
-    load_run,
-    make_plan,
-    resume_run,
-    table_text,
-    train_run,
-    write_table,
-)
+from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run
+from gcn_lpa.runs.output import edge_table, table_text, write_table
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import evaluate_run, resume_run, train_run
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import evaluate, learn, predict_proba, scores
+from gcn_lpa.train import learn
 
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
 SMALL = {"epochs": 6, "hidden": 4, "edge_rank": 4}
@@ -145,7 +137,7 @@ def test_a_graph_survives_its_files(name, tmp_path, tiny):
     graph = made.get(name) or load(name)
     if name == "tiny":
         graph = dataclasses.replace(graph, public=split(graph))
-    again = _decode_graph(storage.RunFolder(tmp_path, _encode_graph(graph)))
+    again = decode_graph(storage.RunFolder(tmp_path, encode_graph(graph)))
     assert again.content_hash(64) == graph.content_hash(64)
     assert repr(again) == repr(graph)
     assert (again.public is None) == (graph.public is None)
@@ -154,7 +146,7 @@ def test_a_graph_survives_its_files(name, tmp_path, tiny):
 def test_ids_that_json_does_not_know_are_not_stored():
     graph = Graph.from_edges([((1, 2), (3, 4))])
     with pytest.raises(ValueError, match=r"node \(1, 2\) cannot be stored: ids that are text or numbers can"):
-        _encode_graph(graph)
+        encode_graph(graph)
 
 
 @pytest.mark.long

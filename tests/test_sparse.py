@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcn_lpa.engine import cpu_kernels, reference
+from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.counter_random import Key, dropout, random_share
 from gcn_lpa.engine.csr import CSR
-from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, random_share, use_backend
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 BACKENDS = ("reference", "cpu")
 WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 24, 31, 32, 33, 40, 64, 100, 200)

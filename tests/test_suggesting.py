@@ -12,11 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight.suggestions import reach, read_candidates, spoken_for, suggest, transition_of, uncertainty
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
 from gcn_lpa.train import learn

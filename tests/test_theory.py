@@ -11,24 +11,19 @@ import torch
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import WITHOUT_FEATURES
-from gcn_lpa.theory.lemmas import (
-    COUNTEREXAMPLES,
+from gcn_lpa.splits import split
+from gcn_lpa.theory.checks import energy, walk_matrix, worst_features
+from gcn_lpa.theory.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, star
+from gcn_lpa.theory.lemmas import jacobian
+from gcn_lpa.theory.theorems import (
     THEOREMS,
     check_theorems,
     cumulative_feature_influence,
-    diamond,
-    double_star,
-    energy,
     expected_label_influence,
-    jacobian,
-    line,
     simplex_fit,
-    star,
-    walk_matrix,
-    worst_features,
 )
 from gcn_lpa.train import fit
 

@@ -12,34 +12,18 @@ import torch
 from torch import nn
 
 from gcn_lpa import storage
-from gcn_lpa.engine.sparse import Key
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight.comparison import compare
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.predict import ClassScores, evaluate, node_status, predict_proba, predictions, scores
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import (
-    PHASES,
-    Best,
-    ClassScores,
-    Epoch,
-    MLflowLogger,
-    Run,
-    TensorBoardLogger,
-    _Step,
-    choose_device,
-    evaluate,
-    fit,
-    learn,
-    learn_whole,
-    node_status,
-    num_epochs,
-    num_threads,
-    predict_proba,
-    predictions,
-    scores,
-)
+from gcn_lpa.train import PHASES, Best, Epoch, Run, _Step, fit, learn, learn_whole, num_epochs
 
 RECIPE = Recipe(hidden=8, epochs=12, edge_rank=4, dropout=0.5, lr=0.05)
 TWO_STEP = RECIPE.replace(training="two_step", epochs=6)

@@ -6,7 +6,9 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, use_backend
+from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.counter_random import Key, dropout
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 with pytest.MonkeyPatch.context() as patch:

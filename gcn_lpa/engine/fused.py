@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine.sparse import Key, SparseMatrix, apply, dropout, fused_backend
+from gcn_lpa.engine.backends import apply, fused_backend
+from gcn_lpa.engine.counter_random import Key, dropout
+from gcn_lpa.engine.sparse import SparseMatrix
 
 SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves
 

@@ -10,13 +10,10 @@ The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (GPU) and `referen
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import weakref
-from collections.abc import Iterator
 from functools import cached_property
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -24,75 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine import reference
+from gcn_lpa.engine.backends import apply, kernels_for
+from gcn_lpa.engine.counter_random import Key, _Dropout
 from gcn_lpa.engine.csr import CSR
-
-BACKENDS = ("auto", "cpu", "triton", "reference")
-_forced: str = "auto"
-
-
-@contextlib.contextmanager
-def use_backend(name: str) -> Iterator[None]:
-    """Run every product inside the block on one backend: "auto", "cpu", "triton" or "reference"."""
-    global _forced
-    if name not in BACKENDS:
-        raise ValueError(f"unknown backend {name!r}; there are {', '.join(BACKENDS)}")
-    before, _forced = _forced, name
-    try:
-        yield
-    finally:
-        _forced = before
-
-
-@contextlib.contextmanager
-def use_threads(threads: int) -> Iterator[None]:
-    """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
-    from gcn_lpa.engine import cpu_kernels
-
-    with cpu_kernels.use_threads(threads):
-        yield
-
-
-def _kernels(x: Tensor) -> ModuleType:
-    """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
-    if _forced == "reference":
-        return reference
-    if _forced == "triton" or (_forced == "auto" and x.is_cuda):
-        from gcn_lpa.engine import gpu_kernels
-
-        return gpu_kernels
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        from gcn_lpa.engine import cpu_kernels
-
-        return cpu_kernels
-    return reference
-
-
-def fused_backend(x: Tensor) -> ModuleType | None:
-    """The backend of this tensor if it also has the fused loops of `fused.py`."""
-    kernels = _kernels(x)
-    return kernels if hasattr(kernels, "relu_stack") else None
-
-
-def apply(function: Any, *arguments: Any) -> Tensor:
-    """`function.apply` of a torch.autograd.Function, typed."""
-    result: Tensor = function.apply(*arguments)
-    return result
-
-
-class Key(NamedTuple):
-    """Names the random bits of one training step. The same key gives the same bits on every device and rank.
-
-    `step` may be a tensor on the device, so that a captured step draws new bits at each replay.
-    """
-
-    seed: int
-    step: int | Tensor = 0
-
-    def step_tensor(self, device: torch.device) -> Tensor:
-        if isinstance(self.step, Tensor):
-            return self.step
-        return torch.full((1,), self.step, dtype=torch.int64, device=device)
+from gcn_lpa.engine.devices import same_device
 
 
 class Pattern:
@@ -178,7 +110,7 @@ class Pattern:
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Pattern:
-        if torch.device(device) == self.device:
+        if same_device(device, self.device):
             return self
         return Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
 
@@ -418,32 +350,6 @@ class SparseMatrix:
         return self.with_values(self.values.detach())
 
 
-def dropout(x: Tensor | SparseMatrix, rate: float, key: Key | None, layer: int, rows: Tensor | None = None) -> Any:
-    """Dropout of a dense or sparse x by counter: without a key, or at rate 0, x itself.
-
-    The bits of an element depend on (seed, step, layer, row id, column) alone, so dense and sparse, CPU and GPU,
-    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch.
-    """
-    if key is None or rate == 0:
-        return x
-    if isinstance(x, SparseMatrix):
-        return x.dropout(rate, key, layer, rows)
-    row = torch.arange(len(x), device=x.device) if rows is None else rows
-    return apply(_Dropout, x, row, None, rate, key, layer)
-
-
-def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
-    """A random choice of about `share` of the rows, by their ids, as a boolean mask; all of them at share 1."""
-    if share >= 1:
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    ones = torch.ones(len(rows), 1, device=rows.device)
-    return (
-        dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0
-        if share > 0
-        else torch.zeros_like(ones[:, 0], dtype=torch.bool)
-    )
-
-
 def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
     """CSR arrays of `row_products`, in blocks of pairs so that no more than a few million products are held twice."""
     matrix = x.to_scipy()
@@ -469,7 +375,7 @@ class _Permute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.orders = order, inverse
-        return _kernels(values).permute(values, order)  # type: ignore[no-any-return]
+        return kernels_for(values).permute(values, order)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -484,13 +390,13 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, x: Tensor) -> Tensor:
         ctx.matrix = matrix
         ctx.save_for_backward(values_t, x if values_t is not None else None)
-        return _kernels(x).spmm(matrix.pattern.rows, matrix.values.detach(), x.contiguous())  # type: ignore[no-any-return]
+        return kernels_for(x).spmm(matrix.pattern.rows, matrix.values.detach(), x.contiguous())  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         values_t, x = ctx.saved_tensors
-        kernels, transpose, grad = _kernels(grad), ctx.matrix.pattern.columns, grad.contiguous()
+        kernels, transpose, grad = kernels_for(grad), ctx.matrix.pattern.columns, grad.contiguous()
         if grad.shape[1] == 0:  # no column, nothing that a kernel would write
             return None, None if values_t is None else torch.zeros_like(values_t), grad.new_zeros(transpose.num_rows, 0)
         if not ctx.needs_input_grad[1]:
@@ -508,13 +414,13 @@ class _EdgeDot(torch.autograd.Function):
         ctx.save_for_backward(u, v)
         if u.shape[1] == 0:
             return u.new_zeros(pattern.num_entries)
-        return _kernels(u).edge_dot(pattern.rows, u.contiguous(), v.contiguous())  # type: ignore[no-any-return]
+        return kernels_for(u).edge_dot(pattern.rows, u.contiguous(), v.contiguous())  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         u, v = ctx.saved_tensors
-        kernels, pattern, grad = _kernels(grad), ctx.pattern, grad.contiguous()
+        kernels, pattern, grad = kernels_for(grad), ctx.pattern, grad.contiguous()
         grad_u = kernels.spmm(pattern.rows, grad, v.contiguous()) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[2]:
             return None, grad_u, None
@@ -525,7 +431,7 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: Pattern, values: Tensor) -> Tensor:
         ctx.pattern = pattern
-        return _kernels(values).row_sum(pattern.rows, values.contiguous())  # type: ignore[no-any-return]
+        return kernels_for(values).row_sum(pattern.rows, values.contiguous())  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
@@ -546,7 +452,7 @@ class _SpreadRows(torch.autograd.Function):
 class _RowSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: Pattern, scores: Tensor) -> Tensor:
-        weights: Tensor = _kernels(scores).row_softmax(pattern.rows, scores.contiguous())
+        weights: Tensor = kernels_for(scores).row_softmax(pattern.rows, scores.contiguous())
         ctx.pattern = pattern
         ctx.save_for_backward(weights)
         return weights
@@ -555,18 +461,4 @@ class _RowSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         (weights,) = ctx.saved_tensors
-        return None, _kernels(grad).row_softmax_backward(ctx.pattern.rows, weights, grad.contiguous())
-
-
-class _Dropout(torch.autograd.Function):
-    """The mask is never stored: the backward pass draws the same bits again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, key: Key, layer: int) -> Tensor:
-        ctx.arguments = row, col, rate, key, layer
-        step = key.step_tensor(x.device)
-        return _kernels(x).dropout(x.contiguous(), row, col, rate, key.seed, step, layer)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        return apply(_Dropout, grad.contiguous(), *ctx.arguments), None, None, None, None, None
+        return None, kernels_for(grad).row_softmax_backward(ctx.pattern.rows, weights, grad.contiguous())

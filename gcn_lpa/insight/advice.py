@@ -8,7 +8,6 @@ the usual interval over splits is then too narrow; ours are widened as Nadeau & 
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +15,41 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
+from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, Split, check_graph, describe, split
-from gcn_lpa.insight.comparison import Comparison, Mean, Record, compare
+from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.insight.comparison import Comparison, Record, compare
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
+
+
 WITH_GRAPH = ("lpa", "gcn", "gcn-lpa")
+
+
 NUM_FOLDS = 5
+
+
 FEWEST_LABELS = 10  # with less a fold would score a single node
+
+
 FEW_JUDGES = 100  # validation nodes; of fewer, many epochs get all right, so their loss chooses the epoch
+
+
 WIDE = 0.05  # half-width of an interval that cannot tell whether the graph helps: ± 5 points
+
+
 HIDDEN = 0.1  # of accuracy over the commonest class: what an interval may hide before we say that there is nothing
 
+
 HELPS, HURTS, NEUTRAL = "the graph helps", "the graph hurts", "the graph makes no measurable difference"
+
+
 UNPREDICTABLE, TOO_FEW = "nothing predicts these labels", "too few labels to tell"
 
 
@@ -180,33 +196,11 @@ def homophily(graph: Graph) -> Homophily:
     return Homophily(edges, float((y[row] == y[col])[known].mean()), float(np.square(ends / ends.sum()).sum()))
 
 
-def resampled_mean(values: np.ndarray, test_to_train: float, num_scored: int) -> Mean:
-    """The mean of a rate or of a difference of rates, and its 95 % interval over splits whose training sets overlap.
-
-    t · s · √(1/k + test/train), Nadeau & Bengio (2003): 1/k alone, as for independent samples, calls noise a finding far too
-    often. Never less than √(q (1-q) / m) allows for m scored nodes: a few of them can agree in every split by luck.
-    """
-    k, mean = len(values), float(values.mean())
-    over_splits = stats.t.ppf(0.975, k - 1) * values.std(ddof=1) * math.sqrt(1 / k + test_to_train)
-    q = (abs(mean) * num_scored + 1) / (num_scored + 2)  # off 0 and 1, where a handful of nodes would seem certain
-    over_nodes = stats.norm.ppf(0.975) * math.sqrt(q * (1 - q) / num_scored)
-    return Mean(mean, float(max(over_splits, over_nodes)))
-
-
 def commonest_class_accuracy(graph: Graph, part: Split) -> float:
     """What one gets by always saying the class that most of the given labels have."""
     labels = graph.y.cpu()
     commonest = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).argmax()
     return float((labels[part.test] == commonest).double().mean())
-
-
-def signed(difference: Mean) -> str:
-    """ "+4.1 ± 1.0", in points of accuracy."""
-    return f"{'+' if difference.mean >= 0 else ''}{difference}"
-
-
-def is_noise(mean: Mean) -> bool:
-    return mean.interval is None or abs(mean.mean) <= mean.interval
 
 
 def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
-import math
 import pickle
 import subprocess
 import sys
@@ -17,14 +16,17 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from gcn_lpa import storage
-from gcn_lpa.graph import Graph, Split, split
+from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.graph import Graph, Split
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.train import choose_device, evaluate, learn_whole, num_threads
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.train import learn_whole
 
 
 @dataclass(frozen=True)
@@ -48,36 +50,6 @@ class Memory:
     before: float  # resident when training began
     peak: float  # highest resident
     gpu_peak: float | None  # highest that torch had in use on the GPU
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean and the half-width of its 95 % t interval over splits; None where there is only one."""
-
-    mean: float
-    interval: float | None
-
-    def __str__(self) -> str:
-        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{100 * self.mean:.1f}{spread}"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Accuracy of a method minus that of the reference, split by split."""
-
-    mean: float
-    interval: float | None
-    p_value: float  # Wilcoxon's signed-rank test, two-sided, exact
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether the 95 % interval holds 0; with one split nothing can be told."""
-        return self.interval is None or abs(self.mean) <= self.interval
-
-    def __str__(self) -> str:
-        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{100 * self.mean:+.1f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -307,27 +279,3 @@ def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | 
         memory=memory,
         note=METHODS[name].note,
     )
-
-
-def mean_of(values: np.ndarray) -> Mean:
-    """The mean and its 95 % t interval: t_{.975, k-1} · s / √k."""
-    k = len(values)
-    if k < 2:
-        return Mean(float(values.mean()), None)
-    return Mean(float(values.mean()), float(stats.t.ppf(0.975, k - 1) * values.std(ddof=1) / math.sqrt(k)))
-
-
-def signed_rank_test(differences: np.ndarray) -> float:
-    """The two-sided p-value of Wilcoxon's signed-rank test, exact with ties; differences of zero are left out.
-
-    Under the null hypothesis each sign is a coin, so the sums of the positive ranks are counted over all 2^k signs.
-    """
-    moved = np.round(differences, 12)  # equal differences of accuracies are equal but for rounding
-    moved = moved[moved != 0]
-    ranks = (2 * stats.rankdata(abs(moved))).astype(int)  # a tie has half a rank
-    ways = np.ones(1)
-    for rank in ranks:
-        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
-    positive = int(ranks[moved > 0].sum())
-    share = ways / ways.sum()
-    return float(min(1.0, 2 * min(share[: positive + 1].sum(), share[positive:].sum())))

@@ -15,12 +15,10 @@ import copy
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -29,148 +27,31 @@ from scipy.sparse import csgraph
 from torch import Tensor
 
 from gcn_lpa.edges import Free
+from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.registry import (
-    APPNP,
-    AdaptiveLPA,
-    FeaturesOnly,
-    LabelInput,
-    LabelPropagation,
-    labels_of,
-    one_hot,
-    personalized,
-)
+from gcn_lpa.insight.answers import Change, Effect, Explanation, Influence, Others, Path, Vote, WhatIf
+from gcn_lpa.insight.paths import EQUAL, is_highest, part_of, ranked, rounded, strongest_paths, winner, winners
+from gcn_lpa.insight.wording import hops_in_words
+from gcn_lpa.methods.linear import FeaturesOnly
+from gcn_lpa.methods.networks import APPNP, LabelInput, personalized
+from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation, labels_of, one_hot
 from gcn_lpa.model import GCNLPA, propagate_labels
+from gcn_lpa.predict import predict_proba, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence
-from gcn_lpa.train import num_threads, predict_proba, with_prior
 
 if TYPE_CHECKING:
-    from gcn_lpa.runs.stages import TrainedRun
+    from gcn_lpa.runs.codec import TrainedRun
 
-EQUAL = 12  # decimals up to which two shares are the same
+
 MOVED = 1e-6  # of a probability or score: less is rounding
+
+
 BLOCK = 1 << 23  # numbers in a dense block of votes, 64 MB
+
+
 VOTERS = 3  # of each node in the table of all
-
-
-@dataclass(frozen=True)
-class Path:
-    """A walk from the explained node to a voter; the label travels it the other way."""
-
-    nodes: tuple[Hashable, ...]
-    weights: tuple[float, ...]  # a*_ij of each step
-    probability: float  # their product
-
-
-@dataclass(frozen=True)
-class Vote:
-    """What one labelled node's label counts: I_l(v_a, v_b; k), Definition 2."""
-
-    node: Hashable
-    label: str
-    share: float
-    by_length: tuple[float, ...]  # of walks of 1, 2, … k steps; they sum to `share`
-    path: Path  # the most probable of those walks
-
-
-@dataclass(frozen=True)
-class Others:
-    """The voters that are not listed one by one."""
-
-    num_voters: int
-    scores: dict[str, float]  # what they count together, by class
-
-
-@dataclass(frozen=True)
-class Influence:
-    """How much of a node's features arrives at the explained node, Lemma 1."""
-
-    node: Hashable
-    share: float
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What the model says of a node, what label propagation says, and who voted. `print` it, or take `to_dict`.
-
-    For every class, the shares of `votes` and what `others` count sum to `scores`. The scores sum to 1 less the share of walks
-    that met no label within `hops`.
-    """
-
-    node: Hashable
-    status: str  # "labeled", "reached" or "unreachable" by a label, as in `predictions`
-    given_label: str | None  # where it is labelled
-    distance: int | None  # hops to the nearest label
-    method: str
-    label: str
-    probability: float
-    probabilities: dict[str, float]  # the model's, of every class
-    lpa_label: str | None  # None: no label within `hops`
-    scores: dict[str, float]  # LPA's Y^(k) before the last reset, of every class
-    agree: bool | None  # no class has a higher score than `label`
-    hops: int
-    votes: tuple[Vote, ...]  # the strongest first
-    others: Others
-    features: tuple[Influence, ...]  # the strongest first
-    notes: tuple[str, ...]
-
-    @property
-    def unmet(self) -> float:
-        """The share of walks that met no label within `hops`."""
-        return max(0.0, 1.0 - sum(self.scores.values()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: 10 digits of every number, ids that are neither text nor number as text."""
-        plain: dict[str, Any] = _plain({**dataclasses.asdict(self), "unmet": self.unmet})
-        return plain
-
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
-
-
-@dataclass(frozen=True)
-class Change:
-    """A prediction that is not what it was; the scores are those of the two labels. None: no label is near enough."""
-
-    node: Hashable
-    before: str | None
-    after: str | None
-    score_before: float
-    score_after: float
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What a change did to one set of predictions."""
-
-    changes: tuple[Change, ...]  # the largest move first
-    num_moved: int  # nodes one of whose scores moved by more than MOVED
-    largest_move: float
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly.
-
-    Nodes that have a label after the change are not listed: theirs is given.
-    """
-
-    asked: tuple[str, ...]
-    method: str
-    hops: int
-    num_nodes: int  # that are predicted
-    model: Effect
-    lpa: Effect
-    notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
-        return plain
-
-    def __str__(self) -> str:
-        return "\n".join(_what_if_lines(self))
 
 
 def explain(
@@ -207,6 +88,8 @@ def what_if(
 
 
 P = ParamSpec("P")
+
+
 R = TypeVar("R")
 
 
@@ -301,7 +184,7 @@ class Explainer:
         if top is not None and top < 1:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
         graph, at = self.graph, self.graph.index_of(node)
-        label, lpa = _winner(self.probabilities[at]), _winner(self.scores[at])
+        label, lpa = winner(self.probabilities[at]), winner(self.scores[at])
         names = [*graph.class_names, None]
         votes, others = self._votes(at, top)
         features, feature_notes = self._features(at, top)
@@ -317,7 +200,7 @@ class Explainer:
             probabilities=dict(zip(graph.class_names, self.probabilities[at].tolist(), strict=True)),
             lpa_label=names[lpa],
             scores=dict(zip(graph.class_names, self.scores[at].tolist(), strict=True)),
-            agree=None if lpa < 0 else bool(_is_highest(self.scores[at : at + 1], np.array([label]))[0]),
+            agree=None if lpa < 0 else bool(is_highest(self.scores[at : at + 1], np.array([label]))[0]),
             hops=self.hops,
             votes=votes,
             others=others,
@@ -339,20 +222,20 @@ class Explainer:
         if wanted.dtype != torch.bool or wanted.shape != graph.y.shape:
             raise ValueError(f"nodes is a boolean mask, [{graph.num_nodes}], not {wanted.dtype} {list(wanted.shape)}")
         rows = wanted.nonzero().squeeze(1)
-        labels, lpa = _winners(self.probabilities[rows]), _winners(self.scores[rows])
+        labels, lpa = winners(self.probabilities[rows]), winners(self.scores[rows])
         voters, shares = self._strongest_voters(rows)
-        near, agree = self.distance[rows.numpy()], _is_highest(self.scores[rows], labels)
+        near, agree = self.distance[rows.numpy()], is_highest(self.scores[rows], labels)
         columns: dict[str, list[Any]] = {
             "id": [ids[at] for at in rows.tolist()],
             "label": [names[k] for k in labels.tolist()],
-            "probability": [_rounded(p, 6) for p in self.probabilities[rows, labels].tolist()],
+            "probability": [rounded(p, 6) for p in self.probabilities[rows, labels].tolist()],
             "lpa_label": [names[k] for k in lpa.tolist()],
             "agree": [None if k < 0 else same for k, same in zip(lpa.tolist(), agree.tolist(), strict=True)],
-            "lpa_score": [_rounded(s, 6) for s in self.scores[rows, labels].tolist()],
+            "lpa_score": [rounded(s, 6) for s in self.scores[rows, labels].tolist()],
         }
         for rank in range(VOTERS):
             columns[f"voter_{rank + 1}"] = [ids[b] if b >= 0 else None for b in voters[:, rank].tolist()]
-            columns[f"share_{rank + 1}"] = [_rounded(s, 6) if s > 0 else None for s in shares[:, rank].tolist()]
+            columns[f"share_{rank + 1}"] = [rounded(s, 6) if s > 0 else None for s in shares[:, rank].tolist()]
         columns["hops"] = [int(hops) if np.isfinite(hops) else None for hops in near.tolist()]
         columns["status"] = np.select([near == 0, np.isfinite(near)], ["labeled", "reached"], "unreachable").tolist()
         return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
@@ -421,7 +304,7 @@ class Explainer:
         influence = label_influence(self.transition, graph.labeled, torch.tensor([at]), self.hops)
         by_length = influence.by_length[:, 0].numpy()  # [k, n]
         total = by_length.sum(axis=0)
-        order = _ranked(total)
+        order = ranked(total)
         listed, rest = order[:top], order[len(order) if top is None else top :]
         paths = strongest_paths(self.transition, graph.labeled, at, self.hops, listed.tolist())
         votes = tuple(
@@ -467,7 +350,7 @@ class Explainer:
                 f"features: {layers} steps along the given edges; what {method} itself makes of an edge is not in it"
             )
         found = (shares / shares.sum()).numpy()
-        return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in _ranked(found)[:top].tolist()), notes
+        return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in ranked(found)[:top].tolist()), notes
 
     def _is_prior(self, at: int) -> bool:
         """Whether the model can know nothing of a node, so that the shares of the labels stand for its answer."""
@@ -485,12 +368,14 @@ class Explainer:
             )
         elif self.hops < self.distance[at] < np.inf:
             near = int(self.distance[at])
-            notes.append(f"no label within {_hops(self.hops)}: the nearest is {_hops(near)} away, ask with hops {near}")
+            notes.append(
+                f"no label within {hops_in_words(self.hops)}: the nearest is {hops_in_words(near)} away, ask with hops {near}"
+            )
         elif not np.isfinite(self.distance[at]):
             is_share = isinstance(self.model, LabelPropagation | AdaptiveLPA) or self._is_prior(at)
             origin = "is the shares of all given labels" if is_share else "comes from features alone"
             notes.append(f"no label can reach this node: what is said of it {origin}")
-        best = np.flatnonzero(_is_highest(self.scores[at].expand(graph.num_classes, -1), np.arange(graph.num_classes)))
+        best = np.flatnonzero(is_highest(self.scores[at].expand(graph.num_classes, -1), np.arange(graph.num_classes)))
         if len(best) > 1 and self.scores[at, best[0]] > 0:
             names = [graph.class_names[k] for k in best]
             notes.append(f"LPA gives {', '.join(names[:-1])} and {names[-1]} the same score; the first is named")
@@ -523,7 +408,7 @@ class Explainer:
         names = [*self.graph.class_names, None]
         before, after = before[nodes], after[nodes]
         moves = (after - before).abs().amax(dim=1).numpy()
-        was, now = _winners(before), _winners(after)
+        was, now = winners(before), winners(after)
         changed = np.flatnonzero((was != now) & (moves > MOVED))
         changes = tuple(
             Change(
@@ -605,7 +490,7 @@ class Explainer:
         """The same model on other labels and, of the adjacency, only the entries of `kept`."""
         model, graph = copy.deepcopy(self.model), dataclasses.replace(self.graph, y=y)
         if kept is not None:
-            part = _part(graph.adjacency, kept)
+            part = part_of(graph.adjacency, kept)
             for module in list(model.modules()):
                 if isinstance(getattr(module, "edges", None), Free):
                     module.edges = module.edges.restricted(self._placed, part.pattern, kept)
@@ -613,298 +498,3 @@ class Explainer:
         if hasattr(model, "known"):
             model.known.copy_(labels_of(graph, (y >= 0).nonzero().squeeze(1)))
         return dataclasses.replace(self, model=model, graph=graph)
-
-
-def strongest_paths(
-    transition: SparseMatrix, labeled: Tensor, node: int, hops: int, voters: list[int]
-) -> list[tuple[list[int], tuple[float, ...]]]:
-    """The most probable walk of at most `hops` steps from `node` to each voter that meets no labelled node before it, and the
-    weight of each of its steps. Of equals the shortest, then the one that comes through the smaller nodes.
-
-    Found for all voters at once in O(hops · E): the best walk of j steps to v is a best one of j - 1, and one step on.
-    """
-    enter = transition.T.pattern.rows  # row v: the nodes u from which v is entered
-    starts, source = enter.arrays
-    target, weight, is_end = enter.row.numpy(), transition.transposed_values.numpy(), labeled.numpy()
-    filled, n = np.diff(starts) > 0, len(is_end)
-    at, best, length = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
-    at[node] = 1
-    came_by = []  # for each number of steps, the last step of the best walk to v
-    for steps in range(1, hops + 1):
-        reach = at[source] * weight
-        at = np.zeros(n)
-        if len(reach):
-            at[filled] = np.maximum.reduceat(reach, starts[:-1][filled])
-        hits = np.flatnonzero((reach == at[target]) & (reach > 0))[::-1]
-        last = np.full(n, -1)
-        last[target[hits]] = hits  # the first of equals is written last
-        came_by.append(last)
-        better = is_end & (at > best * (1 + 10.0**-EQUAL))
-        best[better], length[better] = at[better], steps
-        at[is_end] = 0
-    paths = []
-    for voter in voters:
-        nodes, weights = [voter], []
-        for last in reversed(came_by[: length[voter]]):
-            entry = last[nodes[-1]]
-            nodes.append(int(source[entry]))
-            weights.append(float(weight[entry]))
-        paths.append((nodes[::-1], tuple(weights[::-1])))
-    return paths
-
-
-def _part(matrix: SparseMatrix, kept: Tensor) -> SparseMatrix:
-    """The matrix with only those entries stored that are kept."""
-    coo = matrix.to_scipy().tocoo()
-    keep = kept.numpy()
-    return SparseMatrix.from_coo(coo.row[keep], coo.col[keep], coo.data[keep], matrix.shape)
-
-
-def _winners(scores: Tensor) -> np.ndarray:
-    """The class with the highest score in each row, the first of equals, -1 where all are 0, [r]."""
-    rounded = scores.numpy().round(EQUAL)
-    first: np.ndarray = np.where(rounded.max(axis=1, initial=0) > 0, rounded.argmax(axis=1), -1)
-    return first
-
-
-def _is_highest(scores: Tensor, classes: np.ndarray) -> np.ndarray:
-    """Whether no class scores higher than the one of `classes`, for each row, bool [r]."""
-    rounded = scores.numpy().round(EQUAL)
-    highest: np.ndarray = rounded[np.arange(len(classes)), classes] == rounded.max(axis=1, initial=0)
-    return highest
-
-
-def _winner(scores: Tensor) -> int:
-    return int(_winners(scores.unsqueeze(0))[0])
-
-
-def _ranked(shares: np.ndarray) -> np.ndarray:
-    """The nodes with a share, the largest first, equals by their number."""
-    some = np.flatnonzero(shares > 0)
-    order: np.ndarray = some[np.lexsort((some, -shares[some].round(EQUAL)))]
-    return order
-
-
-def _rounded(value: float, digits: int = 10) -> float:
-    return float(f"{value:.{digits}g}")
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, see `Explanation.to_dict`."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return _rounded(value)
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _hops(number: int) -> str:
-    return "1 hop" if number == 1 else f"{number} hops"
-
-
-def _lines(why: Explanation) -> list[str]:
-    """An explanation as text."""
-    total, num_voters = sum(why.scores.values()), len(why.votes) + why.others.num_voters
-    verdict = {None: "", True: "they agree", False: "they disagree"}[why.agree]
-    lpa = (_number(why.scores[why.lpa_label]), verdict) if why.lpa_label else ("", "")
-    said = [
-        ("", f"{why.method} says", why.label, _number(why.probability), ""),
-        ("", "LPA says", why.lpa_label or f"nothing: no label within {_hops(why.hops)}", *lpa),
-    ]
-    lines = [_title(why), *_aligned(said)]
-    if why.votes:
-        voters = f"{num_voters:,} training label{'s' * (num_voters != 1)} within {_hops(why.hops)}"
-        missed = f"; {_number(why.unmet)} of the walks met none" if why.unmet > 10.0**-EQUAL else ""
-        votes = [("", _number(v.share), str(v.node), v.label, _by_length(v), _arrows(v.path)) for v in why.votes]
-        header = ("", "share", "node", "label", "by hops", "strongest path")
-        lines += ["", f"votes of {voters}; they sum to {_number(total)}{missed}", *_aligned([header, *votes])]
-    if why.others.num_voters:
-        classes = sorted(why.others.scores, key=lambda name: -round(why.others.scores[name], EQUAL))
-        told = ", ".join(f"{name} {_number(why.others.scores[name])}" for name in classes[:3])
-        rest = _number(sum(why.others.scores.values()))
-        who = f"{why.others.num_voters:,} other{'s' * (why.others.num_voters != 1)}"
-        lines.append(f"  {rest}  {who} ({told}{', …' if len(classes) > 3 else ''})")
-    if why.features:
-        features = [("", _number(one.share), str(one.node)) for one in why.features]
-        if (unlisted := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:
-            features.append(("", _number(unlisted), "all others"))
-        lines += ["", "whose features the model looks at", *_aligned(features)]
-    return [*lines, *(["", *(f"note: {note}" for note in why.notes)] if why.notes else [])]
-
-
-def _title(why: Explanation) -> str:
-    state = {
-        "labeled": f"trained on as {why.given_label}",
-        "reached": f"no training label, the nearest is {_hops(why.distance or 0)} away",
-        "unreachable": "no training label, and none can reach it",
-    }
-    return f"node {why.node}: {state[why.status]}"
-
-
-def _number(value: float) -> str:
-    """Three decimals, or one digit where they would be zeros."""
-    return f"{value:.3f}" if value >= 0.0005 or value == 0 else f"{value:.0e}"
-
-
-def _by_length(vote: Vote, most: int = 4) -> str:
-    """The lengths of walk that are a hundredth of the vote or more: "1: 0.250, 2: 0.060"."""
-    some = [f"{k}: {_number(share)}" for k, share in enumerate(vote.by_length, start=1) if share >= 0.01 * vote.share]
-    return ", ".join(some[:most]) + (", …" if len(some) > most else "")
-
-
-def _arrows(path: Path) -> str:
-    return f"{' → '.join(map(str, path.nodes))}  ({_number(path.probability)})"
-
-
-def _what_if_lines(answer: WhatIf, most: int = 20) -> list[str]:
-    lines = [f"what if: {'; '.join(answer.asked)}"]
-    for name, effect in ((answer.method, answer.model), (f"LPA, {_hops(answer.hops)}", answer.lpa)):
-        moved = f"scores of {effect.num_moved:,} moved, by {effect.largest_move:.3f} at most"
-        moved = moved if effect.num_moved else "no score moved"
-        lines += ["", f"{name}: {len(effect.changes):,} of {answer.num_nodes:,} predictions change; {moved}"]
-        rows = [
-            (
-                "",
-                str(c.node),
-                f"{c.before or 'none'} {c.score_before:.3f}",
-                f"→ {c.after or 'none'} {c.score_after:.3f}",
-            )
-            for c in effect.changes[:most]
-        ]
-        lines += _aligned(rows)
-        if len(effect.changes) > most:
-            lines.append(f"  … and {len(effect.changes) - most:,} more; --json lists all")
-    return [*lines, "", *(f"note: {note}" for note in answer.notes)]
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns two blanks apart, as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-# Okabe & Ito's colours, which colour-blind readers can tell apart; and shapes, for those who print in grey
-_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
-_GREY = "#DDDDDD"
-
-
-def draw_explanation(why: Explanation, path: str | FilePath) -> None:
-    """Draw the strongest paths of an explanation, with edge weights and votes, beside the scores of the classes.
-
-    The file's ending says which format: .png, .svg or .pdf. The same explanation gives the same picture, and a class has the
-    same colour and shape in all pictures of a graph.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    if not FilePath(path).suffix:  # Matplotlib would write another file than the one that was named
-        raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
-    looks = {name: (_COLORS[k % 8], _SHAPES[k % 9]) for k, name in enumerate(why.scores)}
-    places = _places(why)
-    rows = 1 + max(row for _, row in places.values())
-    with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(11, max(3.2, 0.62 * rows + 1.2)), layout="constrained")
-        walks, bars = figure.subplots(1, 2, width_ratios=(3, 1.25))
-        _draw_paths(walks, why, places, looks)
-        _draw_scores(bars, why, looks)
-        figure.suptitle(_short(_title(why), 120), fontsize=11, fontweight="bold")
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(FilePath(path).suffix.lower())
-        figure.savefig(path, dpi=150, metadata=undated)
-
-
-def _places(why: Explanation) -> dict[Hashable, tuple[int, float]]:
-    """Where each node of the paths is drawn: column by its steps from the explained node, rows so that branches do not cross."""
-    children: dict[Hashable, list[Hashable]] = {why.node: []}
-    depth = {why.node: 0}
-    for vote in why.votes:  # the strongest first: a node hangs where it is first met
-        for parent, node in pairwise(vote.path.nodes):
-            if node not in depth:
-                depth[node] = depth[parent] + 1
-                children[parent].append(node)
-                children[node] = []
-    rows: dict[Hashable, float] = {}
-    free = iter(range(len(depth)))
-
-    def settle(node: Hashable) -> float:
-        below = [settle(child) for child in children[node]]
-        rows[node] = sum(below) / len(below) if below else float(next(free))
-        return rows[node]
-
-    settle(why.node)
-    return {node: (depth[node], rows[node]) for node in depth}
-
-
-def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
-    steps = {
-        (a, b): weight
-        for vote in why.votes
-        for (a, b), weight in zip(pairwise(vote.path.nodes), vote.path.weights, strict=True)
-        if a != b
-    }
-    for (a, b), weight in steps.items():
-        (x0, y0), (x1, y1) = places[a], places[b]
-        axes.plot([x0, x1], [y0, y1], color="#999999", linewidth=0.8 + 5 * weight, zorder=1, solid_capstyle="round")
-        at = 0.62  # nearer to the far end, where edges have spread
-        box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
-        axes.text(x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{weight:.2f}", ha="center", va="center", fontsize=7.5,
-                  color="#333333", bbox=box, zorder=2)  # fmt: skip
-    votes = {vote.node: vote for vote in why.votes}
-    for node, (x, y) in places.items():
-        vote, is_start = votes.get(node), node == why.node
-        label = why.label if is_start else vote.label if vote is not None else None
-        color, shape = looks[label] if label is not None else (_GREY, "o")
-        share = 0.0 if vote is None else vote.share
-        size = 420 if is_start else 45 if vote is None else 90 + 600 * share
-        axes.scatter(
-            [x], [y], s=size, color=color, marker=shape, edgecolor="black", linewidth=1.8 if is_start else 0.6, zorder=3
-        )
-        text = _short(node, 16) + (f"  {_number(share)}" if vote is not None else "")
-        beside = vote is not None and not is_start
-        axes.annotate(text, (x, y), xytext=(14, 0) if beside else (0, -15), textcoords="offset points",
-                      ha="left" if beside else "center", va="center" if beside else "top", fontsize=8,
-                      fontweight="bold" if is_start else None, zorder=4)  # fmt: skip
-    deepest, lowest = max(x for x, _ in places.values()), max(y for _, y in places.values())
-    axes.set(xlim=(-0.35, max(1, deepest) + 0.75), ylim=(lowest + 0.8, -0.8))
-    axes.set_axis_off()
-    if not why.votes:
-        axes.text(0.4, 0, f"no label within {_hops(why.hops)}", va="center", fontsize=10)
-    axes.set_title("strongest path of each vote: a*$_{ij}$ on the edges, share beside the voter", fontsize=9)
-    _add_legend(axes, why, places, looks)
-
-
-def _add_legend(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
-    from matplotlib.lines import Line2D
-
-    labels = {why.label, *(vote.label for vote in why.votes)}
-    keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
-    if len(places) > len({why.node, *(vote.node for vote in why.votes)}):
-        keys.append(("no training label", _GREY, "o"))
-    handles = [
-        Line2D([], [], color=c, marker=m, linestyle="", markeredgecolor="black", label=name) for name, c, m in keys
-    ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), ncols=4, frameon=False, fontsize=8)
-
-
-def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any], most: int = 8) -> None:
-    """Two bars for each class that has something to say: what the model and what LPA gives it."""
-    size = {name: max(why.scores[name], why.probabilities[name]) for name in why.scores}
-    ranked = sorted(size, key=lambda name: -round(size[name], EQUAL))
-    shown = [name for rank, name in enumerate(ranked[:most]) if rank < 2 or size[name] >= 0.005]
-    for row, name in enumerate(shown):
-        color = looks[name][0]
-        for shift, value, hatch in ((-0.2, why.probabilities[name], ""), (0.2, why.scores[name], "////")):
-            axes.barh(row + shift, value, 0.36, color=color if not hatch else "white", edgecolor=color, hatch=hatch)
-            axes.text(value + 0.02, row + shift, f"{value:.2f}", va="center", fontsize=7.5)
-    axes.set_yticks(range(len(shown)), [_short(name, 24) for name in shown])
-    axes.set(xlim=(0, 1.16), ylim=(max(2, len(shown) - 1) + 0.6, -0.6), xticks=(0, 0.5, 1))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"full: {why.method}   hatched: LPA, {_hops(why.hops)}", fontsize=9)
-
-
-def _short(name: Hashable, most: int) -> str:
-    text = str(name)
-    text = text if len(text) <= most else f"{text[: most - 1]}…"
-    return text.replace("$", r"\$")  # not a formula

@@ -22,8 +22,8 @@ from torch import Tensor
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import propagate_labels
+from gcn_lpa.predict import predict_proba, with_prior
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.train import predict_proba, with_prior
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.graph import Graph, Split, split
-from gcn_lpa.insight.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.graph import Graph, Split
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
 from gcn_lpa.paper.study import Cell, Result, Study, code_hash, graph_of, markdown_table, versions
+from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.runs.ledger import Task
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.theory.influence import intra_class_feature_influence, intra_class_label_influence
-from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
+from gcn_lpa.train import learn_whole
 
 ROWS: dict[str, str] = {
     "gcn": "fixed edges, λ = 0",

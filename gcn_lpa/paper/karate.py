@@ -18,12 +18,14 @@ import scipy.sparse
 import torch
 from scipy import stats
 
-from gcn_lpa.graph import Graph, split
+from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.claims import KARATE, Case
+from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import PAPER, Recipe
+from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import evaluate, learn_whole
+from gcn_lpa.train import learn_whole
 
 TOUCHING = 1e-6  # of the standard deviation: points nearer than this have no line between them
 THIN = 1e-3  # of the length of a cloud of points: less width than this is none, nobody could see it

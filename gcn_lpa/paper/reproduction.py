@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gcn_lpa.paper import figures, influence_study, sweeps, tables, verdicts
+from gcn_lpa.paper import figure6, figures, influence_study, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
 from gcn_lpa.paper.study import DATASETS, Result, Study
 
 
-def drawn(name: str) -> Callable[[Study], Result]:
+def drawn(figure: Callable[..., Result]) -> Callable[[Study], Result]:
     """A figure that needs no study: what it is drawn from is computed on the spot."""
 
     def draw(study: Study) -> Result:
         if study.quick:
             study.note("fewer random starts")
-        found: Result = getattr(figures, name)(study.out, quick=study.quick)
-        return found
+        return figure(study.out, quick=study.quick)
 
     return draw
 
@@ -26,13 +25,13 @@ PARTS: dict[str, Callable[[Study], Result]] = {
     "table2": tables.table2,
     "table3": tables.table3,
     "table4": tables.table4,
-    "figure1": drawn("figure1"),
-    "figure2": drawn("figure2"),
+    "figure1": drawn(figures.figure1),
+    "figure2": drawn(figures.figure2),
     "figure3": sweeps.figure3,
     "figure4": sweeps.figure4,
     "figure5": sweeps.figure5,
-    "figure6": drawn("figure6"),
-    "figure7": drawn("figure7"),
+    "figure6": drawn(figure6.figure6),
+    "figure7": drawn(figures.figure7),
     "table-two-step": tables.table_two_step,
     "table-edges": tables.table_edges,
     "table-lpa": tables.table_lpa,

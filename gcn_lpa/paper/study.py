@@ -21,21 +21,27 @@ import torch
 
 from gcn_lpa import storage
 from gcn_lpa import train as training
-from gcn_lpa.graph import Graph, split
-from gcn_lpa.insight.comparison import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import PAPER, Recipe, recipe_for
 from gcn_lpa.runs.ledger import Ledger, Progress, Task
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import choose_device, learn_whole, predict_proba, scores
+from gcn_lpa.train import learn_whole
 
 DATASETS = tuple(PAPER)
 SPLITS = {"cora": 20, "citeseer": 20}  # all others: 10
 QUICK_EPOCHS = {"pubmed": 60, "coauthor-cs": 20, "coauthor-phy": 10}  # all others as the recipe says
-ENGINE: dict[str, tuple[str, ...]] = {  # what a training's numbers depend on: modules, and of some only these names
-    **dict.fromkeys(("_csr", "_cpu", "_reference", "_triton", "sparse", "fused", "recipes", "edges", "model", "baselines"), ()),
-    "train": ("Best", "Phase", "PHASES", "num_epochs", "fit", "validation", "_judgement", "_Step", "CapturedStep", "_Training"),
-}  # fmt: skip
+ENGINE = (  # the modules that the numbers of a training depend on
+    *(f"engine/{name}" for name in ("csr", "reference", "cpu_kernels", "gpu_kernels", "gpu_fused", "backends")),
+    *(f"engine/{name}" for name in ("counter_random", "sparse", "fused")),
+    *("intake", "graph", "splits", "recipes", "edges", "model", "train", "predict"),
+    *(f"tables/{name}" for name in ("datasets", "planetoid")),
+    *(f"methods/{name}" for name in ("linear", "propagation", "networks", "rivals", "registry")),
+)
 
 
 Run = dict[str, Any]  # a line of the ledger, with the name of its row
@@ -244,11 +250,10 @@ def versions() -> str:
 def code_hash() -> str:
     """Twelve hex digits that change with the code of ENGINE, but not with its layout, comments, docstrings and errors."""
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
-    for module, names in ENGINE.items():
+    for module in ENGINE:
         tree = _Bare().visit(ast.parse((package / f"{module}.py").read_text(encoding="utf-8")))
         for node in tree.body:
-            if not names or _name_of(node) in names:
-                digest.update(f"{module} {_spelled(node)}".encode())
+            digest.update(f"{module} {_spelled(node)}".encode())
     return digest.hexdigest()[:12]
 
 
@@ -270,12 +275,6 @@ def _spelled(node: Any) -> str:
         return repr(node)
     fields = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(f'{name}={_spelled(value)}' for name, value in fields)})"
-
-
-def _name_of(node: ast.stmt) -> str:
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-        return node.targets[0].id
-    return str(getattr(node, "name", ""))
 
 
 def summary(cell: Cell, runs: Sequence[Run], reference: str | None = None) -> Summary:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.insight.comparison import mean_of
-from gcn_lpa.paper import timing
+from gcn_lpa.paper import timing, timing_rivals
+from gcn_lpa.paper.canvas import draw_lines
 from gcn_lpa.paper.claims import FIGURE3_ITERATIONS, FIGURE4_LAMBDAS, FIGURE_LAYERS
-from gcn_lpa.paper.figures import draw_lines
 from gcn_lpa.paper.study import Cell, Result, Run, Study, markdown_table
 from gcn_lpa.recipes import PAPER
+from gcn_lpa.stats import mean_of
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -72,7 +72,7 @@ def figure5(study: Study) -> Result:
     if study.quick:
         study.note("figure5 up to 100,000 nodes, 10 steps each")
     parts, data, files = [], {}, []
-    for protocol, rivals in (("paper", tuple(timing.RIVALS)), ("work", ("our gcn", "our gcn-lpa"))):
+    for protocol, rivals in (("paper", tuple(timing_rivals.RIVALS)), ("work", ("our gcn", "our gcn-lpa"))):
         steps = timing.epochs(
             sizes, protocol=protocol, rivals=rivals, device=study.device, repeats=10 if study.quick else 30,
             largest_rival=10_000 if study.quick else None,

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.graph import split
-from gcn_lpa.insight.comparison import Difference
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.claims import TABLE2, TABLE3, TABLE4_ROWS
 from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, Summary, markdown_table
 from gcn_lpa.recipes import DEFAULT, PAPER, WITHOUT_FEATURES
+from gcn_lpa.splits import split
+from gcn_lpa.stats import Difference
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.datasets import table1 as count_table1
-from gcn_lpa.theory.lemmas import check_theorems
+from gcn_lpa.theory.theorems import check_theorems
 from gcn_lpa.train import learn_whole
 
 LARGE = ("coauthor-cs", "coauthor-phy")

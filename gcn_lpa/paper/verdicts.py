@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy import stats
 
-from gcn_lpa.insight.comparison import mean_of
 from gcn_lpa.paper.claims import CLAIMS, METHODS, Claim
 from gcn_lpa.paper.karate import find_cell
 from gcn_lpa.paper.study import Result, Run, markdown_table
 from gcn_lpa.recipes import PAPER
+from gcn_lpa.stats import mean_of
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, Split, describe
+from gcn_lpa.graph import Graph, Split
 from gcn_lpa.intake import check_seed
 from gcn_lpa.tables.csv_files import read_csv, read_folder
 from gcn_lpa.tables.download import download, require_sha256

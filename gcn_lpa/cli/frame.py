@@ -1,0 +1,240 @@
+"""What every command shares: the options they have in common, errors as one line, progress, and how a graph is named."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
+
+import typer
+
+from gcn_lpa.cli.text import percent, print_json, run_facts, run_lines
+from gcn_lpa.recipes import Recipe
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.insight.comparison import Record
+    from gcn_lpa.runs.codec import TrainedRun
+    from gcn_lpa.runs.stages import Watch
+    from gcn_lpa.train import Epoch
+
+
+P = ParamSpec("P")
+
+
+app = typer.Typer(
+    help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv.")
+]
+
+
+Root = Annotated[Path | None, typer.Option(help="Folder with the files of the named data sets.")]
+
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="KEY=VALUE", help="How to read or make the graph, e.g. -o label=group, -o n=1000."
+    ),
+]
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+Data = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Where the graph of the run is now, if not where it was.")
+]
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+
+
+SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
+
+
+ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """Make a function a command whose failures are one line on stderr."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # the reader of our output has gone; typer ends quietly
+        except (ValueError, OSError, ImportError, MemoryError) as error:
+            message = " ".join(str(error).split()) or type(error).__name__
+            print(f"gcn-lpa: {message}{_as_option(message)}", file=sys.stderr)
+            raise typer.Exit(1) from None
+
+    return app.command()(run)
+
+
+def _as_option(message: str) -> str:
+    """How to say on the command line what a message of the library says as label=…"""
+    readers = "id|label|labels|features|text|source|target|weight|unknown|header|encoding|delimiter"
+    found = re.search(rf"\b({readers})=", message)
+    return "" if found is None or "-o " in message else f" (on the command line: -o {found[1]}=…)"
+
+
+def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each field of `Recipe`; those that are used arrive in its argument `changes`."""
+    fields = [spec for spec in dataclasses.fields(Recipe) if spec.name not in ("method", "origin")]
+    hints = get_type_hints(Recipe)
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        changes = {spec.name: arguments.pop(spec.name) for spec in fields}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        for spec in fields:
+            if (choices := spec.metadata["choices"]) and changes.get(spec.name, choices[0]) not in choices:
+                raise typer.BadParameter(f"{spec.name} is {changes[spec.name]!r}; it is one of {', '.join(choices)}")
+        function(**arguments, changes=changes)
+
+    signature = inspect.signature(function, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "changes"]
+    flags = [
+        inspect.Parameter(
+            spec.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                hints[spec.name] | None,
+                typer.Option(help=spec.metadata["help"], metavar="|".join(spec.metadata["choices"]) or None),
+            ],
+        )
+        for spec in fields
+    ]
+    run.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return run
+
+
+def print_run(trained: TrainedRun, as_json: bool) -> None:
+    """Say what a training gave; one that was interrupted ends the command with 130."""
+    if as_json:
+        print_json(run_facts(trained))
+    else:
+        print("\n".join(run_lines(trained)))
+    if trained.run.interrupted:
+        raise typer.Exit(130)
+
+
+def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
+    """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
+    from gcn_lpa.runs.output import table_text, write_table
+
+    if out is not None:
+        write_table(out, table, excel_safe=excel_safe)
+        by_status = table["status"].value_counts().to_dict() if "status" in table else {}
+        if as_json:
+            print_json({"out": str(out), "rows": len(table), "status": by_status})
+        else:
+            parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
+            print(f"{len(table):,} rows{parts} in {out}")
+    elif as_json:
+        print_json(table.to_dict("records"))
+    else:
+        print(table_text(table, excel_safe=excel_safe), end="")
+
+
+@contextlib.contextmanager
+def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
+    """What is told of every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}")
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+
+        def watch(stage: str, num_epochs: int) -> Callable[[Epoch], None]:
+            task = bar.add_task(stage, total=num_epochs, state="")
+
+            def on_epoch(epoch: Epoch) -> None:
+                losses = {"loss": epoch.loss, "gcn": epoch.gcn, "lpa": epoch.lpa}
+                words = [f"{name} {value:.3f}" for name, value in losses.items() if value is not None]
+                accuracy = [] if epoch.val_accuracy is None else [f"validation {percent(epoch.val_accuracy)}"]
+                bar.update(task, completed=epoch.epoch, state=", ".join([*words, *accuracy]))
+                for logger in loggers if stage in ("fit", "choose") else ():
+                    logger(epoch)
+
+            return on_epoch
+
+        yield watch
+
+
+def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:
+    """The graph a command is about."""
+    from gcn_lpa.runs.plan import Source
+
+    return Source(name, None if root is None else str(root), reading(name, options)).load()
+
+
+def print_doubts(graph: Graph, as_json: bool) -> None:
+    """Say on stderr what in the user's files may not be meant as it was read."""
+    from gcn_lpa.intake import DOUBT
+
+    for note in graph.notes if not as_json else ():
+        if note.startswith(DOUBT):
+            print(f"gcn-lpa: {note}{_as_option(note)}", file=sys.stderr)
+
+
+def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
+    """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
+    from gcn_lpa.tables.datasets import reading_options
+
+    known = reading_options(name)
+    chosen: dict[str, Any] = {}
+    for option in options or ():
+        key, separator, value = option.partition("=")
+        if not separator or key not in known:
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE with a key of: {', '.join(known) or 'none'}")
+        chosen[key] = _parse(key, value, known[key])
+    return chosen
+
+
+def _parse(key: str, value: str, default: Any) -> Any:
+    """The text of an option as the type of its default; a list where it holds commas."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        if isinstance(default, (int, float)):
+            return type(default)(value)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
+        raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
+    return value.split(",") if key == "unknown" and "," in value else value
+
+
+def say_record(record: Record) -> None:
+    """One result of a comparison, on stderr where that is a terminal."""
+    if sys.stderr.isatty():
+        rate, seconds = percent(record.accuracy), record.seconds
+        print(f"{record.method}, seed {record.seed}: {rate}, {seconds:.1f} s", file=sys.stderr)

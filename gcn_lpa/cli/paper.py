@@ -1,0 +1,220 @@
+"""Commands for researchers: bench, reproduce, theorems."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gcn_lpa.cli.frame import AsJson, Data, Device, Options, Root, Threads, command, load_graph, progress
+from gcn_lpa.cli.text import check_lines, percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.model import GCNLPA
+
+
+@command
+def bench(
+    what: Annotated[str, typer.Argument(metavar="epochs|kernels", help="A training step, or one product.")],
+    protocol: Annotated[
+        str, typer.Option(help="epochs: work (10 % labelled) or paper (100 labelled nodes, one class).")
+    ] = "work",
+    classes: Annotated[int, typer.Option(min=1, help="epochs, protocol work: number of classes.")] = 7,
+    sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
+    repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
+    largest_rival: Annotated[int | None, typer.Option(help="Nodes up to which the others run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time our engine beside PyTorch Geometric and torch's own CSR product, in one run."""
+    import torch
+
+    from gcn_lpa.engine.devices import choose_device
+    from gcn_lpa.paper import timing
+    from gcn_lpa.storage import write_json
+
+    if what not in ("epochs", "kernels"):
+        raise typer.BadParameter(f"{what!r} is neither epochs nor kernels")
+    nodes = _node_counts(sizes)
+    place = str(choose_device(device))
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+    def say(timing: Any) -> None:
+        print(".", end="", file=sys.stderr, flush=True)
+
+    if what == "kernels":
+        products = timing.kernels(nodes, device=place, repeats=repeats, report=say)
+        found = timing.record("kernels", products, device=place)
+        header, lines = timing.kernel_table(products)
+    else:
+        steps = timing.epochs(
+            nodes,
+            protocol=protocol,
+            classes=classes,
+            device=place,
+            repeats=repeats,
+            largest_rival=largest_rival,
+            report=say,
+        )
+        found = timing.epoch_record(steps, protocol=protocol, device=place)
+        header, lines = timing.epoch_table(steps)
+    print(file=sys.stderr)
+    if out is not None:
+        write_json(out, found)
+        if what == "epochs":
+            timing.draw_epochs(steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}")
+    if as_json:
+        return print_json(found)
+    print_table(header, lines)
+    if what == "epochs":
+        print("\n".join(timing.epoch_sentences(steps)))
+
+
+@command
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="all, table1 to table4, figure1 to figure7, table-two-step, table-edges, table-lpa, theorems, influence or claims."
+        ),
+    ],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this data set; may be repeated. Of all, what is about others is left out."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this row of table2 or a table with a name; may be repeated.")
+    ] = None,
+    splits: Annotated[
+        int | None, typer.Option(min=1, help="Splits of every cell; as in the full study without.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="ours, or paper: three repeats.")] = "ours",
+    split: Annotated[
+        str, typer.Option(help="uniform, or authors: the one split of the authors' code, 10 initialisations.")
+    ] = "uniform",
+    quick: Annotated[
+        bool, typer.Option(help="One split, fewer epochs on the large graphs; says what it reduces.")
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and finished runs are kept.")] = Path(
+        "reproduction"
+    ),
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as fit the device without.")] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce the paper: each table and figure as Markdown, JSON and pictures; goes on where it was interrupted."""
+    from gcn_lpa.paper import reproduction, study
+
+    if protocol not in ("ours", "paper"):
+        raise typer.BadParameter(f"protocol is {protocol!r}; it is ours or paper")
+    if what not in reproduction.NAMES:
+        raise typer.BadParameter(f"{what!r} is none of {', '.join(reproduction.NAMES)}")
+    budget = study.Study(
+        out,
+        splits=splits if splits is not None or protocol == "ours" else 3,
+        quick=quick,
+        split=split,
+        datasets=tuple(name.lower() for name in dataset or study.DATASETS),
+        methods=tuple(method or ()),
+        device=device,
+        workers=workers,
+        root=None if root is None else str(root),
+        report=_say_progress,
+    )
+    found = []
+    for result in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
+        found.append(result)
+        if not as_json:
+            print(result.markdown())
+            print(f"kept in {out / result.name}.md and .json\n", flush=True)
+    if as_json:
+        print_json(
+            [{"name": result.name, "title": result.title, "data": result.data, "runs": result.runs} for result in found]
+        )
+
+
+def _say_progress(progress: Any) -> None:
+    """One line on stderr that counts the trainings and says how long the rest will take."""
+    task, result = progress.task, progress.result
+    words = f"{progress.done} of {progress.total}: {task['dataset']}, {task['method']}, seed {task['seed']}"
+    line = f"{words}, {percent(result['test_accuracy'])}, about {progress.seconds_left / 60:.1f} min left"
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="" if progress.done < progress.total else "\n", file=sys.stderr, flush=True)
+    elif progress.done % max(1, progress.total // 20) == 0:
+        print(line, file=sys.stderr, flush=True)
+
+
+@command
+def theorems(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME_OR_FOLDER", help="A data set, a folder with nodes.csv and edges.csv, or a run folder."
+        ),
+    ] = "karate",
+    check: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as theorem-4; may be repeated.")
+    ] = None,
+    train: Annotated[
+        bool, typer.Option(help="Train a model first, for what is said of learned edges; a run folder brings its own.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of the labels, nodes and weights that are drawn.")] = 0,
+    data: Data = None,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the paper's lemmas and theorems on a graph and on the graphs where they fail: both sides, and what holds."""
+    from gcn_lpa.theory.theorems import LEARNED, check_theorems, known_names
+
+    wanted = known_names(check)
+    trains = train and not {*LEARNED}.isdisjoint(wanted)
+    graph, model = subject_of(name, root, option, data=data, train=trains, seed=seed)
+    checks = check_theorems(graph, wanted, model, seed)
+    if as_json:
+        return print_json({"graph": graph.name, "seed": seed, "checks": [one.to_dict() for one in checks]})
+    print("\n".join(check_lines(checks)))
+
+
+def subject_of(
+    name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
+) -> tuple[Graph, GCNLPA | None]:
+    """The graph, and the GCN-LPA of a run folder or one trained here by the paper's recipe, or else the default one."""
+    from gcn_lpa.model import GCNLPA
+    from gcn_lpa.recipes import PAPER, recipe_for
+    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.splits import split
+    from gcn_lpa.train import learn_whole, num_epochs
+
+    if (Path(name) / "recipe.json").is_file():
+        trained = load_run(name, data)
+        return trained.graph, trained.model if isinstance(trained.model, GCNLPA) else None
+    graph = load_graph(name, root, options)
+    if not train:
+        return graph, None
+    settings = "paper" if graph.name in PAPER else "default"
+    recipe, parts = recipe_for(settings, graph.name, has_features=graph.x_kind == "given"), split(graph, seed=seed)
+    with progress() as watch:
+        on_epoch = watch("training", num_epochs(recipe))
+        model, _ = learn_whole(GCNLPA, graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
+    return graph, model
+
+
+def _node_counts(sizes: str) -> list[int]:
+    """The numbers of nodes in a text such as 1000,1e5."""
+    try:
+        counts = [int(float(size)) for size in sizes.split(",")]
+    except (ValueError, OverflowError):
+        counts = []
+    if not counts or min(counts) < 1:
+        raise typer.BadParameter(f"sizes is {sizes!r}; it takes numbers of nodes with commas between")
+    return counts

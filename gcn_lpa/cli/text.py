@@ -1,0 +1,209 @@
+"""Results as lines of text: what the commands print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gcn_lpa.description import GraphInfo
+    from gcn_lpa.insight.advice import Advice, Line
+    from gcn_lpa.insight.comparison import Row
+    from gcn_lpa.insight.suggestions import Suggestion
+    from gcn_lpa.predict import Scores
+    from gcn_lpa.runs.codec import Results, TrainedRun
+    from gcn_lpa.runs.confidence import CalibrationReport
+    from gcn_lpa.tables.datasets import Counts, Table1Row
+    from gcn_lpa.theory.checks import Check
+
+
+def advice_line(line: Line) -> tuple[str, ...]:
+    from gcn_lpa.stats import signed
+
+    over = "" if line.over_features is None else signed(line.over_features)
+    return line.method, str(line.accuracy), over, signed(line.over_commonest), f"{line.seconds:.1f}"
+
+
+def advice_facts(found: Advice) -> list[str]:
+    known = found.homophily
+    same = f"{known.edges:,} edges have both labels"
+    if known.rate is not None and known.chance is not None:
+        same += (
+            f": {percent(known.rate)} of them join nodes of one class, by chance it would be {percent(known.chance)}"
+        )
+    return [
+        f"  homophily  {same}",
+        f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
+        *(f"  note       {note}" for note in found.notes),
+    ]
+
+
+def suggestion_line(one: Suggestion) -> tuple[str, ...]:
+    return str(one.id), f"{one.score:.3f}", one.guess, percent(one.probability), f"{one.reach:.2f}", one.why
+
+
+def comparison_line(row: Row) -> tuple[str, ...]:
+    difference, memory = row.difference, row.memory
+    told = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
+    megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
+    return row.method, str(row.accuracy), str(row.macro_f1), *told, f"{row.seconds:.1f}", megabytes
+
+
+def check_lines(checks: Iterable[Check]) -> Iterator[str]:
+    """Each statement with its two sides and whether it holds, and below it what was measured."""
+    held, total = 0, 0
+    for check in checks:
+        sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
+        yield f"{check.name} [{check.on}]: {'holds' if check.holds else 'DOES NOT HOLD'}"
+        yield f"    {sides}    gap {check.gap:.3g}"
+        yield from textwrap.wrap(check.assumptions, 110, initial_indent="    ", subsequent_indent="    ")
+        held, total = held + check.holds, total + 1
+    yield f"\n{held} of {total} hold as measured. For = the gap is |left - right|, for ≤ it is left - right; in both the largest."
+
+
+def _side(value: float | tuple[float, ...]) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else f"({', '.join(f'{part:.4g}' for part in value)})"
+
+
+def run_lines(trained: TrainedRun) -> list[str]:
+    run, recipe, folder = trained.run, trained.plan.recipe, trained.folder
+    chosen = "" if run.best.val_accuracy is None else f" (validation {percent(run.best.val_accuracy)})"
+    stopped = "interrupted, " if run.interrupted else ""
+    head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
+    kept = [] if folder is None else [f"  kept in {folder}"]
+    return [f"{head}, {run.seconds:.1f} s", f"  {result_line(trained.results)}", *warning(trained.results), *kept]
+
+
+def warning(results: Results) -> list[str]:
+    """A line where a model is no better than one that looks at nothing."""
+    found = results.scores
+    most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
+    if found is None or most == 1 or found.accuracy > most:
+        return []
+    return [f"  no better than always the most frequent class ({percent(most)}); `gcn-lpa compare` tries other methods"]
+
+
+def result_line(results: Results) -> str:
+    found = results.scores
+    if found is None:
+        return results.note
+    spread = f" (folds {', '.join(f'{100 * fold:.1f}' for fold in results.folds)})" if results.folds else ""
+    rates = f"accuracy {percent(found.accuracy)}{spread}, macro-F1 {percent(found.macro_f1)}"
+    return f"{rates} on {found.num_nodes:,} nodes; {results.note}"
+
+
+def run_facts(trained: TrainedRun) -> dict[str, Any]:
+    run = trained.run
+    return {
+        "graph": trained.graph.name,
+        "recipe": trained.plan.recipe.to_dict(),
+        "seed": run.seed,
+        "split": trained.split.hash,
+        "best_epoch": run.best_epoch,
+        "epochs": len(run.history),
+        "val_accuracy": run.best.val_accuracy,
+        "interrupted": run.interrupted,
+        "seconds": run.seconds,
+        "results": dataclasses.asdict(trained.results),
+        "out": None if trained.folder is None else str(trained.folder),
+    }
+
+
+def calibration_lines(found: CalibrationReport) -> list[str]:
+    from gcn_lpa.calibration import FEWEST
+
+    calibration, perfect = found.calibration, found.ece_perfect
+    fitted = calibration.calibrator
+    sizes = ", ".join(f"{count:,} × {size}" for size, count in enumerate(found.set_sizes) if count)
+    low, high = found.expected_coverage
+    usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
+    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
+    which = f"{calibration.num_nodes:,} {nodes[calibration.protocol]} nodes"
+    numbers = f"{fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    few = calibration.num_nodes < FEWEST
+    return [
+        f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {found.num_nodes:,} nodes it was not given",
+        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}"
+        if few
+        else f"  temperature  {numbers}, fitted to {which}",
+        f"  ECE          {percent(found.ece_before)} before, {percent(found.ece_after)} after; a perfectly calibrated "
+        f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
+        f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "
+        f"mean size {found.mean_set_size:.2f} ({sizes})",
+        f"  promise      {found.promise}",
+    ]
+
+
+def confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:
+    names = list(found.per_class)
+    for name, row in zip(names, found.confusion, strict=True):
+        yield (name, *map(str, row))
+
+
+def class_lines(found: Scores) -> Iterable[tuple[str, ...]]:
+    for name, one in found.per_class.items():
+        yield (name, percent(one.precision), percent(one.recall), percent(one.f1), f"{one.support:,}")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(header: Iterable[str], lines: Iterable[Iterable[str]]) -> None:
+    """A table with its first column to the left and the others to the right; plain text where stdout is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, column in enumerate(header):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    width = None if sys.stdout.isatty() else 200  # a pipe has no width: cut nothing off
+    Console(highlight=False, markup=False, soft_wrap=True, width=width).print(table)
+
+
+def table1_lines(rows: list[Table1Row]) -> Iterable[tuple[str, ...]]:
+    for row in rows:
+        yield (row.name, *(_counts(row) if row.available else ("–",) * 4 + ("files not found",)))
+        if row.paper is not None:
+            yield ("  paper", *_counts(row.paper))
+
+
+def _counts(row: Table1Row | Counts) -> tuple[str, ...]:
+    rate = row.intra_class_edge_rate
+    counts = (row.nodes, row.edges, row.features, row.classes)
+    return (*(f"{count:,}" for count in counts), "–" if rate is None else f"{100 * rate:.1f} %")
+
+
+def info_lines(info: GraphInfo, is_named: bool) -> list[str]:
+    known = f"{percent(info.intra_class_edge_rate_known)} of"
+    paper = (
+        f"{percent(info.intra_class_edge_rate)} of edges as the paper counts (no label = first class), {known} those"
+    )
+    direction = "directed" if info.directed else "undirected"
+    sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
+    classes = f"{info.classes:,} classes" + (f" ({sizes})" if sizes else "")
+    return [
+        f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
+        f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
+        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
+        f"  intra-class  {paper if is_named else f'{known} edges'} between labelled nodes",
+        f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "
+        f"adjusted {_score(info.adjusted_homophily)}",
+        f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
+        f"nodes that no label can reach {info.unreachable:,}",
+        *(f"  note         {note}" for note in info.notes),
+    ]
+
+
+def percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{100 * rate:.1f} %"
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,236 @@
+"""Commands that train a model and use it: train, resume, evaluate, predict, calibrate, edges, demo."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gcn_lpa.cli.frame import (
+    AsJson,
+    Data,
+    Device,
+    ExcelSafe,
+    Name,
+    Options,
+    Root,
+    RunDir,
+    SetScore,
+    Threads,
+    command,
+    print_doubts,
+    print_or_write,
+    print_run,
+    progress,
+    reading,
+    recipe_flags,
+)
+from gcn_lpa.cli.text import (
+    calibration_lines,
+    class_lines,
+    confusion_lines,
+    percent,
+    print_json,
+    print_table,
+    result_line,
+)
+
+if TYPE_CHECKING:
+    from gcn_lpa.train import Epoch
+
+
+@command
+@recipe_flags
+def train(
+    name: Name,
+    *,
+    method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    recipe: Annotated[str, typer.Option(help="default, paper, official, or a JSON file.")] = "default",
+    seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="uniform (60/20/20, for named data sets), stratified, public, per_class or authors. "
+            "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out when the new one is complete.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in --out, if there is one.")] = False,
+    with_data: Annotated[bool, typer.Option(help="Keep the graph in the run folder too.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
+    reserve: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
+        ),
+    ] = 0.0,
+    device: Device = "auto",
+    threads: Threads = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard.")] = None,
+    mlflow: Annotated[bool, typer.Option(help="Log to the active MLflow run.")] = False,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+    changes: dict[str, Any],
+) -> None:
+    """Train a model on a graph and score it; every field of the recipe is a flag."""
+    from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
+    from gcn_lpa.runs.plan import Source, make_plan
+    from gcn_lpa.runs.stages import train_run
+
+    loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
+    loggers += [MLflowLogger()] if mlflow else []
+    source = Source(name, None if root is None else str(root), reading(name, option))
+    plan, graph = make_plan(
+        source,
+        method=method,
+        recipe=recipe,
+        changes=changes,
+        seed=seed,
+        split=split,
+        with_data=with_data,
+        checkpoint_every=checkpoint_every,
+        reserve=reserve,
+    )
+    print_doubts(graph, as_json)
+    with progress(loggers) as watch:
+        trained = train_run(
+            plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
+        )
+    print_run(trained, as_json)
+
+
+@command
+def resume(
+    run: RunDir, data: Data = None, device: Device = "auto", threads: Threads = None, as_json: AsJson = False
+) -> None:
+    """Finish a training that was stopped, as if it had not been."""
+    from gcn_lpa.runs.stages import resume_run
+
+    with progress() as watch:
+        trained = resume_run(run, data, device=device, threads=threads, watch=watch)
+    print_run(trained, as_json)
+
+
+@command
+def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
+    """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
+    from gcn_lpa.runs.stages import evaluate_run
+
+    results = evaluate_run(run, data)
+    if as_json:
+        return print_json(dataclasses.asdict(results))
+    print(result_line(results))
+    if (found := results.scores) is not None:
+        print()
+        print_table(("class", "precision", "recall", "F1", "nodes"), class_lines(found))
+        print("\nrow: true class, column: predicted class, in the same order")
+        print_table(("", *(str(k) for k in range(1, len(found.per_class) + 1))), confusion_lines(found))
+
+
+@command
+def predict(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also the nodes whose label was given (status labeled), with what the model says of them."
+        ),
+    ] = False,
+    abstain: Annotated[
+        float | None, typer.Option(metavar="P", help="No label where its probability is below this, such as 0.6.")
+    ] = None,
+    sets: Annotated[
+        float | None,
+        typer.Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
+    ] = None,
+    score: SetScore = "lac",
+    hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
+
+    label is what the model says, also of a node whose label was given; it can differ from that one.
+    """
+    from gcn_lpa.runs.output import predict_run
+
+    table = predict_run(run, data, every=every, raw=raw, abstain=abstain, sets=sets, score=score, hops=hops)
+    print_or_write(table, out, excel_safe, as_json)
+
+
+@command
+def calibrate(
+    run: RunDir,
+    level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
+    score: SetScore = "lac",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
+    ] = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
+    from gcn_lpa.calibration import draw_reliability
+    from gcn_lpa.runs.confidence import calibrate_run
+
+    found = calibrate_run(run, data, level=level, score=score)
+    if plot is not None:
+        draw_reliability(
+            found.before, found.after, plot, title=f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
+        )
+    if as_json:
+        return print_json(dataclasses.asdict(found))
+    print("\n".join(calibration_lines(found)))
+    if plot is not None:
+        print(f"reliability diagram in {plot}")
+
+
+@command
+def edges(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    excel_safe: ExcelSafe = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
+    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.runs.output import edge_table
+
+    trained = load_run(run, data)
+    table = edge_table(trained.model, trained.graph, recipe=trained.plan.recipe)
+    print_or_write(table, out, excel_safe, as_json)
+
+
+@command
+def demo(as_json: AsJson = False) -> None:
+    """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
+    from gcn_lpa.insight import comparison
+    from gcn_lpa.methods.registry import METHODS
+    from gcn_lpa.splits import split
+    from gcn_lpa.tables.datasets import load
+
+    graph, methods = load("digits"), ("gcn-lpa", "gcn-same", "lpa", "mlp")
+    parts = split(graph, seed=0)
+    found = comparison.compare(graph, methods, splits=[parts], device="cpu", isolate=False)
+    if as_json:
+        return print_json(found.to_dict())
+    sizes = [f"{int(mask.sum()):,}" for mask in (parts.train, parts.val, parts.test)]
+    print(f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest, {graph.num_edges:,} edges:")
+    print(f"{sizes[0]} labels train, {sizes[1]} choose the epoch, {sizes[2]} test.\n")
+    lines = [
+        (record.method, percent(record.accuracy), percent(record.macro_f1), f"{record.seconds:.1f} s")
+        for record in found.records
+    ]
+    print_table(("", "accuracy", "macro-F1", "training"), lines)
+    print("\n" + "\n".join(f"{name}: {METHODS[name].note}" for name in methods))
+    print("One split tells little: `gcn-lpa compare digits` trains on ten and gives intervals.")

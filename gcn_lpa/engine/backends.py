@@ -1,0 +1,72 @@
+"""Which kernels a tensor gets: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.engine import reference
+
+BACKENDS = ("auto", "cpu", "triton", "reference")
+_forced: str = "auto"
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run every product inside the block on one backend: "auto", "cpu", "triton" or "reference"."""
+    global _forced
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {name!r}; there are {', '.join(BACKENDS)}")
+    before, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+@contextlib.contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
+    from gcn_lpa.engine import cpu_kernels
+
+    with cpu_kernels.use_threads(threads):
+        yield
+
+
+def runs_on_triton(x: Tensor) -> bool:
+    return _forced == "triton" or (_forced == "auto" and x.is_cuda)
+
+
+def kernels_for(x: Tensor) -> ModuleType:
+    """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
+    if _forced == "reference":
+        return reference
+    if runs_on_triton(x):
+        from gcn_lpa.engine import gpu_kernels
+
+        return gpu_kernels
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        from gcn_lpa.engine import cpu_kernels
+
+        return cpu_kernels
+    return reference
+
+
+def fused_backend(x: Tensor) -> ModuleType | None:
+    """The kernels of the fused loops of `fused.py`, where the backend of this tensor has them."""
+    if not runs_on_triton(x):
+        return None
+    from gcn_lpa.engine import gpu_fused
+
+    return gpu_fused
+
+
+def apply(function: Any, *arguments: Any) -> Tensor:
+    """`function.apply` of a torch.autograd.Function, typed."""
+    result: Tensor = function.apply(*arguments)
+    return result

@@ -1,0 +1,65 @@
+"""Random bits by counter: a hash of (seed, step, layer, row id, column), the same on every device and in every batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.engine.backends import apply, kernels_for
+
+
+class Key(NamedTuple):
+    """Names the random bits of one training step. The same key gives the same bits on every device and rank.
+
+    `step` may be a tensor on the device, so that a captured step draws new bits at each replay.
+    """
+
+    seed: int
+    step: int | Tensor = 0
+
+    def step_tensor(self, device: torch.device) -> Tensor:
+        if isinstance(self.step, Tensor):
+            return self.step
+        return torch.full((1,), self.step, dtype=torch.int64, device=device)
+
+
+def dropout(x: Any, rate: float, key: Key | None, layer: int, rows: Tensor | None = None) -> Any:
+    """Dropout of a Tensor or SparseMatrix by counter: without a key, or at rate 0, x itself.
+
+    The bits of an element depend on (seed, step, layer, row id, column) alone, so dense and sparse, CPU and GPU,
+    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch.
+    """
+    if key is None or rate == 0:
+        return x
+    if not isinstance(x, Tensor):
+        return x.dropout(rate, key, layer, rows)
+    row = torch.arange(len(x), device=x.device) if rows is None else rows
+    return apply(_Dropout, x, row, None, rate, key, layer)
+
+
+def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
+    """A random choice of about `share` of the rows, by their ids, as a boolean mask; all of them at share 1."""
+    if share >= 1:
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    ones = torch.ones(len(rows), 1, device=rows.device)
+    return (
+        dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0
+        if share > 0
+        else torch.zeros_like(ones[:, 0], dtype=torch.bool)
+    )
+
+
+class _Dropout(torch.autograd.Function):
+    """The mask is never stored: the backward pass draws the same bits again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, key: Key, layer: int) -> Tensor:
+        ctx.arguments = row, col, rate, key, layer
+        step = key.step_tensor(x.device)
+        return kernels_for(x).dropout(x.contiguous(), row, col, rate, key.seed, step, layer)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        return apply(_Dropout, grad.contiguous(), *ctx.arguments), None, None, None, None, None

@@ -1,0 +1,192 @@
+"""Networks on fixed edges that we write ourselves: JK-Net, APPNP, Correct & Smooth, label input."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcn_lpa.engine.counter_random import Key, dropout, random_share
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.methods.propagation import LEAST, importance, labels_of, one_hot
+from gcn_lpa.model import (
+    GCNLPA,
+    SEED_LAYER,
+    TINY,
+    Loss,
+    initial_weight,
+)
+from gcn_lpa.recipes import Recipe
+
+
+class Network(nn.Module):
+    """What networks on fixed edges share: `forward(graph, key)` and cross-entropy on the labelled nodes."""
+
+    recipe: Recipe
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        target, logits = graph.y.index_select(0, nodes), self(graph, key)
+        cost = F.cross_entropy(logits.index_select(0, nodes), target, importance(target, graph, self.recipe))
+        return Loss(cost, cost.new_zeros(()), 0.0)
+
+    def edge_parameters(self) -> list[nn.Parameter]:
+        return []
+
+    def weight_parameters(self) -> list[nn.Parameter]:
+        return list(self.parameters())
+
+
+class JKNet(Network):
+    """Graph convolutions on D^-½AD^-½ whose outputs are all joined for the last layer, Xu et al. (2018), concat."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        new = partial(initial_weight, init=recipe.init, generator=generator)
+        widths = [graph.num_features, *[recipe.hidden] * recipe.gcn_layers]
+        self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
+        self.join = new(recipe.gcn_layers * recipe.hidden, graph.num_classes)
+        self.bias = nn.Parameter(torch.zeros(graph.num_classes))
+
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+        smoothing, x, outputs = graph.adjacency.symmetric_normalized(), graph.x, []
+        for k, weight in enumerate(self.weights):
+            x = dropout((smoothing @ (x @ weight)).relu(), self.recipe.dropout, key, layer=k)
+            outputs.append(x)
+        return torch.cat(outputs, dim=1) @ self.join + self.bias
+
+
+class Perceptron(nn.Module):
+    """x ← σ(x W + b) layer by layer, without the graph: what APPNP and Correct & Smooth start from."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        new = partial(initial_weight, init=recipe.init, generator=generator)
+        self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
+
+    def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        z = self.layer(0, x, key)
+        for k in range(1, len(self.weights)):
+            z = self.layer(k, z.relu(), key)
+        return z
+
+    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
+        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
+
+
+class APPNP(Network):
+    """A perceptron whose predictions H travel: Z ← (1 - α) D^-½AD^-½ Z + α H, Klicpera et al. (2019)."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
+
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+        return personalized(graph.adjacency.symmetric_normalized(), self.perceptron(graph.x, key), self.recipe)
+
+
+def personalized(
+    smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
+) -> Tensor:
+    """Z ← (1 - α) S Z + α H from Z = H, `propagation_steps` times; `bounds` on every entry at every step."""
+    z = start
+    for _ in range(recipe.propagation_steps):
+        z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
+        z = z if bounds is None else z.clamp(*bounds)
+    return z
+
+
+class CorrectAndSmooth(Network):
+    """A perceptron whose errors on the training nodes, then its predictions, travel along edges, Huang et al. (2021).
+
+    The epoch is chosen by the validation accuracy of the result.
+    """
+
+    known: Tensor
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
+        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        self.known.copy_(labels_of(graph, nodes))
+        target, logits = graph.y.index_select(0, nodes), self.perceptron(graph.x, key)
+        cost = F.cross_entropy(logits.index_select(0, nodes), target, importance(target, graph, self.recipe))
+        return Loss(cost, cost.new_zeros(()), 0.0)
+
+    def forward(self, graph: Graph) -> Tensor:
+        guess = F.softmax(self.perceptron(graph.x), dim=1)
+        return correct_and_smooth(
+            graph.adjacency.symmetric_normalized(), guess, one_hot(self.known, graph), self.recipe
+        )
+
+
+def correct_and_smooth(smoothing: SparseMatrix, guess: Tensor, truth: Tensor, recipe: Recipe) -> Tensor:
+    """Log-probabilities after both steps, [n, c]; corrections have the mean size of the training errors ("autoscale").
+
+    Args:
+        guess: the base predictor's distributions.
+        truth: one-hot rows of the training nodes, zero rows elsewhere.
+    """
+    labeled = truth.sum(dim=1, keepdim=True) > 0
+    error = torch.where(labeled, truth - guess, 0.0)
+    spread = personalized(smoothing, error, recipe, (-1.0, 1.0))
+    size, mean = spread.abs().sum(dim=1, keepdim=True), error.abs().sum() / labeled.sum().clamp_min(1)
+    far = size * 1000 <= mean  # hardly any error arrives: their code leaves such nodes unscaled
+    corrected = guess + spread * torch.where(far, 1.0, mean / torch.where(far, 1.0, size))
+    smoothed = personalized(smoothing, torch.where(labeled, truth, corrected), recipe, (0.0, 1.0)) + LEAST
+    return (smoothed / smoothed.sum(dim=1, keepdim=True)).log()
+
+
+class LabelInput(Network):
+    """A GCN that also reads labels: X^(1) = σ(S (X W + Y V)), masked as in UniMP, Shi et al. (2021).
+
+    At each step a random `label_rate` of the training nodes show their label and the others are scored, so none is
+    trained on its own label. To predict, all of them show it.
+    """
+
+    known: Tensor
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, self.layers, generator = (
+            recipe,
+            GCNLPA(recipe, graph, seed),
+            torch.Generator().manual_seed(seed + 1),
+        )
+        width = self.layers.weights[0].shape[1]
+        self.label_weight = initial_weight(graph.num_classes, width, init=recipe.init, generator=generator)
+        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
+
+    def forward(self, graph: Graph) -> Tensor:
+        return self.logits(graph, one_hot(self.known, graph), None)
+
+    def logits(self, graph: Graph, shown: Tensor, key: Key | None) -> Tensor:
+        smoothing, recipe = self.layers.smoothing(graph, self.layers.transition(graph)), self.recipe
+        x: Any = graph.x
+        for k, weight in enumerate(self.layers.weights):
+            z = dropout(x, recipe.dropout, key, layer=k) @ weight
+            h = smoothing @ (z + shown @ self.label_weight if k == 0 else z)
+            x = h if k == len(self.layers.weights) - 1 else h.relu()
+        return cast(Tensor, x)
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        self.known.copy_(labels_of(graph, nodes))
+        target, labels = graph.y.index_select(0, nodes), one_hot(self.known, graph)
+        shows = random_share(nodes, self.recipe.label_rate, key or Key(0), SEED_LAYER)
+        mask = labels.new_zeros(graph.num_nodes, 1).index_copy(0, nodes, shows.unsqueeze(1).to(labels.dtype))
+        logits = self.logits(graph, labels * mask, key).index_select(0, nodes)
+        weight = (~shows).to(logits.dtype)
+        if (by_class := importance(target, graph, self.recipe)) is not None:
+            weight = weight * by_class.index_select(0, target)
+        cost = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum().clamp_min(TINY)
+        return Loss(cost, cost.new_zeros(()), 0.0)

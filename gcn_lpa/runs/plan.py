@@ -1,0 +1,108 @@
+"""What a training command is going to do, settled before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcn_lpa import storage
+from gcn_lpa.graph import Graph
+from gcn_lpa.intake import check_seed
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.tables.datasets import DATASETS, load
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a graph comes from, as it was said: a data set or a path, and the options of reading it."""
+
+    name: str
+    root: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_named(self) -> bool:
+        return self.name.lower() in DATASETS
+
+    def load(self) -> Graph:
+        options = {**self.options}
+        name = options.pop("name", None)  # of the graph; `load` takes its first argument by that name
+        graph = load(self.name, self.root, **options)
+        return graph if name is None else dataclasses.replace(graph, name=name)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training command is going to do; the same plan on the same machine gives the same run.
+
+    `split` is a kind of split, or None for the cross-validation and the fit to all labels of a graph of one's own.
+    """
+
+    source: Source
+    content: str  # hash of the graph
+    recipe: Recipe
+    seed: int = 0
+    split: str | None = "uniform"
+    with_data: bool = False
+    checkpoint_every: int = 50
+    reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
+
+    @classmethod
+    def from_dict(cls, plan: Mapping[str, Any]) -> Plan:
+        return cls(**{**plan, "source": Source(**plan["source"]), "recipe": Recipe.from_dict(plan["recipe"])})
+
+
+def make_plan(
+    source: Source,
+    *,
+    method: str | None = None,
+    recipe: str | Path = "default",
+    changes: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    with_data: bool = False,
+    checkpoint_every: int = 50,
+    reserve: float = 0.0,
+) -> tuple[Plan, Graph]:
+    """Read the graph and settle what is to be done with it.
+
+    Args:
+        method: a key of METHODS; without one that of the recipe, which is "gcn-lpa" unless a file says otherwise.
+        recipe: "default", "paper", "official", or a JSON file with the fields of `Recipe`.
+        changes: fields of the recipe that shall differ.
+        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for one's own graph.
+        reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
+    """
+    check_seed(seed)
+    if method is not None and method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    graph, kind = source.load(), split or ("uniform" if source.is_named else None)
+    if reserve and kind is None:
+        raise ValueError(
+            f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
+            "choose a split such as 'uniform' to reserve validation nodes"
+        )
+    if Path(recipe).suffix == ".json":
+        said = storage.read_json(recipe)
+        if not isinstance(said, dict):
+            raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {said!r:.40}')
+        settings = Recipe.from_dict(said)
+        settings = settings if method is None else settings.replace(method=method)
+    else:
+        ours = recipe_for(str(recipe), graph.name, has_features=graph.x_kind == "given")
+        settings = METHODS[method or "gcn-lpa"].settings(ours)
+        if kind is None:  # of a few validation nodes, many epochs get all right, and the first of them knows little
+            settings = settings.replace(select="loss")
+    if settings.method not in METHODS:
+        raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
+    if changes:
+        changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        settings = settings.replace(origin=f"{settings.origin}; with {changed}", **changes)
+    return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve), graph

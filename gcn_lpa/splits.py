@@ -1,0 +1,131 @@
+"""Which nodes train, which validate and which test."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from gcn_lpa.graph import Graph, Split
+from gcn_lpa.intake import (
+    check_seed,
+)
+
+SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")
+
+
+AUTHORS_SEED = 234  # fixed in the authors' public code
+
+
+def split(
+    graph: Graph,
+    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    seed: int = 0,
+    *,
+    kind: str = "uniform",
+    per_class: int = 20,
+    num_val: int = 500,
+) -> Split:
+    """Divide the labelled nodes into train, validation and test; the same seed gives the same split everywhere.
+
+    uniform: the paper's, int(0.2 m) validation and int(0.2 m) test nodes of the m labelled ones, the rest trains.
+    stratified: the same sizes, each class divided alike.
+    public: the split that was published with the data (Planetoid).
+    per_class: `per_class` training nodes of each class, then `num_val` validation nodes, the rest tests.
+    authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: they count
+    unlabelled nodes as class 0, so use it with `graph.with_unknown_as(0)`.
+
+    Args:
+        fractions: train, val and test. Where they sum to 1, train takes what rounding leaves.
+    """
+    if kind not in SPLIT_KINDS:
+        raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}")
+    check_seed(seed)
+    if kind == "public":
+        if graph.public is None:
+            raise ValueError(f"{graph.name!r} was not published with a split (cora, citeseer and pubmed were)")
+        return graph.public
+    if kind == "authors":
+        return _authors_split(graph.num_nodes)
+    labels = graph.y.cpu().numpy()
+    nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
+    if len(nodes) == 0:
+        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
+    if kind == "per_class":
+        train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
+    else:
+        num_train, num_val, num_test = _sizes(fractions, len(nodes))
+        if kind == "stratified":
+            nodes = _spread_classes(nodes, labels[nodes], (num_val, num_test))
+        val, test = nodes[:num_val], nodes[num_val : num_val + num_test]
+        train = nodes[num_val + num_test :][:num_train]
+    return _split_of(graph.num_nodes, train, val, test, kind, seed)
+
+
+def _split_of(
+    num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None
+) -> Split:
+    masks = torch.zeros((3, num_nodes), dtype=torch.bool)
+    for mask, nodes in zip(masks, (train, val, test), strict=True):
+        mask[torch.from_numpy(nodes)] = True
+    return Split(*masks.unbind(), kind, seed)  # type: ignore[call-arg,arg-type]
+
+
+def _sizes(fractions: tuple[float, float, float], num_labeled: int) -> tuple[int, int, int]:
+    if len(fractions) != 3 or min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
+        raise ValueError(f"fractions are three shares of the labelled nodes that sum to at most 1, not {fractions}")
+    num_val, num_test = int(fractions[1] * num_labeled), int(fractions[2] * num_labeled)
+    exhaustive = math.isclose(sum(fractions), 1)
+    num_train = num_labeled - num_val - num_test if exhaustive else int(fractions[0] * num_labeled)
+    if num_train == 0:
+        raise ValueError(f"no node is left to train on: {fractions} of {num_labeled} labelled nodes")
+    return num_train, num_val, num_test
+
+
+def _spread_classes(nodes: np.ndarray, labels: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
+    """`nodes` in an order whose first `sizes[0]` and next `sizes[1]` hold every class in proportion."""
+    parts = []
+    for size in sizes:
+        classes, counts = np.unique(labels, return_counts=True)
+        taken = np.zeros(len(nodes), dtype=bool)
+        for label, share in zip(classes, _apportion(size, counts), strict=True):
+            taken[np.flatnonzero(labels == label)[:share]] = True
+        parts.append(nodes[taken])
+        nodes, labels = nodes[~taken], labels[~taken]
+    return np.concatenate([*parts, nodes])
+
+
+def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
+    """`total` seats in proportion to `counts`: whole shares, then the largest remainders."""
+    exact = total * counts / max(1, counts.sum())
+    seats: np.ndarray = np.floor(exact).astype(np.int64)
+    for _ in range(total - int(seats.sum())):
+        remainder = exact - seats - 10 * (seats + 1 >= counts)  # a class gives its last node only when all others have
+        seats[np.argmax(np.where(seats < counts, remainder, -np.inf))] += 1
+    return seats
+
+
+def _per_class(
+    nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    train = np.zeros(len(nodes), dtype=bool)
+    for label, name in enumerate(graph.class_names):
+        members = np.flatnonzero(labels == label)
+        if len(members) < per_class:
+            raise ValueError(f"class {name!r} has {len(members)} labelled nodes, {per_class} are asked for to train")
+        train[members[:per_class]] = True
+    rest = nodes[~train]
+    if num_val > len(rest):
+        raise ValueError(f"{num_val} validation nodes are asked for, but {len(rest)} labelled nodes are left")
+    return nodes[train], rest[:num_val], rest[num_val:]
+
+
+def _authors_split(num_nodes: int) -> Split:
+    random = np.random.RandomState(AUTHORS_SEED)
+    size = int(0.2 * num_nodes)
+    val = random.choice(num_nodes, size, replace=False)
+    left = np.setdiff1d(np.arange(num_nodes), val)  # they take list(set(...)), which CPython keeps in this order
+    test = random.choice(left, size, replace=False)
+    train = np.setdiff1d(left, test)
+    return _split_of(num_nodes, train, val, test, "authors", AUTHORS_SEED)
