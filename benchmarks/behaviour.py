@@ -112,8 +112,8 @@ def resumed_run(scratch: Path) -> dict[str, str]:
 
 
 def model_of(run: Path) -> str:
-    """The tensors of a run without their names, which may change."""
-    tensors = load_file(run / "model.safetensors").values()
+    """The weights of a run without their names, which may change."""
+    tensors = [tensor for tensor in load_file(run / "model.safetensors").values() if tensor.dtype.kind == "f"]
     return sha256("".join(sorted(sha256(tensor.tobytes()) for tensor in tensors)).encode())
 
 

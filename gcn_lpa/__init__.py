@@ -40,9 +40,10 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.insight.explanation import Explainer as Explainer
     from gcn_lpa.insight.explanation import explain as explain
     from gcn_lpa.insight.explanation import explain_all as explain_all
-    from gcn_lpa.insight.explanation import what_if as what_if
     from gcn_lpa.insight.suggestions import Suggestion as Suggestion
     from gcn_lpa.insight.suggestions import suggest as suggest
+    from gcn_lpa.insight.what_ifs import what_if as what_if
+    from gcn_lpa.learning import learn as learn
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.model import propagate_labels as propagate_labels
     from gcn_lpa.predict import Scores as Scores
@@ -66,7 +67,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.theory.theorems import check_theorems as check_theorems
     from gcn_lpa.train import Run as Run
     from gcn_lpa.train import fit as fit
-    from gcn_lpa.train import learn as learn
 
     __version__: str
 
@@ -111,7 +111,7 @@ _MODULE = {
     "Scores": "predict",
     "evaluate": "predict",
     "fit": "train",
-    "learn": "train",
+    "learn": "learning",
     "predict_proba": "predict",
     "GCNLPAClassifier": "estimator",
     "Explainer": "insight.explanation",
@@ -120,7 +120,7 @@ _MODULE = {
     "draw_explanation": "insight.drawing",
     "explain": "insight.explanation",
     "explain_all": "insight.explanation",
-    "what_if": "insight.explanation",
+    "what_if": "insight.what_ifs",
     "calibrate_run": "runs.confidence",
     "load_run": "runs.codec",
     "predict_run": "runs.output",

@@ -139,6 +139,17 @@ class Calibrator:
         return calibrated / calibrated.sum(dim=1, keepdim=True)
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """How the probabilities of a model are corrected, and by which labels: "reserved", "validation" or "cross-validation"
+    nodes, and how many of them.
+    """
+
+    calibrator: Calibrator
+    protocol: str
+    num_nodes: int
+
+
 def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
     """Fit both to some nodes with their labels, [m, c] and [m]. With fewer than FEWEST of them nothing is changed."""
     if len(y) < FEWEST or probabilities.shape[1] < 2:

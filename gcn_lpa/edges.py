@@ -18,8 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import Recipe
 
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
 
@@ -28,6 +30,13 @@ def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
     """Uniform in ±√(6 / (fan_in + fan_out)), Glorot and Bengio (2010)."""
     bound = math.sqrt(6 / (shape[0] + shape[-1]))
     return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)
+
+
+def initial_weight(rows: int, columns: int, *, init: str, generator: torch.Generator) -> nn.Parameter:
+    """Glorot, or uniform in [-1, 1] as in the paper's Figure 7."""
+    if init == "uniform":
+        return nn.Parameter(torch.rand(rows, columns, generator=generator) * 2 - 1)
+    return glorot(rows, columns, generator=generator)
 
 
 class Fixed(nn.Module):
@@ -55,6 +64,27 @@ class Free(nn.Module):
         self.weight = nn.Parameter(start)
         self.shared = None if ties is None else _selection(ties, num_weights)
         self.fingerprint = graph.pattern.fingerprint
+
+    def get_extra_state(self) -> Tensor:
+        """Which edges the weights belong to: the fingerprint of their pattern, and their ties, as bytes."""
+        ties = self.shared.pattern.col.cpu().numpy().astype("<i8").tobytes() if self.shared is not None else b""
+        return torch.frombuffer(bytearray(bytes.fromhex(self.fingerprint) + ties), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        raw = state.cpu().numpy().tobytes()
+        self.fingerprint = raw[:32].hex()
+        ties = torch.frombuffer(bytearray(raw[32:]), dtype=torch.int64) if len(raw) > 32 else None
+        if ties is not None and not (int(ties.min()) >= 0 and int(ties.max()) < len(self.weight)):
+            raise ValueError(f"the ties of free edge weights name weights beyond the {len(self.weight)} there are")
+        self.shared = None if ties is None else _selection(ties, len(self.weight))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *options: Any) -> None:
+        weight = state.get(f"{prefix}weight")
+        if isinstance(weight, Tensor) and weight.dim() == 1 and weight.shape != self.weight.shape:
+            self.weight = nn.Parameter(
+                torch.zeros_like(weight)
+            )  # built for no graph: it has as many weights as were kept
+        super()._load_from_state_dict(state, prefix, *options)
 
     def forward(self, graph: Graph) -> Tensor:
         if graph.pattern.fingerprint != self.fingerprint:
@@ -223,34 +253,50 @@ def _square_distances(graph: Graph, scale: Tensor) -> Tensor:
     return graph.pattern.spread_rows(length) + graph.pattern.spread_cols(length) - 2 * dot
 
 
-Builder = Callable[..., nn.Module]
+Builder = Callable[[Recipe, Graph, torch.Generator], nn.Module]
 
 
 def _of_features(form: Any) -> Builder:
-    return lambda graph, *, rank, generator, **_: form(graph.num_features, rank=rank, generator=generator)
+    return lambda recipe, graph, generator: form(graph.num_features, rank=recipe.edge_rank, generator=generator)
 
 
-def _free(graph: Graph, *, init: str, symmetric: bool, generator: torch.Generator, **_: Any) -> nn.Module:
-    ties = both_directions(graph.pattern) if symmetric else None
-    return Free(graph, init=init, ties=ties, generator=generator)
+def _free(recipe: Recipe, graph: Graph, generator: torch.Generator) -> nn.Module:
+    ties = both_directions(graph.pattern) if recipe.symmetric_edges else None
+    return Free(graph, init=recipe.edge_init, ties=ties, generator=generator)
 
 
 EDGE_FORMS: dict[str, Builder] = {
-    "fixed": lambda graph, **_: Fixed(),
+    "fixed": lambda recipe, graph, generator: Fixed(),
     "free": _free,
     "bilinear": _of_features(Bilinear),
     "gat": _of_features(GAT),
     "agnn": _of_features(AGNN),
     "gaan": _of_features(GaAN),
     "geniepath": _of_features(GeniePath),
-    "gaussian": lambda graph, **_: Gaussian(graph),
+    "gaussian": lambda recipe, graph, generator: Gaussian(graph),
 }
 
 
-def edge_form(
-    name: str, graph: Graph, *, generator: torch.Generator, rank: int = 32, init: str = "zeros", symmetric: bool = False
-) -> nn.Module:
+def edge_form(recipe: Recipe, graph: Graph, *, generator: torch.Generator) -> nn.Module:
     """A new edge form for a graph (on the CPU), by its name in EDGE_FORMS."""
-    if name not in EDGE_FORMS:
-        raise ValueError(f"unknown edge form {name!r}; there are {', '.join(EDGE_FORMS)}")
-    return EDGE_FORMS[name](graph, rank=rank, init=init, symmetric=symmetric, generator=generator)
+    if recipe.edges not in EDGE_FORMS:
+        raise ValueError(f"unknown edge form {recipe.edges!r}; there are {', '.join(EDGE_FORMS)}")
+    return EDGE_FORMS[recipe.edges](recipe, graph, generator)
+
+
+EDGE_LAYER = 1000  # random bits that are not a layer's dropout
+
+
+def drop_edges(transition: SparseMatrix, rate: float, key: Key | None) -> SparseMatrix:
+    """A random share of the edges left out and every row brought back to 1; self-loops stay."""
+    if key is None or rate == 0:
+        return transition
+    remaining = transition.with_values(transition.values * kept_edges(transition, rate, key))
+    total = transition.pattern.spread_rows(remaining.row_sums())
+    return remaining.with_values(remaining.values / torch.where(total > 0, total, 1))  # a row may have lost all
+
+
+def kept_edges(transition: SparseMatrix, rate: float, key: Key) -> Tensor:
+    """Which entries this step keeps, [E]."""
+    ones = SparseMatrix(transition.pattern, torch.ones_like(transition.values))
+    return (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (transition.pattern.row == transition.pattern.col)

@@ -30,11 +30,12 @@ from torch import Tensor
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.learning import learn
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import edge_table, predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe, recipe_for
 from gcn_lpa.splits import split
-from gcn_lpa.train import Run, learn
+from gcn_lpa.trained import Trained
 
 STOPPING = {
     "select": "loss",
@@ -79,7 +80,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         transduction_: the likeliest class of every node, [n]. Nodes are the rows of X, or those of `graph`.
         edge_weights_: the learned transition D*⁻¹A* as a table source, target, weight; those of a target sum to 1.
         graph_: what was trained on: the graph with the labels of `fit` and no others.
-        model_, recipe_, run_: the trained GCNLPA, its settings and its history.
+        trained_, recipe_: the `Trained` model with its history, and its settings.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets = node_targets(nodes[known], codes, graph)
         class_names = tuple(map(str, self.classes_))
         self.graph_ = dataclasses.replace(graph, y=targets, class_names=class_names, public=None)
-        self.model_, self.run_ = self._train(self.graph_)
+        self.trained_ = self._train(self.graph_)
         self.label_distributions_ = self._probabilities(self.graph_)
         if self._neighborhood is not None:
             self.label_distributions_ = self._neighborhood.mean_over_equal_rows(self.label_distributions_)
@@ -190,12 +191,8 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def edge_weights_(self) -> pandas.DataFrame:
         check_is_fitted(self)
-        prepared = self.recipe_.prepare(self.graph_)
-        with torch.no_grad():
-            weight = self.model_.transition(prepared).values.numpy()
-        names = pandas.Series(list(prepared.node_names))
-        source, target = (names.iloc[ends.numpy()].to_numpy() for ends in (prepared.col, prepared.row))
-        return pandas.DataFrame({"source": source, "target": target, "weight": weight})
+        table = edge_table(self.trained_, self.graph_)
+        return table[["source", "target", "learned"]].rename(columns={"learned": "weight"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -216,7 +213,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             base = recipe_for("default", self.graph.name, has_features=has_features).replace(**STOPPING)
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
-        recipe = (self.recipe or base).replace(**plain)
+        recipe = METHODS["gcn-lpa"].with_changes(self.recipe or base, plain)
         if recipe.method != "gcn-lpa":
             raise ValueError(f"GCNLPAClassifier trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
         if self.graph is None and recipe.features == "tfidf":
@@ -255,25 +252,25 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         return known, labels
 
-    def _train(self, graph: Graph) -> tuple[Any, Run]:
+    def _train(self, graph: Graph) -> Trained:
         share = self.validation_fraction
         if not 0 <= share < 1:
             raise ValueError(f"validation_fraction = {share}; it is in [0, 1)")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts, stop_at = split(graph, (1 - share, share, 0), seed, kind="stratified"), None
         if parts.val.any() and len(np.unique(graph.y[parts.train])) == graph.num_classes:
-            stop_at = self._learn(graph, parts.train, parts.val, seed)[1].best_epoch
+            stop_at = self._learn(graph, parts.train, parts.val, seed).run.best_epoch
         nobody = torch.zeros_like(graph.labeled)
-        model, run = self._learn(graph, graph.labeled, nobody, seed, stop_at=stop_at)
-        return model.cpu(), run
+        trained = self._learn(graph, graph.labeled, nobody, seed, stop_at=stop_at)
+        return dataclasses.replace(trained, model=trained.model.cpu())
 
-    def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> tuple[Any, Run]:
-        options |= {"seed": seed, "device": self.device, "threads": self.threads}
-        return learn(GCNLPA, graph, train, val, self.recipe_, **options)
+    def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> Trained:
+        options |= {"seed": seed, "device": self.device, "threads": self.threads, "classes": graph.class_names}
+        return learn(graph, train, val, self.recipe_, **options)
 
     def _probabilities(self, graph: Graph) -> np.ndarray:
         with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
-            return predict_proba(self.model_, graph, recipe=self.recipe_).numpy()
+            return predict_proba(self.trained_, graph, raw=True).numpy()
 
 
 class Neighborhood:

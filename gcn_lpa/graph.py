@@ -29,6 +29,7 @@ from torch import Tensor
 
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.features import Scaling
 from gcn_lpa.intake import (
     Ends,
     alike_names,
@@ -47,8 +48,6 @@ from gcn_lpa.intake import (
     stated_size,
     unique_names,
 )
-
-FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -331,31 +330,47 @@ class Graph:
 
     def with_self_loops(self) -> Graph:
         """The same graph with a self-loop of weight 1 at every node that has none."""
+        if "self-loops" not in self._derived:
+            self._derived["self-loops"] = self._self_loops_added()
+        adjacency, note, derived = self._derived["self-loops"]
+        if not note:
+            return self
+        return dataclasses.replace(self, adjacency=adjacency, notes=(*self.notes, note), _derived=derived)
+
+    def _self_loops_added(self) -> tuple[SparseMatrix, str, dict[str, Any]]:
         has_loop = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
         has_loop[self.row[self.row == self.col].long()] = True
         missing = (~has_loop).float().cpu().numpy()
         if not missing.any():
-            return self
+            return self.adjacency, "", {}
         loops = scipy.sparse.diags_array(missing, dtype=np.float32, format="csr")
         loops.eliminate_zeros()
         adjacency = SparseMatrix.from_scipy(self.adjacency.to_scipy() + loops).to(self.device)
-        note = f"self-loops of weight 1 added to {int(missing.sum()):,} nodes"
-        return dataclasses.replace(self, adjacency=adjacency, notes=(*self.notes, note), _derived={})
+        return adjacency, f"self-loops of weight 1 added to {int(missing.sum()):,} nodes", {}
 
-    def with_features(self, kind: str) -> Graph:
-        """The same graph with features raw, divided by their row sum, by their length, or as TF-IDF.
+    def scaling(self, kind: str) -> Scaling:
+        """The scaling of a kind, one of FEATURE_KINDS, as learned from the features of this graph."""
+        kind = "raw" if self.x_kind == "identity" else kind
+        if f"scaling {kind}" not in self._derived:
+            self._derived[f"scaling {kind}"] = Scaling.learned(kind, self._raw_features())
+        found: Scaling = self._derived[f"scaling {kind}"]
+        return found
 
-        Rows of zeros stay zero, sparse stays sparse, and identity features stay what they are. A row sum is one of
-        absolute values. TF-IDF is scikit-learn's: x_id (1 + ln((1 + n) / (1 + n_d))), then rows of length 1.
-        """
-        if kind not in FEATURE_KINDS:
-            raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
-        if kind == "raw" or self.x_kind == "identity":
+    def with_features(self, kind: str | Scaling) -> Graph:
+        """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
+        scaling = self.scaling(kind) if isinstance(kind, str) else kind
+        if scaling.kind == "raw":
             return self
-        x = self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()
-        x = _scaled(x.astype(np.float64), kind)  # float64: the square of 1e30 is beyond float32
-        scaled = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
-        return dataclasses.replace(self, x=scaled.to(self.device), _derived={})
+        name = f"features {scaling.kind}" if scaling.idf is None else f"features {scaling.kind} {id(scaling)}"
+        if name not in self._derived:  # once for all trainings on this graph
+            x = scaling(self._raw_features())
+            x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
+            self._derived[name] = scaling, x.to(self.device), {}
+        _, x, derived = self._derived[name]
+        return dataclasses.replace(self, x=x, _derived=derived)
+
+    def _raw_features(self) -> Any:
+        return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()
 
     def edge_dot(self, u: Tensor | SparseMatrix, v: Tensor | SparseMatrix, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d u_id v_jd for each entry (i, j) of the adjacency, [E]; no [E, d] array is built.
@@ -392,6 +407,11 @@ class Graph:
         elif close := difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3):
             hint = f"close to it: {', '.join(close)}"
         raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")
+
+    def positions_of(self, node_names: Sequence[Hashable]) -> np.ndarray:
+        """The positions of nodes by their exact names, -1 where the graph has no such node."""
+        found = self._name_index
+        return np.array([found.get(name, -1) for name in node_names], dtype=np.int64)
 
     @cached_property
     def _name_index(self) -> dict[Hashable, int]:
@@ -572,18 +592,6 @@ STAND_IN_NOTES = {
 
 def _arrow(names: Sequence[Hashable], source: int, target: int) -> str:
     return f"{names[source]!r} → {names[target]!r}"
-
-
-def _scaled(x: Any, kind: str) -> Any:
-    if kind == "tfidf":
-        if x.min() < 0:
-            raise ValueError("tfidf needs features that are counts, but some are negative")
-        present = np.asarray((x != 0).sum(axis=0)).ravel()
-        x = x * (1 + np.log((1 + x.shape[0]) / (1 + present)))[None, :]
-    sizes = abs(x).sum(axis=1) if kind == "row" else np.sqrt((x * x).sum(axis=1))
-    sizes = np.asarray(sizes).ravel()
-    scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    return scipy.sparse.csr_array(x.multiply(scale[:, None])) if scipy.sparse.issparse(x) else x * scale[:, None]
 
 
 def _update(digest: Any, tensor: Any) -> None:

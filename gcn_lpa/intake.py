@@ -411,3 +411,18 @@ def networkx_features(graph: Any, features: str | Sequence[str] | None) -> Any:
                 raise ValueError(f"node {node!r} has no attribute {attribute!r}; every node needs its features")
     columns = [[data[attribute] for _, data in graph.nodes(data=True)] for attribute in attributes]
     return np.asarray(columns[0]) if isinstance(features, str) else np.stack([np.asarray(c) for c in columns], axis=1)
+
+
+def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
+    """Chosen nodes as a boolean mask, [n]: from a mask or from positions, as a tensor, an array or a list."""
+    chosen = torch.as_tensor(np.asarray(nodes) if not isinstance(nodes, Tensor) else nodes).cpu()
+    if chosen.dtype == torch.bool:
+        if chosen.shape != (num_nodes,):
+            raise ValueError(f"{what} is a mask of {list(chosen.shape)} entries; the graph has {num_nodes} nodes")
+        return chosen
+    if chosen.dim() != 1 or (chosen.is_floating_point() and len(chosen)) or chosen.is_complex():
+        raise ValueError(f"{what} is a boolean mask or a list of positions, not {chosen.dtype} {list(chosen.shape)}")
+    outside = chosen[(chosen < 0) | (chosen >= num_nodes)]
+    if len(outside):
+        raise ValueError(f"{what} names node {int(outside[0])}, but the graph has nodes 0..{num_nodes - 1}")
+    return torch.zeros(num_nodes, dtype=torch.bool).index_fill(0, chosen.long(), True)

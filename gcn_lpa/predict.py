@@ -13,11 +13,11 @@ from scipy.sparse import csgraph
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcn_lpa.calibration import Calibrator, conformal_sets
+from gcn_lpa.calibration import Calibration, conformal_sets, fit_calibrator
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import Model
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.intake import node_mask
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -39,40 +39,59 @@ class Scores:
     confusion: list[list[int]]
 
 
-def predict_proba(model: Model, graph: Graph, *, recipe: Recipe | None = None) -> Tensor:
-    """The probability of each class for each node, rows that sum to 1, [n, c], on the CPU.
+def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: bool = False) -> Tensor:
+    """The probability of each class of `trained.class_names` for each node, rows that sum to 1, [n, c], on the CPU.
+
+    They are calibrated where the model is. A node of which the model can know nothing gets the shares of the labels
+    (`with_prior`).
 
     Args:
-        graph: prepared as for `fit`; or raw, together with the `recipe` that prepares it.
+        graph: raw, as it was loaded: the one that was trained on, or another with the same columns.
+        known: nodes, a mask or positions, whose labels in `graph` the model may use; None: those it was trained on.
+        raw: what the model itself says, without calibration and without `with_prior`.
     """
-    prepared = graph if recipe is None else recipe.prepare(graph)
-    tensors = [*model.state_dict().values()]
+    found = posteriors(trained, trained.prepare(graph, known))
+    if raw:
+        return found
+    labels = labels_known(trained, graph, known)
+    found = with_prior(found, graph, labels)
+    return found if trained.calibration is None else with_prior(trained.calibrator(found), graph, labels)
+
+
+def posteriors(trained: Trained, prepared: Graph) -> Tensor:
+    """What the model itself says on a prepared graph, [n, c], on the CPU."""
     with torch.no_grad():
-        logits = model(prepared.to(tensors[0].device) if tensors else prepared)
+        logits = trained.model(prepared.to(trained.device))
     return F.softmax(logits.double(), dim=1).cpu()
 
 
+def labels_known(trained: Trained, graph: Graph, known: Any = None) -> Tensor:
+    """The classes of the labels that were given, to learn from, to choose the epoch, or as `known`, -1 elsewhere, [n]."""
+    if known is None:
+        return trained.known.on(graph)[0]
+    return torch.where(node_mask(known, graph.num_nodes, "known"), trained.classes_of(graph), -1)
+
+
 def predictions(
-    model: Model,
+    trained: Trained,
     graph: Graph,
-    given: Tensor,
     *,
-    recipe: Recipe | None = None,
-    calibrator: Calibrator | None = None,
+    known: Any = None,
+    raw: bool = False,
     abstain: float | None = None,
     threshold: float | None = None,
     score: str = "lac",
     hops: bool = False,
 ) -> Any:
-    """A DataFrame with a row per node: id, label, probability, runner_up, status; `graph` as in `predict_proba`.
+    """A DataFrame with a row per node: id, label, probability, runner_up, status.
 
     label is what the model says, also where a label was given; runner_up is the next likely class, "" where there is
     one class only. status is as in `node_status`; what a model says of a node that no label reaches comes from the
     features alone, and where there are none, it is the shares of the given labels (`with_prior`).
 
     Args:
-        given: the nodes whose labels the model was given, [n].
-        calibrator: what makes the probabilities calibrated.
+        graph, known: as in `predict_proba`.
+        raw: probabilities without calibration.
         abstain: below this probability the label is "" and the status "abstain", unless a label was given.
         threshold: of `conformal_threshold`, for a column `set`: the classes in the set, likeliest first, with | between.
         score: of the sets.
@@ -80,17 +99,21 @@ def predictions(
     """
     import pandas
 
-    raw = with_prior(predict_proba(model, graph, recipe=recipe), graph, given)
-    probabilities = raw if calibrator is None else with_prior(calibrator(raw), graph, given)
-    ranked = raw.argsort(dim=1, descending=True, stable=True)
-    names, status = [*graph.class_names, ""], node_status(graph, given)
+    labels, class_names = labels_known(trained, graph, known), trained.class_names
+    given = labels >= 0
+    before = predict_proba(trained.with_calibration(None), graph, known=known)
+    probabilities = (
+        before if raw or trained.calibration is None else with_prior(trained.calibrator(before), graph, labels)
+    )
+    ranked = before.argsort(dim=1, descending=True, stable=True)
+    names, status = [*class_names, ""], node_status(graph, given)
     label = ranked[:, 0]
-    second = ranked[:, 1] if graph.num_classes > 1 else torch.full((graph.num_nodes,), -1)
+    second = ranked[:, 1] if len(class_names) > 1 else torch.full((graph.num_nodes,), -1)
     probability = probabilities.gather(1, label.unsqueeze(1)).squeeze(1)
     if abstain is not None:
         if not 0 < abstain <= 1:
             raise ValueError(f"abstain = {abstain}; it is a probability, such as 0.6")
-        doubt = (probability < abstain) & ~given.cpu()
+        doubt = (probability < abstain) & ~given
         label = label.masked_fill(doubt, -1)
         status = ["abstain" if doubts else said for doubts, said in zip(doubt.tolist(), status, strict=True)]
     columns: dict[str, Any] = {
@@ -101,7 +124,7 @@ def predictions(
         "status": status,
     }
     if threshold is not None:
-        columns["set"] = _joined(conformal_sets(raw, threshold, score=score), ranked, graph.class_names)
+        columns["set"] = _joined(conformal_sets(before, threshold, score=score), ranked, class_names)
     if hops:
         columns["hops"] = [int(hop) if math.isfinite(hop) else None for hop in node_hops(graph, given)]
     return pandas.DataFrame({name: pandas.Series(column, dtype=_column_type(name)) for name, column in columns.items()})
@@ -122,14 +145,17 @@ def _joined(sets: Tensor, ranked: Tensor, names: Sequence[str]) -> list[str]:
     return ["|".join(names[k] for k, is_in in zip(*row, strict=True) if is_in) for row in rows]
 
 
-def with_prior(probabilities: Tensor, graph: Graph, given: Tensor) -> Tensor:
-    """The probabilities, [n, c], but the shares of the given labels for nodes of which the model can know nothing.
+def with_prior(probabilities: Tensor, graph: Graph, labels: Tensor) -> Tensor:
+    """The probabilities, [n, c], but the shares of the given labels for unreached nodes without features.
 
     No given label reaches them along edges, and they have no features: none at all, or their row is zero and they have
     no neighbour. A model would answer with what its weights happened to be before training.
+
+    Args:
+        labels: the class of every given label, -1 elsewhere, [n].
     """
-    blank, given = _has_nothing(graph), given.cpu()
-    counts = torch.bincount(graph.y.cpu()[given].clamp_min(0), minlength=graph.num_classes).double()
+    blank, given = _has_nothing(graph), labels >= 0
+    counts = torch.bincount(labels[given], minlength=probabilities.shape[1]).double()
     if blank.any():
         blank &= torch.from_numpy(np.isinf(node_hops(graph, given)))
     if not blank.any() or counts.sum() == 0:
@@ -163,31 +189,75 @@ def node_hops(graph: Graph, given: Tensor) -> np.ndarray:
     return hops
 
 
-def evaluate(model: Model, graph: Graph, mask: Tensor, *, recipe: Recipe | None = None) -> Scores:
-    """Compare predictions with the labels of the nodes in `mask`; the only function that reads test labels.
+def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
+    """Compare what the model says with the labels of `nodes`; the only function that reads test labels.
 
-    `graph` as in `predict_proba`.
+    A node whose class the model does not know counts as an error.
+
+    Args:
+        graph: raw, as in `predict_proba`.
+        nodes: a boolean mask or positions.
     """
-    return scores(graph, mask, predict_proba(model, graph, recipe=recipe))
+    return scores(graph, nodes, predict_proba(trained, graph, raw=True), trained.class_names)
 
 
-def scores(graph: Graph, mask: Tensor, probabilities: Tensor) -> Scores:
-    """The scores of class probabilities, [n, c], on the nodes of `mask`."""
+def scores(graph: Graph, nodes: Any, probabilities: Tensor, class_names: Sequence[str] | None = None) -> Scores:
+    """The scores of class probabilities, [n, c], on `nodes`; their columns are `class_names`, or the classes of the graph."""
     from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
-    mask = mask.cpu()
+    mask, names = node_mask(nodes, graph.num_nodes), graph.class_names
     truth, guess = graph.y.cpu()[mask].numpy(), probabilities[mask].argmax(dim=1).numpy()
     if len(truth) == 0:
         raise ValueError("there is no node to score: the mask is empty")
     if (truth < 0).any():
         raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
-    classes = range(graph.num_classes)
+    if class_names is not None and tuple(class_names) != names:
+        names = (*names, *(name for name in class_names if name not in names))
+        guess = np.array([names.index(name) for name in class_names])[guess]
+    classes = range(len(names))
     columns = precision_recall_fscore_support(truth, guess, labels=classes, zero_division=0)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return Scores(
         accuracy=float(accuracy_score(truth, guess)),
         macro_f1=float(f1_score(truth, guess, average="macro", zero_division=0)),
         num_nodes=len(truth),
-        per_class={name: ClassScores(*row) for name, row in zip(graph.class_names, rows, strict=True)},
+        per_class={name: ClassScores(*row) for name, row in zip(names, rows, strict=True)},
         confusion=confusion_matrix(truth, guess, labels=classes).tolist(),
+    )
+
+
+def calibrate(trained: Trained, graph: Graph, nodes: Any, *, protocol: str = "reserved") -> Trained:
+    """The same model with probabilities that are calibrated on the labels of `nodes`, which training must not have seen."""
+    mask = node_mask(nodes, graph.num_nodes)
+    seen = mask & trained.known.on(graph)[1]
+    if seen.any():
+        raise ValueError(f"node {int(seen.nonzero()[0])} was trained on: its label cannot calibrate the model")
+    y = trained.classes_of(graph)[mask]
+    if not len(y) or (y < 0).any():
+        raise ValueError(
+            f"{int((y < 0).sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
+        )
+    found = predict_proba(trained.with_calibration(None), graph)[mask]
+    return trained.with_calibration(Calibration(fit_calibrator(found, y), protocol, len(y)))
+
+
+def edge_table(trained: Trained, graph: Graph) -> Any:
+    """A DataFrame source, target, weight, learned: the weight of the input and a*_ij, the share that the message from
+    source has at target, D*⁻¹A*. Both directions of every edge, and the self-loops; the shares at a target sum to 1.
+    """
+    import pandas
+
+    if not hasattr(trained.model, "transition"):
+        raise ValueError(f"method {trained.recipe.method!r} learns no edge weights that could be listed; gcn-lpa does")
+    prepared = trained.prepare(graph)
+    with torch.no_grad():
+        learned = trained.model.transition(prepared.to(trained.device)).values.cpu()
+    names = pandas.Series(list(graph.node_names), dtype=object)
+    return pandas.DataFrame(
+        {
+            "source": names.iloc[prepared.col.cpu().numpy()].to_numpy(),
+            "target": names.iloc[prepared.row.cpu().numpy()].to_numpy(),
+            "weight": prepared.adjacency.values.cpu().numpy(),
+            "learned": learned.numpy(),
+        }
     )

@@ -8,20 +8,19 @@ without a seed the first weights come from torch's global generator.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa import model
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.losses import labels_of
+from gcn_lpa.model import GCNLPA, Loss, lpa_loss
 from gcn_lpa.recipes import DEFAULT, Recipe
-
-T = TypeVar("T")
 
 
 class LPARegularizer(nn.Module):
@@ -52,7 +51,7 @@ class LPARegularizer(nn.Module):
 
         Args:
             edges: the number of edges, for one free weight each, or an edge form of `gcn_lpa.edges`, such as AGNN.
-            loss: official, literal, held_out, leave_one_out or influence: see `gcn_lpa.model.lpa_loss`.
+            loss: official, literal, held_out, leave_one_out or influence: see `gcn_lpa.losses`.
             iterations: the number of hops a label may travel.
             ratio: the share of the labelled nodes whose labels travel.
             num_classes: without it, one more than the highest label that is scored; matters for `official` alone.
@@ -103,15 +102,15 @@ class LPARegularizer(nn.Module):
         """Eq. (15) under the weights that `forward` gave; `labeled` is a mask or an index, no other label is read."""
         layout = self.layout(edge_index, len(y), False)
         nodes = index_of(labeled)
-        target = y.index_select(0, nodes)
-        num_classes = self.num_classes or int(target.max()) + 1
-        transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
+        num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1
+        transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order), learned=True)
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
         self.step += self.training
-        return model.lpa_loss(transition, nodes, target, num_classes, self.recipe, key)
+        labels = labels_of(y, nodes, num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype)
+        return lpa_loss(transition, labels, self.recipe, key)
 
 
-class GCNLPA(nn.Module):
+class GCNLPANet(nn.Module):
     """GCN-LPA as a PyG model: `model(x, edge_index, edge_weight)` gives logits, [n, c].
 
     x is taken as it is, dense or sparse; a node without a self-loop gets one of weight 1, unless `self_loops=False`.
@@ -159,9 +158,9 @@ class GCNLPA(nn.Module):
     def class_names(self) -> tuple[str, ...]:
         return tuple(map(str, range(self.out_channels)))
 
-    def _new_engine(self) -> model.GCNLPA:
+    def _new_engine(self) -> GCNLPA:
         self.seed = int(torch.randint(2**31, ())) if self.given_seed is None else self.given_seed
-        return model.GCNLPA(self.recipe, self.template, self.seed)
+        return GCNLPA(self.recipe, self.template, self.seed)
 
     def reset_parameters(self) -> None:
         """Begin anew: with the seed that was given, or else with a new one."""
@@ -180,11 +179,13 @@ class GCNLPA(nn.Module):
         """Logits, [n, c]; in training mode every call draws a new dropout."""
         graph, key = self.graph(x, edge_index, edge_weight), self._key()
         self.step += self.training
-        return self.engine.convolve(self.engine.smoothing(graph, self.engine.transition(graph, key)), graph.x, key)
+        smoothing = self.engine.smoothing(graph, self.engine.transition(graph, key), key)
+        logits: Tensor = self.engine.body(smoothing, graph.x, key)
+        return logits
 
     def loss(
         self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
-    ) -> model.Loss:
+    ) -> Loss:
         """L_gcn and L_lpa, Eqs. (15), (17); `.total` is Eq. (18). In training mode every call draws a new dropout.
 
         `labeled` is a mask or an index; no other label is read.
@@ -197,9 +198,9 @@ class GCNLPA(nn.Module):
         self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
     ) -> Tensor:
         """L_lpa alone, Eq. (15), to add to a loss of one's own."""
-        graph, nodes = self.graph(x, edge_index, edge_weight), index_of(labeled)
-        transition, target = self.engine.transition(graph), y.index_select(0, nodes)
-        return model.lpa_loss(transition, nodes, target, self.out_channels, self.recipe, self._key())
+        graph, key = dataclasses.replace(self.graph(x, edge_index, edge_weight), y=y), self._key()
+        labels = self.engine.labels(graph, index_of(labeled), key)
+        return lpa_loss(self.engine.transition(graph), labels, self.recipe, key)
 
     def edge_weights(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The learned matrix D*⁻¹A* as (edge_index, edge_weight), with the self-loops that were added."""
@@ -274,25 +275,3 @@ def unknown(adjacency: SparseMatrix) -> Tensor:
 
 def index_of(labeled: Tensor) -> Tensor:
     return labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
-
-
-class Remembered(Generic[T]):
-    """A function of tensors that keeps its last result for as long as it is called with the same, unchanged tensors."""
-
-    def __init__(self, function: Callable[..., T]) -> None:
-        self.function = function
-        self.last: tuple[tuple[Any, ...], list[Any], T] | None = None
-
-    def __call__(self, *arguments: Any) -> T:
-        if any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
-            return self.function(*arguments)  # a result with a gradient serves one backward pass
-        state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
-        if self.last is None or self.last[1] != state:
-            self.last = arguments, state, self.function(*arguments)  # holds the tensors, so that no id is used again
-        return self.last[2]
-
-
-def _state(argument: Any) -> Any:
-    if not isinstance(argument, Tensor):
-        return argument
-    return id(argument), None if argument.is_inference() else argument._version

@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,15 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
-FILES = (
-    "recipe.json",
-    "model.safetensors",
-    "history.jsonl",
-    "split.json",
-    "scores.json",
-    "environment.json",
-    "data.json",
-)
+FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors", "history.jsonl")  # of a model
 MANIFEST = "manifest.json"
 NEXT = ".next"
 CHECKPOINT = "checkpoint"
@@ -65,7 +58,26 @@ class RunFolder:
         return [decode_json(line, self.folder / name) for line in self.files[name].splitlines()]
 
     def tensors(self, name: str = "model.safetensors") -> dict[str, Tensor]:
-        return decode_tensors(self.files[name])
+        return decode_tensors(self.files[name], self.folder / name)
+
+    @contextlib.contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turn whatever goes wrong while the files are decoded into one sentence that names the folder."""
+        try:
+            yield
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            AssertionError,
+        ) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{self.folder} does not hold {what} that this version of gcn-lpa wrote ({problem})"
+            ) from error
 
 
 class Checkpoint(NamedTuple):
@@ -104,9 +116,22 @@ def load(folder: str | Path) -> RunFolder:
     if files is None:
         unfinished = f"; it holds a {CHECKPOINT} of a run that did not finish" if (folder / CHECKPOINT).is_dir() else ""
         raise ValueError(f"{folder} is not a run folder: it has no {MANIFEST}{unfinished}")
+    if "trained.json" not in files and "recipe.json" in files:
+        raise ValueError(
+            f"{folder} was kept by an older version of gcn-lpa, which this one does not read; train it anew: "
+            f"gcn-lpa train {_source(folder, files)} --out {folder} --overwrite"
+        )
     if absent := [name for name in FILES if name not in files]:
         raise ValueError(f"{folder / MANIFEST} does not list {', '.join(absent)}, which a run folder needs")
     return RunFolder(folder, files)
+
+
+def _source(folder: Path, files: Mapping[str, bytes]) -> str:
+    """What an old run was trained on, for a command line."""
+    if "data.json" not in files:
+        return "NAME_OR_FOLDER"
+    said = decode_json(files["data.json"], folder / "data.json")
+    return shlex.quote(str(said.get("name", "NAME_OR_FOLDER"))) if isinstance(said, dict) else "NAME_OR_FOLDER"
 
 
 def save_checkpoint(folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -125,7 +150,8 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
     if files is None:
         return None
     return Checkpoint(
-        decode_tensors(files["tensors.safetensors"]), decode_json(files["meta.json"], folder / "meta.json")
+        decode_tensors(files["tensors.safetensors"], folder / "tensors.safetensors"),
+        decode_json(files["meta.json"], folder / "meta.json"),
     )
 
 
@@ -202,10 +228,14 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
 
 
-def decode_tensors(data: bytes) -> dict[str, Tensor]:
+def decode_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    return load(data)
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a safetensors file: {error}") from error
 
 
 def _replace(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -1,8 +1,8 @@
-"""Training that cannot see test labels: fit, the choice of the epoch, and scores.
+"""The training loop: steps of Eq. (18), the choice of the epoch, and checkpoints.
 
-`fit` receives a graph from which the other labels have been removed (`graph.reveal`), `evaluate` is the only function
-that reads them. A step is one pass over the whole graph, Eq. (18); its random bits are named by (seed, epoch), so that
-a run that was stopped and resumed, or replayed as a CUDA graph, walks the same path bit for bit.
+`fit` is handed a model, its batches, and the validation nodes. Their graph shows the labels of the training nodes and no
+others: the model cannot see the labels that choose the epoch, let alone those of test nodes. The random bits of a step are
+named by (seed, epoch), so that a run that was stopped and resumed, or replayed as a CUDA graph, walks the same path bit for bit.
 
 A model is an nn.Module with `forward(graph)`, `loss(graph, nodes, key)`, `edge_parameters()` and `weight_parameters()`;
 or one without gradient steps, which has `fit_directly(graph, nodes)` instead. All it learns is in its parameters and
@@ -14,12 +14,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +25,55 @@ from torch.nn import functional as F
 
 from gcn_lpa import storage
 from gcn_lpa.engine.counter_random import Key
-from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.graph import Graph, Split
-from gcn_lpa.intake import check_seed
+from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, Loss, Model
 from gcn_lpa.recipes import Recipe
 
 WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are undone
+
+
+class DivergedError(ValueError):
+    """A loss that is not finite. The model has the best weights before it."""
+
+
+class Batch(NamedTuple):
+    """What one gradient step is about. A full batch is the whole graph."""
+
+    graph: Graph  # prepared, with the labels of the training nodes only
+    nodes: Tensor  # the training nodes in it: positions, [m]
+    node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
+    edge_ids: Tensor | None = None  # of its edges in the whole graph, [E]
+
+
+class Validation(NamedTuple):
+    """The nodes that choose the epoch, with labels that the model does not see."""
+
+    graph: Graph  # as in `Batch`
+    nodes: Tensor  # positions, [v]
+    target: Tensor  # their classes, [v]
+
+
+class World(Protocol):
+    """The processes that train together."""
+
+    def add_up(self, gradients: Sequence[Tensor]) -> None:
+        """Sum each gradient over all processes, in place."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes."""
+
+
+class Alone:
+    """One process."""
+
+    def add_up(self, gradients: Sequence[Tensor]) -> None:
+        pass
+
+    def total(self, values: Tensor) -> Tensor:
+        return values
+
+
+ALONE = Alone()
 
 
 @dataclass(frozen=True)
@@ -60,9 +100,9 @@ class Run:
     interrupted: bool = False
 
     def __repr__(self) -> str:
-        judged = "" if self.best.val_accuracy is None else f" (validation {100 * self.best.val_accuracy:.1f} %)"
+        scored = "" if self.best.val_accuracy is None else f" (validation {100 * self.best.val_accuracy:.1f} %)"
         stopped = "interrupted, " if self.interrupted else ""
-        chosen = f"epoch {self.best_epoch} of {len(self.history)}{judged}"
+        chosen = f"epoch {self.best_epoch} of {len(self.history)}{scored}"
         return f"Run: {self.recipe.method}, seed {self.seed}, {stopped}{chosen}, {self.seconds:.1f} s"
 
     @property
@@ -125,130 +165,77 @@ def num_epochs(recipe: Recipe) -> int:
     return recipe.epochs * len(PHASES[recipe.training])
 
 
+@dataclass(frozen=True)
+class Watching:
+    """What happens beside the training: who is told of each epoch, and where checkpoints go."""
+
+    on_epoch: Callable[[Epoch], None] | None = None
+    checkpoint: str | Path | None = (
+        None  # a run folder: every `every` epochs all that is needed to go on is saved there
+    )
+    every: int = 50
+    resume: bool = False  # go on from the checkpoint, if there is one
+    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a checkpoint must agree with
+
+
 def fit(
     model: Model,
-    graph: Graph,
-    train: Tensor,
-    val: Tensor,
+    batches: Sequence[Batch],
+    validation: Validation,
     recipe: Recipe,
     *,
     seed: int = 0,
     stop_at: int | None = None,
-    on_epoch: Callable[[Epoch], None] | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 50,
-    resume: bool = False,
     capture: str = "auto",
+    watching: Watching | None = None,
+    world: World = ALONE,
 ) -> Run:
-    """Train `model` on the labels of `train`, choose the epoch on those of `val`, and leave the model at that epoch.
+    """Train `model` on the batches, choose the epoch by the validation nodes, and leave the model at that epoch.
 
-    Ctrl-C ends the training and keeps the best so far. A loss that is not finite is a ValueError, and the model then
+    Ctrl-C ends the training and keeps the best so far. A loss that is not finite raises `DivergedError`, and the model then
     has the best weights so far.
 
     Args:
-        graph: prepared (`recipe.prepare`) and hidden (`graph.reveal(train | val)`), on the device of the model.
-        train, val: boolean masks, [n]. Without validation nodes the last epoch is kept.
+        batches: one gradient step each, every epoch in this order.
+        validation: without nodes the last epoch is kept.
         stop_at: end after this epoch, although the recipe has more.
-        on_epoch: called with the record of every epoch.
-        checkpoint: a run folder; every `checkpoint_every` epochs all that is needed to go on is saved there.
-        resume: go on from the checkpoint, if there is one.
         capture: replay each step as one CUDA graph: "auto" (on a GPU, where the model allows it), "always" or "never".
     """
-    nodes, judges = _checked(graph, train, val)
+    watching = watching or Watching()
     if hasattr(model, "fit_directly"):
-        start = time.perf_counter()
-        model.fit_directly(graph, nodes)
-        epoch = Epoch(1, None, None, None, *validation(model, graph, judges), time.perf_counter() - start)
-        if on_epoch is not None:
-            on_epoch(epoch)
-        return Run(recipe, seed, (epoch,), best_epoch=1)
+        return _fit_directly(model, batches, validation, recipe, seed, watching)
     if recipe.training == "two_step" and not _lpa_can_teach(model, recipe):
         raise ValueError(
             "training 'two_step' learns the edges from the LPA loss alone: it needs an edge form that learns, "
             "and lpa_weight, lpa_iterations and lpa_ratio above 0"
         )
-    on_gpu = graph.device.type == "cuda"
-    training = _Training(model, graph, nodes, judges, recipe, seed)
-    if resume and checkpoint is not None:
-        training.load(checkpoint)
+    if stop_at is not None and stop_at < 1:
+        raise ValueError(f"stop_at = {stop_at}; training has at least 1 epoch")
+    on_gpu = batches[0].graph.device.type == "cuda"
+    training = _Training(model, batches, validation, recipe, seed, watching, world)
+    if watching.resume and watching.checkpoint is not None:
+        training.load(watching.checkpoint)
     return training.run(
         last=min(stop_at or num_epochs(recipe), num_epochs(recipe)),
-        capture=capture == "always" or (capture == "auto" and on_gpu and is_capturable(model)),
-        on_epoch=on_epoch,
-        folder=checkpoint,
-        every=checkpoint_every,
+        capture=len(batches) == 1 and (capture == "always" or (capture == "auto" and on_gpu and is_capturable(model))),
     )
 
 
-def learn(
-    build: Callable[[Recipe, Graph, int], Any],
-    graph: Graph,
-    train: Tensor,
-    val: Tensor,
-    recipe: Recipe,
-    *,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int | None = None,
-    **options: Any,
-) -> tuple[Any, Run]:
-    """Prepare a raw graph, hide all labels but those of `train` and `val`, build a model and fit it.
-
-    Args:
-        build: makes the model from (recipe, prepared graph, seed); GCNLPA itself does.
-        device: "auto" (a GPU where there is one), "cpu" or "cuda".
-        threads: of the CPU; None: see `num_threads`.
-        options: those of `fit`.
-    """
-    check_seed(seed)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.recipes.DEFAULT, not {recipe!r:.40}")
-    prepared = recipe.prepare(graph.reveal(train | val))
-    where = choose_device(device)
-    with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
-        model = build(recipe, prepared, seed).to(where)
-        run = fit(model, prepared.to(where), train, val, recipe, seed=seed, **options)
-    return model, run
-
-
-def learn_whole(*arguments: Any, **options: Any) -> tuple[Any, Run]:
-    """`learn` for those who train many models: Ctrl-C is a KeyboardInterrupt, not the end of one training.
-
-    `fit` keeps the best so far, and so does scikit-learn's perceptron, with a warning. Counted as a result it would be wrong.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Training interrupted by user")
-        try:
-            model, run = learn(*arguments, **options)
-        except UserWarning:
-            raise KeyboardInterrupt from None
-    if run.interrupted:
-        raise KeyboardInterrupt
-    return model, run
-
-
-@torch.no_grad()
-def validation(model: Model, graph: Graph, nodes: Tensor) -> tuple[float | None, float | None]:
-    """Accuracy and mean cross-entropy on `nodes`, without dropout; None and None where there are no nodes."""
-    if len(nodes) == 0:
-        return None, None
-    correct, cost = _judgement(model, graph, nodes).tolist()
-    return correct / len(nodes), cost
-
-
-def _checked(graph: Graph, train: Tensor, val: Tensor) -> tuple[Tensor, Tensor]:
-    """The nodes of the two masks, on the graph's device."""
-    Split(train.cpu(), val.cpu(), torch.zeros_like(val, device="cpu"))  # boolean, of one length, without common nodes
-    parts = []
-    for part, mask in (("train", train), ("val", val)):
-        nodes = mask.to(graph.device).nonzero().squeeze(1)
-        unknown = nodes[graph.y.index_select(0, nodes) < 0]
-        if len(unknown):
-            raise ValueError(f"{len(unknown)} nodes of {part} have no label, the first is node {int(unknown[0])}")
-        parts.append(nodes)
-    if len(parts[0]) == 0:
-        raise ValueError("there is no node to train on: the training mask is empty")
-    return parts[0], parts[1]
+def _fit_directly(
+    model: Any, batches: Sequence[Batch], validation: Validation, recipe: Recipe, seed: int, watching: Watching
+) -> Run:
+    if len(batches) != 1:
+        raise ValueError(
+            f"method {recipe.method!r} learns from the whole graph at once, not from {len(batches)} batches"
+        )
+    start = time.perf_counter()
+    model.fit_directly(batches[0].graph, batches[0].nodes)
+    accuracy, cost = validate(model, validation)
+    epoch = Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start)
+    if watching.on_epoch is not None:
+        watching.on_epoch(epoch)
+    model.eval()
+    return Run(recipe, seed, (epoch,), best_epoch=1)
 
 
 def is_capturable(model: Model) -> bool:
@@ -260,53 +247,51 @@ def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
     return bool(model.edge_parameters() and recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio)
 
 
-def _judgement(model: Model, graph: Graph, nodes: Tensor) -> Tensor:
+@torch.no_grad()
+def validate(model: Model, validation: Validation) -> tuple[float | None, float | None]:
+    """Accuracy and mean cross-entropy on the validation nodes, without dropout; None and None where there are none."""
+    if len(validation.nodes) == 0:
+        return None, None
+    correct, cost = measured(model, validation).tolist()
+    return correct / len(validation.nodes), cost
+
+
+def measured(model: Model, validation: Validation) -> Tensor:
     """Number of correct predictions and mean cross-entropy, [2]."""
-    logits, target = model(graph).index_select(0, nodes), graph.y.index_select(0, nodes)
-    correct = (logits.argmax(dim=1) == target).sum()
-    return torch.stack([correct.double(), F.cross_entropy(logits, target).double()])
+    logits = model(validation.graph).index_select(0, validation.nodes)
+    correct = (logits.argmax(dim=1) == validation.target).sum()
+    return torch.stack([correct.double(), F.cross_entropy(logits, validation.target).double()])
 
 
 class _Step:
-    """One epoch as one call: gradient, Adam, validation.
+    """One epoch as one call: for each batch a gradient and a step of Adam, then validation.
 
-    Gives [loss, gcn, lpa, num_correct, val_loss] on the device; the last two only where validation may choose.
+    Gives [loss, gcn, lpa, num_correct, val_loss] on the device, the losses as means over the batches; the last two only
+    where validation may choose.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        graph: Graph,
-        nodes: Tensor,
-        judges: Tensor,
-        recipe: Recipe,
-        seed: int,
-        phase: Phase,
-        epoch: int,
-    ) -> None:
-        self.model, self.graph, self.nodes, self.judges = model, graph, nodes, judges
-        self.phase, self.seed = phase, seed
-        self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=graph.device)
+    def __init__(self, training: _Training, phase: Phase, epoch: int) -> None:
+        self.training, self.phase, self.model = training, phase, training.model
+        recipe, device = training.recipe, training.batches[0].graph.device
+        self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
         groups = [
-            (model.weight_parameters(), recipe.l2, phase.trains_weights),
-            (model.edge_parameters(), recipe.l2_edges, phase.trains_edges),
+            (self.model.weight_parameters(), recipe.l2, phase.trains_weights),
+            (self.model.edge_parameters(), recipe.l2_edges, phase.trains_edges),
         ]
         for parameters, _, trains in groups:
             for parameter in parameters:
                 parameter.requires_grad_(trains)
         self.optimizer = torch.optim.Adam(
-            [
-                {"params": some, "weight_decay": l2} for some, l2, trains in groups if trains and some
-            ],  # ½ l2 ‖·‖² in the loss
+            [{"params": some, "weight_decay": l2} for some, l2, trains in groups if trains and some],  # ½ l2 ‖·‖²
             lr=recipe.lr,
-            capturable=graph.device.type == "cuda",
+            capturable=device.type == "cuda",
             fused=True,
         )
         for (
             parameter
         ) in self.parameters():  # as Adam would at its first step; from here on it can be saved and restored
             self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=graph.device),
+                "step": torch.zeros((), device=device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
@@ -315,17 +300,27 @@ class _Step:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self) -> Tensor:
+        losses = [self.learn(batch) for batch in self.training.batches]
+        self.epoch += 1
+        mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
+        validation = self.training.validation
+        if len(validation.nodes) == 0 or not self.phase.selects:
+            return mean
+        with torch.no_grad():
+            return torch.cat([mean, self.training.world.total(measured(self.model, validation))])
+
+    def learn(self, batch: Batch) -> Tensor:
+        """One gradient step; [loss, gcn, lpa]."""
         self.optimizer.zero_grad()
-        loss = self.model.loss(self.graph, self.nodes, Key(self.seed, self.epoch))
+        self.model.train()
+        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch))
         objective = self.phase.objective(loss)
         objective.backward()
+        world = self.training.world
+        world.add_up([parameter.grad for parameter in self.parameters() if parameter.grad is not None])
         self.optimizer.step()
-        self.epoch += 1
-        with torch.no_grad():
-            losses = torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double()
-            if len(self.judges) == 0 or not self.phase.selects:
-                return losses
-            return torch.cat([losses, _judgement(self.model, self.graph, self.judges)])
+        self.model.eval()
+        return world.total(torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double())
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name; the tensors themselves."""
@@ -369,39 +364,29 @@ class CapturedStep:
 class _Training:
     """The loop of `fit` and what it carries from epoch to epoch."""
 
-    def __init__(self, model: Model, graph: Graph, nodes: Tensor, judges: Tensor, recipe: Recipe, seed: int) -> None:
-        self.model, self.graph, self.nodes, self.judges = model, graph, nodes, judges
-        self.recipe, self.seed = recipe, seed
+    def __init__(
+        self,
+        model: Model,
+        batches: Sequence[Batch],
+        validation: Validation,
+        recipe: Recipe,
+        seed: int,
+        watching: Watching,
+        world: World,
+    ) -> None:
+        self.model, self.batches, self.validation = model, batches, validation
+        self.recipe, self.seed, self.watching, self.world = recipe, seed, watching, world
         self.history: list[Epoch] = []
         self.best = Best(recipe.select)
         self.saved: storage.Checkpoint | None = None
 
-    def run(
-        self,
-        *,
-        last: int,
-        capture: bool,
-        on_epoch: Callable[[Epoch], None] | None,
-        folder: str | Path | None,
-        every: int,
-    ) -> Run:
+    def run(self, *, last: int, capture: bool) -> Run:
         interrupted = False
         try:
             for number, phase in enumerate(PHASES[self.recipe.training]):
                 until = min(last, (number + 1) * self.recipe.epochs)
-                if len(self.history) >= until:
-                    continue
-                step = self.step(number, phase)
-                advance = CapturedStep(step) if capture else step
-                while len(self.history) < until and not self.is_patience_over(phase):
-                    epoch = self.measure(advance)
-                    self.history.append(epoch)
-                    self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
-                    if on_epoch is not None:
-                        on_epoch(epoch)
-                    done = epoch.epoch == until or self.is_patience_over(phase)
-                    if folder is not None and every and (epoch.epoch % every == 0 or done):
-                        self.save(folder, step, number)
+                if len(self.history) < until:
+                    self.run_phase(number, phase, until, capture)
         except KeyboardInterrupt:
             if not self.best.epoch:
                 raise
@@ -409,14 +394,27 @@ class _Training:
         finally:
             for parameter in (*self.model.weight_parameters(), *self.model.edge_parameters()):
                 parameter.requires_grad_(True)
+            self.model.eval()
             if self.best.epoch:
                 self.model.load_state_dict(self.best.state)
         return Run(self.recipe, self.seed, tuple(self.history), self.best.epoch, interrupted)
 
+    def run_phase(self, number: int, phase: Phase, until: int, capture: bool) -> None:
+        step = self.step(number, phase)
+        advance = CapturedStep(step) if capture else step
+        on_epoch, folder, every = self.watching.on_epoch, self.watching.checkpoint, self.watching.every
+        while len(self.history) < until and not self.is_patience_over(phase):
+            epoch = self.measure(advance)
+            self.history.append(epoch)
+            self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
+            if on_epoch is not None:
+                on_epoch(epoch)
+            done = epoch.epoch == until or self.is_patience_over(phase)
+            if folder is not None and every and (epoch.epoch % every == 0 or done):
+                self.save(folder, step, number)
+
     def step(self, number: int, phase: Phase) -> _Step:
-        step = _Step(
-            self.model, self.graph, self.nodes, self.judges, self.recipe, self.seed, phase, epoch=len(self.history) + 1
-        )
+        step = _Step(self, phase, epoch=len(self.history) + 1)
         if self.saved is not None:
             if self.saved.meta["phase"] == number:
                 step.restore(self.saved.tensors)
@@ -428,12 +426,12 @@ class _Training:
     def measure(self, advance: Callable[[], Tensor]) -> Epoch:
         """Take one step; refuse what is not a number."""
         start = time.perf_counter()
-        total, gcn, lpa, *judged = advance().tolist()
+        total, gcn, lpa, *scored = advance().tolist()
         epoch, recipe = len(self.history) + 1, self.recipe
-        accuracy, cost = (judged[0] / len(self.judges), judged[1]) if judged else (None, None)
-        if not all(map(math.isfinite, (total, gcn, lpa, *judged))):
+        accuracy, cost = (scored[0] / len(self.validation.nodes), scored[1]) if scored else (None, None)
+        if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
             other = "" if recipe.features == "l2" else ", or features = 'l2'"
-            raise ValueError(
+            raise DivergedError(
                 f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
                 f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
             )
@@ -443,22 +441,10 @@ class _Training:
         patience = self.recipe.patience
         return bool(patience and phase.selects and self.best.state and len(self.history) - self.best.epoch >= patience)
 
-    @cached_property
-    def fingerprint(self) -> dict[str, Any]:
-        """What a checkpoint must agree with for the run to go on."""
-        masks = torch.zeros((2, self.graph.num_nodes), dtype=torch.bool)
-        masks[0, self.nodes.cpu()] = masks[1, self.judges.cpu()] = True
-        return {
-            "recipe": self.recipe.hash(),
-            "seed": self.seed,
-            "graph": self.graph.content_hash(),
-            "split": Split(masks[0], masks[1], torch.zeros_like(masks[0])).hash,
-        }
-
     def save(self, folder: str | Path, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}
         meta = {
-            "of": self.fingerprint,
+            "of": dict(self.watching.fingerprint),
             "phase": phase,
             "best_epoch": self.best.epoch,
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
@@ -470,7 +456,7 @@ class _Training:
         self.saved = storage.latest_checkpoint(folder)
         if self.saved is None:
             return
-        meta, here = self.saved.meta, self.fingerprint
+        meta, here = self.saved.meta, self.watching.fingerprint
         if other := [name for name, value in here.items() if meta["of"][name] != value]:
             raise ValueError(
                 f"{folder}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"

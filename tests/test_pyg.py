@@ -91,7 +91,7 @@ def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
 
 def test_the_model_equals_ours(karate, shuffled):
     x, index, weight, y = shuffled
-    ours = pyg.GCNLPA(5, 6, 2, seed=3, dropout=0.0)
+    ours = pyg.GCNLPANet(5, 6, 2, seed=3, dropout=0.0)
     symmetric = dense(index, weight)
     graph = Graph.from_edges(index.T.tolist(), weights=weight.tolist(), x=x.numpy(), y=y, directed=True)
     twin = model.GCNLPA(ours.recipe, graph, seed=3)
@@ -105,7 +105,7 @@ def test_the_model_equals_ours(karate, shuffled):
 
 def test_messages_go_from_source_to_target():
     """0 → 1 and no way back: with a free choice of features node 1 changes with node 0, and node 0 with nothing."""
-    ours = pyg.GCNLPA(2, 4, 2, seed=0, num_layers=1, residual=False).eval()
+    ours = pyg.GCNLPANet(2, 4, 2, seed=0, num_layers=1, residual=False).eval()
     index, x = torch.tensor([[0], [1]]), torch.eye(2)
     before = ours(x, index)
     after = ours(torch.tensor([[5.0, -3.0], [0.0, 1.0]]), index)
@@ -116,35 +116,35 @@ def test_messages_go_from_source_to_target():
 
 def test_self_loops_are_added_where_missing_and_can_be_refused():
     index, x = torch.tensor([[0, 1, 0], [1, 0, 0]]), torch.eye(3)
-    loops, _ = pyg.GCNLPA(3, 4, 2, seed=0, edges="fixed").edge_weights(x, index)
+    loops, _ = pyg.GCNLPANet(3, 4, 2, seed=0, edges="fixed").edge_weights(x, index)
     assert sorted(map(tuple, loops.T.tolist())) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)]
-    arcs, weights = pyg.GCNLPA(3, 4, 2, seed=0, edges="fixed").edge_weights(x, index, torch.tensor([3.0, 1.0, 1.0]))
+    arcs, weights = pyg.GCNLPANet(3, 4, 2, seed=0, edges="fixed").edge_weights(x, index, torch.tensor([3.0, 1.0, 1.0]))
     assert torch.allclose(dense(arcs, weights, 3), torch.tensor([[0.5, 0.5, 0.0], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]]))
-    bare, weights = pyg.GCNLPA(3, 4, 2, seed=0, edges="fixed", self_loops=False).edge_weights(x, index)
+    bare, weights = pyg.GCNLPANet(3, 4, 2, seed=0, edges="fixed", self_loops=False).edge_weights(x, index)
     assert sorted(zip(*bare.tolist(), weights.tolist(), strict=True)) == [(0, 0, 0.5), (0, 1, 1.0), (1, 0, 0.5)]
 
 
 def test_sparse_features_are_the_same_features(shuffled):
     x, index, weight, _ = shuffled
     x = x * (x > 0)
-    ours = pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    ours = pyg.GCNLPANet(5, 6, 2, seed=0).eval()
     assert torch.allclose(ours(x.to_sparse(), index, weight), ours(x, index, weight), atol=1e-6)
 
 
 def test_free_edges_are_those_of_the_edge_index_it_was_made_with(shuffled):
     x, index, _, _ = shuffled
-    ours = pyg.GCNLPA(5, 6, 2, edges="free", edge_index=index, num_nodes=34, seed=0)
+    ours = pyg.GCNLPANet(5, 6, 2, edges="free", edge_index=index, num_nodes=34, seed=0)
     assert ours(x, index).shape == (34, 2)
     with pytest.raises(ValueError, match="cannot score a graph with other edges"):
         ours(x, index[:, index[0] != 3])
     with pytest.raises(ValueError, match="pass the edge_index"):
-        pyg.GCNLPA(5, 6, 2, edges="free")
+        pyg.GCNLPANet(5, 6, 2, edges="free")
 
 
 def test_gradients_with_dropout_belong_to_the_loss_they_came_with(shuffled):
     """A difference quotient under the same random bits, although another step was begun before the backward pass."""
     x, index, _, y = shuffled
-    ours = pyg.GCNLPA(5, 6, 2, seed=0, dropout=0.5, loss="held_out", lpa_iterations=3).double()
+    ours = pyg.GCNLPANet(5, 6, 2, seed=0, dropout=0.5, loss="held_out", lpa_iterations=3).double()
     x, train = x.double(), torch.arange(0, 34, 2)
     frozen = copy.deepcopy(ours)
     loss = frozen.loss(x, index, y, train).total
@@ -161,10 +161,10 @@ def test_gradients_with_dropout_belong_to_the_loss_they_came_with(shuffled):
 
 def test_dropout_follows_train_and_eval_and_changes_with_every_step(shuffled):
     x, index, _, _ = shuffled
-    ours = pyg.GCNLPA(5, 6, 2, seed=0)
+    ours = pyg.GCNLPANet(5, 6, 2, seed=0)
     first, second = ours(x, index), ours(x, index)
     assert not torch.equal(first, second)
-    again = pyg.GCNLPA(5, 6, 2, seed=0)
+    again = pyg.GCNLPANet(5, 6, 2, seed=0)
     assert torch.equal(again(x, index), first)
     ours.eval()
     assert torch.equal(ours(x, index), ours(x, index))
@@ -184,7 +184,7 @@ def test_held_out_draws_new_halves_in_training_alone(shuffled):
 def test_masks_and_indices_are_the_same_and_other_labels_are_not_read(shuffled):
     x, index, _, y = shuffled
     mask = torch.arange(34) % 3 == 0
-    regularizer, ours = LPARegularizer(agnn(), num_classes=2), pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    regularizer, ours = LPARegularizer(agnn(), num_classes=2), pyg.GCNLPANet(5, 6, 2, seed=0).eval()
     learned = regularizer(index, x)
     results = [
         (regularizer.loss(index, learned, labels, chosen), ours.loss(x, index, labels, chosen).total)
@@ -196,7 +196,7 @@ def test_masks_and_indices_are_the_same_and_other_labels_are_not_read(shuffled):
 
 def test_reset_parameters_begins_anew(shuffled):
     x, index, _, y = shuffled
-    seeded, free = pyg.GCNLPA(5, 6, 2, seed=7), pyg.GCNLPA(5, 6, 2)
+    seeded, free = pyg.GCNLPANet(5, 6, 2, seed=7), pyg.GCNLPANet(5, 6, 2)
     for ours, same in ((seeded, True), (free, False)):
         before = copy.deepcopy(ours.state_dict())
         ours.loss(x, index, y, torch.arange(5)).total.backward()
@@ -211,7 +211,7 @@ def test_the_edges_are_sorted_once(shuffled, monkeypatch):
     x, index, weight, _ = shuffled
     calls = []
     monkeypatch.setattr(pyg, "layout_of", lambda *a, make=pyg.layout_of: calls.append(a) or make(*a))
-    ours = pyg.GCNLPA(5, 6, 2, seed=0)
+    ours = pyg.GCNLPANet(5, 6, 2, seed=0)
     calls.clear()
     for _ in range(3):
         ours(x, index, weight)
@@ -225,7 +225,7 @@ def test_the_edges_are_sorted_once(shuffled, monkeypatch):
 def test_weights_with_a_gradient_can_be_used_more_than_once(shuffled):
     x, index, weight, _ = shuffled
     weight.requires_grad_()
-    ours = pyg.GCNLPA(5, 6, 2, seed=0).eval()
+    ours = pyg.GCNLPANet(5, 6, 2, seed=0).eval()
     ours(x, index, weight).sum().backward()
     once = weight.grad.clone()
     ours(x, index, weight).sum().backward()
@@ -255,7 +255,7 @@ def test_what_was_evaluated_in_inference_mode_can_be_trained(shuffled):
 def test_what_is_wrong_with_the_edges_is_said(index, weight, message):
     weight = None if weight is None else torch.tensor(weight)
     with pytest.raises(ValueError, match=message):
-        pyg.GCNLPA(3, 4, 2, seed=0)(torch.eye(3), torch.tensor(index), weight)
+        pyg.GCNLPANet(3, 4, 2, seed=0)(torch.eye(3), torch.tensor(index), weight)
 
 
 def test_what_a_regulariser_lacks_is_said(shuffled):
@@ -265,12 +265,12 @@ def test_what_a_regulariser_lacks_is_said(shuffled):
     with pytest.raises(ValueError, match="call the regulariser with x too"):
         LPARegularizer(GAT(5, rank=2, generator=torch.Generator()))(index)
     with pytest.raises(TypeError, match=r"edge_index is a tensor \[2, E\]"):
-        pyg.GCNLPA(5, 6, 2, seed=0)(x, index.T)
+        pyg.GCNLPANet(5, 6, 2, seed=0)(x, index.T)
 
 
 def test_a_state_dict_brings_the_model_back(shuffled):
     x, index, _, _ = shuffled
-    ours, other = pyg.GCNLPA(5, 6, 2, seed=0).eval(), pyg.GCNLPA(5, 6, 2, seed=1).eval()
+    ours, other = pyg.GCNLPANet(5, 6, 2, seed=0).eval(), pyg.GCNLPANet(5, 6, 2, seed=1).eval()
     assert not torch.equal(ours(x, index), other(x, index))
     other.load_state_dict(ours.state_dict())
     assert torch.equal(ours(x, index), other(x, index))

@@ -58,10 +58,10 @@ def explain(
     from gcn_lpa.insight.explanation import Explainer
     from gcn_lpa.runs.codec import load_run
 
-    trained = load_run(run, data)
-    explainer = Explainer.of_run(trained, hops=hops)
+    found = load_run(run, data)
+    explainer = Explainer.of(found.trained, found.graph, hops=hops)
     if node is None:
-        return print_or_write(explainer.table(~trained.used), out, excel_safe, as_json)
+        return print_or_write(explainer.table(~found.used), out, excel_safe, as_json)
     why = explainer.explain(node, top=top)
     if plot is not None:
         draw_explanation(why, plot)
@@ -96,15 +96,18 @@ def what_if(
 
     An id may hold = or a comma: the text is cut where both sides name something.
     """
-    from gcn_lpa.insight.explanation import Explainer
+    from gcn_lpa.insight.what_ifs import what_if as ask_what_if
     from gcn_lpa.runs.codec import load_run
 
     asked = {"--label": label, "--relabel": relabel, "--unlabel": unlabel, "--remove-edge": remove_edge}
     if not any(asked.values()):
         raise typer.BadParameter(f"nothing is asked: give at least one of {', '.join(asked)}")
-    trained = load_run(run, data)
-    classes, nodes = set(trained.graph.class_names), {str(name) for name in trained.graph.node_names}
-    answer = Explainer.of_run(trained, hops=hops).what_if(
+    found = load_run(run, data)
+    classes, nodes = set(found.trained.class_names), {str(name) for name in found.graph.node_names}
+    answer = ask_what_if(
+        found.trained,
+        found.graph,
+        hops=hops,
         label=_once(cut(one, "=", nodes, classes) for one in label or ()),
         relabel=_once(cut(one, "=", nodes, classes) for one in relabel or ()),
         unlabel=unlabel or (),
@@ -175,10 +178,10 @@ def audit(
 
     if out is not None and not out.parent.is_dir():  # said before the training, not after
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} in")
-    trained = load_run(run, data)
-    subject = trained.graph, trained.given, trained.plan.recipe
+    audited = load_run(run, data)
+    subject = audited.trained, audited.graph
     options: dict[str, Any] = {"folds": folds, "device": device, "threads": threads}
-    options["seed"] = trained.plan.seed if seed is None else seed
+    options["seed"] = audited.plan.seed if seed is None else seed
     rank: Callable[..., LabelAudit | EdgeAudit] = auditing.audit_labels if of_labels else auditing.audit_edges
     with counted("training models") as on_fit:
         found = rank(*subject, repeats=repeats, on_fit=on_fit, **options)
@@ -240,7 +243,7 @@ def compare(
 ) -> None:
     """Train methods on the same splits: mean, 95 % interval, paired differences, time and memory.
 
-    A field of the recipe given as a flag is set for every method.
+    A field of the recipe given as a flag is set for the methods that use it.
     """
     from gcn_lpa.insight import comparison
     from gcn_lpa.storage import write_json
@@ -266,6 +269,8 @@ def compare(
     header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
     print_table(header, [comparison_line(row) for row in found.rows])
     print(f"\n{found.verdict}")
+    for field, without in found.unused.items():
+        print(f"--{field.replace('_', '-')} is not used by {', '.join(without)}")
     print(
         "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. "
         f"seconds: median of a split, on {found.device}. memory: peak of a process that trains this method alone."
@@ -325,15 +330,13 @@ def suggest(
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.runs.output import write_table
 
-    trained = load_run(run, data)
-    allowed = ~trained.split.test if candidates is None else suggestions.read_candidates(candidates, trained.graph)
-    allowed &= ~trained.used
+    asked = load_run(run, data)
+    allowed = ~asked.split.test if candidates is None else suggestions.read_candidates(candidates, asked.graph)
+    allowed &= ~asked.used
     if not allowed.any():
         why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
         raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
-    found = suggestions.suggest(
-        trained.model, trained.graph, trained.given, recipe=trained.plan.recipe, n=n, candidates=allowed
-    )
+    found = suggestions.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
     table = suggestions.suggestion_table(found)
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)

@@ -203,12 +203,11 @@ def edges(
     as_json: AsJson = False,
 ) -> None:
     """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
+    from gcn_lpa.predict import edge_table
     from gcn_lpa.runs.codec import load_run
-    from gcn_lpa.runs.output import edge_table
 
-    trained = load_run(run, data)
-    table = edge_table(trained.model, trained.graph, recipe=trained.plan.recipe)
-    print_or_write(table, out, excel_safe, as_json)
+    found = load_run(run, data)
+    print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)
 
 
 @command

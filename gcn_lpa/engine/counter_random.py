@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.backends import apply, kernels_for
+from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.operations import Dropout
 
 
 class Key(NamedTuple):
     """Names the random bits of one training step. The same key gives the same bits on every device and rank.
 
-    `step` may be a tensor on the device, so that a captured step draws new bits at each replay.
+    `step` may be a tensor on the device, so that a captured step draws new bits at each replay; `seed` may be a tensor on
+    the CPU, so that a stack of models has one each.
     """
 
-    seed: int
+    seed: int | Tensor
     step: int | Tensor = 0
 
     def step_tensor(self, device: torch.device) -> Tensor:
@@ -36,7 +38,7 @@ def dropout(x: Any, rate: float, key: Key | None, layer: int, rows: Tensor | Non
     if not isinstance(x, Tensor):
         return x.dropout(rate, key, layer, rows)
     row = torch.arange(len(x), device=x.device) if rows is None else rows
-    return apply(_Dropout, x, row, None, rate, key, layer)
+    return apply(Dropout, x, row, None, rate, key.seed, key.step_tensor(x.device), layer)
 
 
 def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
@@ -49,17 +51,3 @@ def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
         if share > 0
         else torch.zeros_like(ones[:, 0], dtype=torch.bool)
     )
-
-
-class _Dropout(torch.autograd.Function):
-    """The mask is never stored: the backward pass draws the same bits again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, key: Key, layer: int) -> Tensor:
-        ctx.arguments = row, col, rate, key, layer
-        step = key.step_tensor(x.device)
-        return kernels_for(x).dropout(x.contiguous(), row, col, rate, key.seed, step, layer)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        return apply(_Dropout, grad.contiguous(), *ctx.arguments), None, None, None, None, None

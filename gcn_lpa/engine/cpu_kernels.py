@@ -370,7 +370,9 @@ def permute(values: Tensor, order: Tensor) -> Tensor:
     return values.detach().index_select(0, order)
 
 
-def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
+def dropout(
+    x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
+) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
     out = _empty(*x.shape, like=x)
     workers = min(num_threads(), 1 + x.numel() * 4 // ALONE)
@@ -379,7 +381,7 @@ def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, 
     bits = (
         np.uint32(round(rate * 2**24)),
         number(1 / (1 - rate)),
-        np.uint64(seed),
+        np.uint64(int(seed)),
         np.uint64(int(step)),
         np.uint32(layer),
     )

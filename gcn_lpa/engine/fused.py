@@ -8,7 +8,8 @@ applies, the functions return None and the caller runs its own loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,30 +20,46 @@ from gcn_lpa.engine.backends import apply, fused_backend
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 
+TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
 SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves
 
 
-def relu_stack(
-    matrix: SparseMatrix,
-    x: Tensor | SparseMatrix,
-    weights: Sequence[Tensor],
-    rates: tuple[float, float],
-    key: Key | None,
-    rows: Tensor | None = None,
-) -> Tensor | None:
-    """X ← relu(A dropout(X) W) for each W, without the last relu; `rates` are those of the input and of the hidden layers.
+def accelerated(fast: Callable[..., Tensor | None]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Run `fast` where it has an answer, and else the function as it is written.
 
-    `rows`, each at most once: of the result these alone. Few rows of a
-    large graph are cheaper to sum first and to multiply then: (A X) W.
+    Both may be asked for some `rows` of the result only, each at most once: fast ones need not compute the others.
     """
+
+    def wrap(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(plain)
+        def run(*arguments: Any, rows: Tensor | None = None, **options: Any) -> Tensor:
+            found = fast(*arguments, rows=rows, **options)
+            if found is not None:
+                return found
+            found = plain(*arguments, **options)
+            return found if rows is None else found.index_select(0, rows)
+
+        return run
+
+    return wrap
+
+
+def convolutions(
+    body: Any, matrix: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+) -> Tensor | None:
+    """X ← relu(A dropout(X) W) for each W of a body of plain layers, without the last relu.
+
+    Few rows of a large graph are cheaper to sum first and to multiply then: (A X) W.
+    """
+    weights, rates = list(body.weights), (body.dropout_rate(0), body.dropout_rate(1))
     kernels = fused_backend(weights[0])
+    if kernels is None or not body.is_plain:
+        return None
     widens = weights[-1].shape[1] > weights[-1].shape[0]
     sum_first = rows is not None and len(weights) > 1 and (widens or matrix.shape[0] >= SMALL)
     inner = list(weights[:-1] if sum_first else weights)
     widths = [w.shape[1] for w in inner]
-    if kernels is None or not all(
-        kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)
-    ):
+    if not all(kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)):
         return None
     if len(weights) > 1 and isinstance(x, SparseMatrix) and x.is_identity:
         z, drop_rows = weights[0], rates[0]
@@ -53,28 +70,40 @@ def relu_stack(
 
 
 def propagate(
-    matrix: SparseMatrix, seeds: Tensor, held: Tensor, iterations: int, clamp: bool, rows: Tensor | None = None
+    matrix: SparseMatrix,
+    seeds: Tensor,
+    iterations: int | None,
+    *,
+    clamp: bool = True,
+    labeled: Tensor | None = None,
+    tolerance: float = 0.0,
+    rows: Tensor | None = None,
 ) -> Tensor | None:
-    """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset, or `rows` of it, each at most once; `held` marks the labelled rows, [n]."""
+    """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset."""
     kernels = fused_backend(seeds)
-    if kernels is None or seeds.requires_grad or iterations == 0:
+    if kernels is None or seeds.requires_grad or not iterations:
         return None
+    held = seeds.sum(dim=1) > 0 if labeled is None else labeled
     return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp, rows)
 
 
 COSTS = {"logits": 0, "share": 1, "votes": 2}
 
 
-def mean_cost(values: Tensor, target: Tensor, kind: str, tiny: float) -> Tensor | None:
+def mean_cost(
+    values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None, *, rows: Tensor | None = None
+) -> Tensor | None:
     """The mean over the rows of: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes"."""
     kernels = fused_backend(values)
-    if kernels is None or len(values) == 0 or values.dtype != torch.float32 or values.shape[1] > 1024:
+    if kernels is None or weight is not None or len(values) == 0:
         return None
-    return apply(_MeanCost, values, target, COSTS[kind], tiny)
+    if values.dtype != torch.float32 or values.shape[1] > 1024:
+        return None
+    return apply(_MeanCost, values, target, COSTS[kind], TINY)
 
 
 def _learned(matrix: SparseMatrix) -> Tensor | None:
-    return matrix.transposed_values if matrix.values.requires_grad and torch.is_grad_enabled() else None
+    return matrix.transposed_values if matrix.learned and torch.is_grad_enabled() else None
 
 
 class _ReluStack(torch.autograd.Function):

@@ -300,7 +300,8 @@ class Bits(NamedTuple):
     layer: int
 
 
-def bits(rate: float, seed: int, step: Tensor, layer: int) -> Bits:
+def bits(rate: float, seed: int | Tensor, step: Tensor, layer: int) -> Bits:
+    seed = int(seed)
     return Bits(round(rate * 2**24), 1 / (1 - rate), seed & 0xFFFFFFFF, seed >> 32, step, layer)
 
 
@@ -506,7 +507,9 @@ def _dropout_kernel(
     tl.store(out + at, tl.where(_keep(word, i, c, threshold), number * scale, 0.0), mask=inside)
 
 
-def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
+def dropout(
+    x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
+) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
     out, b = torch.empty_like(x), bits(rate, seed, step, layer)
     if x.numel():

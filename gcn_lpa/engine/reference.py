@@ -66,11 +66,14 @@ def random_bits(seed: int, step: Tensor, layer: int, row: Tensor, col: Tensor) -
     return _mix((row_word + col * 0x9E3779B9) & MASK)
 
 
-def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int, step: Tensor, layer: int) -> Tensor:
+def dropout(
+    x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
+) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0.
 
     With `col` the entries of x are single numbers at (row, col), [E]; without it x is dense, [n, d], `row` its row ids.
     """
+    seed = int(seed)
     if col is None:
         row, col = row.unsqueeze(1), torch.arange(x.shape[1], device=x.device)
     keep = (random_bits(seed, step, layer, row, col) >> 8) >= round(rate * 2**24)

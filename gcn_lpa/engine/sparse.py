@@ -19,12 +19,13 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine.backends import apply, kernels_for
-from gcn_lpa.engine.counter_random import Key, _Dropout
+from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.devices import same_device
+from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows, is_stacked
+from gcn_lpa.engine.remembered import version_of
 
 
 class Pattern:
@@ -94,6 +95,14 @@ class Pattern:
         return turned
 
     @cached_property
+    def reverse(self) -> Tensor:
+        """The number of the entry (j, i) for each entry (i, j), -1 where it is not stored, [E]."""
+        row, col = (ends.cpu().numpy().astype(np.int64) for ends in (self.row, self.col))
+        here, back = row * self.shape[1] + col, col * self.shape[1] + row  # ascending, and what is looked for in it
+        at = np.minimum(np.searchsorted(here, back), max(0, len(here) - 1))
+        return torch.from_numpy(np.where(here[at] == back, at, -1) if len(here) else at).to(self.device)
+
+    @cached_property
     def is_identity(self) -> bool:
         n = self.shape[0]
         if self.shape[0] != self.shape[1] or self.num_entries != n:
@@ -117,7 +126,7 @@ class Pattern:
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
         _check_length(values, self.num_entries)
-        return apply(_RowSum, self, values)
+        return apply(RowSum, self, values)
 
     def col_sum(self, values: Tensor) -> Tensor:
         """Σ_i over the entries of each column, [E] -> [m]."""
@@ -127,24 +136,24 @@ class Pattern:
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
         _check_length(per_row, self.shape[0])
-        return apply(_SpreadRows, self, per_row)
+        return apply(SpreadRows, self, per_row)
 
     def spread_cols(self, per_col: Tensor) -> Tensor:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
         _check_length(per_col, self.shape[1])
-        return _to_rows(self, apply(_SpreadRows, self.T, per_col))
+        return _to_rows(self, apply(SpreadRows, self.T, per_col))
 
     def row_softmax(self, scores: Tensor) -> Tensor:
         """Softmax of the scores of each row, [E]."""
         _check_length(scores, self.num_entries)
-        return apply(_RowSoftmax, self, scores)
+        return apply(RowSoftmax, self, scores)
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
         if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
             shape = f"{self.shape[0]} x {self.shape[1]}"
             raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
-        return apply(_EdgeDot, self, u, v)
+        return apply(EdgeDot, self, u, v)
 
 
 def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
@@ -157,21 +166,21 @@ def _forget_turned(matrix: SparseMatrix | None) -> None:
         matrix._turned = None
 
 
-def version_of(values: Tensor) -> int:
-    """Changes whenever the tensor is written to."""
-    return -1 if values.is_inference() else values._version
-
-
 class SparseMatrix:
-    """A pattern and one value per entry, in row order; products are differentiable in both operands."""
+    """A pattern and one value per entry, in row order; products are differentiable in both operands.
 
-    def __init__(self, pattern: Pattern, values: Tensor) -> None:
+    `learned` says that the values may have a gradient. Values that ask for one have one in any case; inside torch.func no
+    tensor seems to ask, so a model says so itself.
+    """
+
+    def __init__(self, pattern: Pattern, values: Tensor, *, learned: bool = False) -> None:
         if values.shape != (pattern.num_entries,):
             raise ValueError(
                 f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}"
             )
         self.pattern = pattern
         self.values = values
+        self._learned = learned
         self._turned: tuple[Tensor, int, int] | None = None
 
     @classmethod
@@ -200,6 +209,10 @@ class SparseMatrix:
     def identity(cls, n: int, dtype: torch.dtype = torch.float32) -> SparseMatrix:
         index = torch.arange(n + 1)
         return cls(Pattern(index, index[:-1], (n, n)), torch.ones(n, dtype=dtype))
+
+    @property
+    def learned(self) -> bool:
+        return self._learned or self.values.requires_grad
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -243,7 +256,7 @@ class SparseMatrix:
 
     @property
     def T(self) -> SparseMatrix:
-        turned = SparseMatrix(self.pattern.T, self.transposed_values)
+        turned = SparseMatrix(self.pattern.T, self.transposed_values, learned=self.learned)
         turned._keep_turned(self.values)
         return turned
 
@@ -254,21 +267,23 @@ class SparseMatrix:
             raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
         if x.dim() == 1:
             return (self @ x.unsqueeze(1)).squeeze(1)
-        if self.pattern.is_identity and not self.values.requires_grad:
+        if self.pattern.is_identity and not self.learned:
             return x if self.is_identity else x * self.values.unsqueeze(1)
-        values_t = self.transposed_values if self.values.requires_grad and torch.is_grad_enabled() else None
-        return apply(_Product, self, values_t, x)
+        learns = self.learned and torch.is_grad_enabled()
+        values_t = self.transposed_values if learns or is_stacked() else None
+        return apply(Product, self, self.values, values_t, x)
 
     @cached_property
     def is_identity(self) -> bool:
-        return not self.values.requires_grad and self.pattern.is_identity and bool((self.values == 1).all())
+        return not self.learned and self.pattern.is_identity and bool((self.values == 1).all())
 
     @property
-    def T_values(self) -> Tensor:
-        """The value of (j, i) at entry (i, j), [E]; for patterns that hold both, such as an undirected graph's."""
-        if self.pattern.columns is not self.pattern.rows:  # they are one where the pattern is symmetric
-            raise ValueError("the pattern is not symmetric: an entry (i, j) has no (j, i) beside it")
-        return self.transposed_values
+    def reversed_values(self) -> Tensor:
+        """The value of (j, i) at entry (i, j), 0 where it is not stored, [E]."""
+        if self.pattern.columns is self.pattern.rows:  # they are one where the pattern is symmetric
+            return self.transposed_values
+        back = self.pattern.reverse
+        return torch.where(back >= 0, self.values.index_select(0, back.clamp_min(0)), 0)
 
     def diagonal(self) -> Tensor:
         """a_ii, zero where it is not stored, [n]."""
@@ -279,19 +294,20 @@ class SparseMatrix:
         """The product of two constant sparse matrices."""
         return SparseMatrix.from_scipy(self.to_scipy() @ other.to_scipy(), self.dtype).to(self.device)
 
-    def with_values(self, values: Tensor) -> SparseMatrix:
-        return SparseMatrix(self.pattern, values)
+    def with_values(self, values: Tensor, *, learned: bool = False) -> SparseMatrix:
+        """The same pattern with other values; they are learned if those of this matrix are, or if it is said."""
+        return SparseMatrix(self.pattern, values, learned=self.learned or learned)
 
-    def add(self, values: Tensor) -> SparseMatrix:
-        return self.with_values(values if self.is_zero else self.values + values)
+    def add(self, values: Tensor, *, learned: bool = False) -> SparseMatrix:
+        return self.with_values(values if self.is_zero else self.values + values, learned=learned)
 
     @cached_property
     def is_zero(self) -> bool:
         """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
-        return not self.values.requires_grad and not bool(self.values.any())
+        return not self.learned and not bool(self.values.any())
 
     def log(self) -> SparseMatrix:
-        return self._log if not self.values.requires_grad else self.with_values(self.values.log())
+        return self.with_values(self.values.log()) if self.learned else self._log
 
     @cached_property
     def _log(self) -> SparseMatrix:  # of a graph's own weights, once
@@ -317,7 +333,8 @@ class SparseMatrix:
     def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
         """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
-        return self.with_values(apply(_Dropout, self.values, row, self.pattern.col, rate, key, layer))
+        step = key.step_tensor(self.device)
+        return self.with_values(apply(Dropout, self.values, row, self.pattern.col, rate, key.seed, step, layer))
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d x_id² of each row, [n]."""
@@ -344,10 +361,10 @@ class SparseMatrix:
         """The same matrix on a device or in a floating type."""
         if isinstance(target, torch.dtype):
             return self.with_values(self.values.to(target))
-        return SparseMatrix(self.pattern.to(target), self.values.to(target))
+        return SparseMatrix(self.pattern.to(target), self.values.to(target), learned=self.learned)
 
     def detach(self) -> SparseMatrix:
-        return self.with_values(self.values.detach())
+        return SparseMatrix(self.pattern, self.values.detach())
 
 
 def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
@@ -364,101 +381,8 @@ def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _to_columns(pattern: Pattern, values: Tensor) -> Tensor:
-    return apply(_Permute, values, pattern.order, pattern.inverse_order)
+    return apply(Permute, values, pattern.order, pattern.inverse_order)
 
 
 def _to_rows(pattern: Pattern, values: Tensor) -> Tensor:
-    return apply(_Permute, values, pattern.inverse_order, pattern.order)
-
-
-class _Permute(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.orders = order, inverse
-        return kernels_for(values).permute(values, order)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        order, inverse = ctx.orders
-        return apply(_Permute, grad.contiguous(), inverse, order), None, None
-
-
-class _Product(torch.autograd.Function):
-    """A X. The gradient of the values is given to `values_t`, in the order of the transpose."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, x: Tensor) -> Tensor:
-        ctx.matrix = matrix
-        ctx.save_for_backward(values_t, x if values_t is not None else None)
-        return kernels_for(x).spmm(matrix.pattern.rows, matrix.values.detach(), x.contiguous())  # type: ignore[no-any-return]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
-        values_t, x = ctx.saved_tensors
-        kernels, transpose, grad = kernels_for(grad), ctx.matrix.pattern.columns, grad.contiguous()
-        if grad.shape[1] == 0:  # no column, nothing that a kernel would write
-            return None, None if values_t is None else torch.zeros_like(values_t), grad.new_zeros(transpose.num_rows, 0)
-        if not ctx.needs_input_grad[1]:
-            return None, None, kernels.spmm(transpose, ctx.matrix.transposed_values.detach(), grad)
-        if not ctx.needs_input_grad[2]:
-            return None, kernels.edge_dot(transpose, x.contiguous(), grad), None
-        grad_values, grad_x = kernels.spmm_backward(transpose, values_t.detach(), x.contiguous(), grad)
-        return None, grad_values, grad_x
-
-
-class _EdgeDot(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
-        ctx.pattern = pattern
-        ctx.save_for_backward(u, v)
-        if u.shape[1] == 0:
-            return u.new_zeros(pattern.num_entries)
-        return kernels_for(u).edge_dot(pattern.rows, u.contiguous(), v.contiguous())  # type: ignore[no-any-return]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
-        u, v = ctx.saved_tensors
-        kernels, pattern, grad = kernels_for(grad), ctx.pattern, grad.contiguous()
-        grad_u = kernels.spmm(pattern.rows, grad, v.contiguous()) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[2]:
-            return None, grad_u, None
-        return None, grad_u, kernels.spmm(pattern.columns, kernels.permute(grad, pattern.order), u.contiguous())
-
-
-class _RowSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pattern: Pattern, values: Tensor) -> Tensor:
-        ctx.pattern = pattern
-        return kernels_for(values).row_sum(pattern.rows, values.contiguous())  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, apply(_SpreadRows, ctx.pattern, grad)
-
-
-class _SpreadRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pattern: Pattern, per_row: Tensor) -> Tensor:
-        ctx.pattern = pattern
-        return per_row.index_select(0, pattern.row)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, apply(_RowSum, ctx.pattern, grad)
-
-
-class _RowSoftmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pattern: Pattern, scores: Tensor) -> Tensor:
-        weights: Tensor = kernels_for(scores).row_softmax(pattern.rows, scores.contiguous())
-        ctx.pattern = pattern
-        ctx.save_for_backward(weights)
-        return weights
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        (weights,) = ctx.saved_tensors
-        return None, kernels_for(grad).row_softmax_backward(ctx.pattern.rows, weights, grad.contiguous())
+    return apply(Permute, values, pattern.inverse_order, pattern.order)

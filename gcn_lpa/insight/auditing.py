@@ -19,30 +19,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.cross_fit import CrossFit, cross_fit, one_hot, settings_of
+from gcn_lpa.insight.cross_fit import CrossFit, cross_fit, settings_of
 from gcn_lpa.insight.evidence import (
     ERROR_RATE,
     LEAST,
     WEIGHT_SAY,
     Judge,
     PairEvidence,
-    beliefs,
     check_rate,
     class_evidence,
     edge_ends,
     edge_evidence,
     joined,
     label_evidence,
+    posteriors_of,
     random_pairs,
     suspicion_of,
     votes_without_own,
     weights_near_labels,
 )
+from gcn_lpa.losses import one_hot
 from gcn_lpa.predict import node_status
-from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -156,29 +157,25 @@ def _frame(findings: Sequence[Any], kind: type) -> Any:
     return pandas.DataFrame({name: pandas.Series(column, dtype=ids.get(name)) for name, column in columns.items()})
 
 
-def audit_labels(
-    graph: Graph,
-    given: Tensor | None = None,
-    recipe: Recipe = DEFAULT,
-    *,
-    fitted: CrossFit | None = None,
-    rate: float = ERROR_RATE,
-    **options: Any,
-) -> LabelAudit:
-    """Rank the given labels by how little the rest of the graph supports them.
-
-    Two kinds of evidence count: log p, the probability of the label by models that were not shown it; and log(1 + v),
-    v the votes for it of the other labels within two hops. Votes *against* do not: that a neighbour is of another class
-    is common, that the node has not one of its own is not.
+def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
+    """Rank the labels a model was given by how little the rest of the graph supports them; models are trained for it.
 
     Args:
-        given: the nodes whose labels are audited and used, [n]; all labelled ones by default.
-        fitted: a `cross_fit` of the same labels; without one it is made with `options`.
         rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
         options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
     """
     check_rate(rate)
-    fitted = fitted or cross_fit(graph, given, recipe, **options)
+    return rank_labels(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
+
+
+def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
+    """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
+
+    Two kinds of evidence count: log p, the probability of the label by models that were not shown it; and log(1 + v),
+    v the votes for it of the other labels within two hops. Votes *against* do not: that a neighbour is of another class
+    is common, that the node has not one of its own is not.
+    """
+    check_rate(rate)
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
     votes = votes_without_own(graph, given)[nodes]  # [m, c]
@@ -191,7 +188,9 @@ def audit_labels(
     doubts = judge.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
-    counts = (joined(graph).to_scipy() > 0) @ one_hot(labels, given, graph.num_classes).numpy()
+    counts = (joined(graph).to_scipy() > 0) @ one_hot(
+        torch.where(given, labels, -1), graph.num_classes, torch.float64
+    ).numpy()
     findings = []
     for k in np.argsort(-doubts[is_given], kind="stable").tolist():
         node, label = int(nodes[k]), int(target[k])
@@ -209,34 +208,37 @@ def audit_labels(
     return LabelAudit(graph.name, tuple(findings), judge.influence("model", "neighbours"), rate, *settings_of(fitted))
 
 
-def audit_edges(
-    graph: Graph,
-    given: Tensor | None = None,
-    recipe: Recipe = DEFAULT,
-    *,
-    fitted: CrossFit | None = None,
-    rate: float = ERROR_RATE,
-    **options: Any,
-) -> EdgeAudit:
+def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> EdgeAudit:
+    """Rank the edges by how much they look like a random pair of nodes; models are trained for it.
+
+    Args:
+        rate, options: as in `audit_labels`.
+    """
+    check_rate(rate)
+    check_has_edges(graph)
+    return rank_edges(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
+
+
+def check_has_edges(graph: Graph) -> None:
+    if graph.num_edges == 0:
+        raise ValueError(f"graph {graph.name!r} has no edge to audit")
+
+
+def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> EdgeAudit:
     """Rank the edges by how much they look like a random pair of nodes.
 
     Three kinds of evidence count: log Σ_c p_i[c] p_j[c], the chance that both ends are of one class; the cosine of their
     features; and log(1 + s), s = Σ 1 / log(1 + d_z) over the neighbours z they have in common (Adamic & Adar 2003).
-    p is `beliefs`: of a labelled node not what a model says that has learned its label by heart.
+    p is `posteriors_of`: of a labelled node not what a model says that has learned its label by heart.
 
     Where an end is labelled the weight that the models learned for the edge counts too: it multiplies the odds by
     weight^-WEIGHT_SAY. Between unlabelled nodes it adds nothing to the above, and its column is empty.
-
-    Args:
-        given, fitted, rate, options: as in `audit_labels`.
     """
     check_rate(rate)
+    check_has_edges(graph)
     source, target = edge_ends(graph)
-    if len(source) == 0:
-        raise ValueError(f"graph {graph.name!r} has no edge to audit")
-    fitted = fitted or cross_fit(graph, given, recipe, **options)
     around = joined(graph)
-    belief = beliefs(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
+    belief = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
     others = random_pairs(around, len(source), fitted.seed)
     if len(others[0]) == 0:
         raise ValueError(f"all nodes of graph {graph.name!r} are joined: no pair is left to compare its edges with")

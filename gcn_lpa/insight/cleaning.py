@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
-from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, audit_edges, audit_labels
+from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import checked_given, cross_fit
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
-from gcn_lpa.train import learn
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,23 @@ class Cleaning:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        told = (
+        summary = (
             f"{self.what} ({self.changed:,.0f} on average): validation accuracy {100 * self.before.mean:.1f} → "
             f"{100 * self.after.mean:.1f} %, {self.difference} points over {self.splits} splits"
         )
         if self.changed == 0:
-            return f"{told}: there was nothing to change."
+            return f"{summary}: there was nothing to change."
         if self.difference.is_noise:
-            return f"{told}: inside the noise, so nothing is shown to be gained or lost."
-        return f"{told}: {'better' if self.difference.mean > 0 else 'worse'}, and more than the noise."
+            return f"{summary}: inside the noise, so nothing is shown to be gained or lost."
+        return f"{summary}: {'better' if self.difference.mean > 0 else 'worse'}, and more than the noise."
 
     def to_dict(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **dataclasses.asdict(self)}
 
 
 def try_cleaning(
+    trained: Trained,
     graph: Graph,
-    given: Tensor | None = None,
-    recipe: Recipe = DEFAULT,
     *,
     drop_edges: float = 0.0,
     relabel: bool = False,
@@ -82,7 +79,7 @@ def try_cleaning(
         )
     if splits < 2:
         raise ValueError(f"splits = {splits}; it takes at least 2 to tell an effect from noise")
-    given = checked_given(graph, given, folds, 1)
+    recipe, given = trained.recipe, checked_given(graph, trained.given(graph), folds, 1)
     known, nobody = graph.reveal(given), torch.zeros_like(given)
     effects: list[dict[str, float]] = []
     if int(0.2 * int(given.sum())) == 0:
@@ -94,19 +91,17 @@ def try_cleaning(
         )
         cleaned, changed = known, 0
         if relabel:
-            cleaned, changed = relabeled(cleaned, audit_labels(graph, fitted=fitted))
+            cleaned, changed = relabeled(cleaned, rank_labels(graph, fitted))
         if drop_edges:
-            cleaned, dropped = without_edges(cleaned, audit_edges(graph, fitted=fitted), drop_edges)
+            cleaned, dropped = without_edges(cleaned, rank_edges(graph, fitted), drop_edges)
             changed += dropped
         found = []
         for one in (known, cleaned):
-            model, run = learn(
-                METHODS[recipe.method].build, one, parts.train, nobody, recipe, seed=seed + k, device=device,
-                threads=threads, stop_at=fitted.epochs,
-            )  # fmt: skip
-            if run.interrupted:
-                raise KeyboardInterrupt
-            found.append(evaluate(model, one, parts.val, recipe=recipe).accuracy)
+            options: dict[str, Any] = {"seed": seed + k, "device": device, "threads": threads}
+            again = learn_whole(
+                one, parts.train, nobody, recipe, classes=one.class_names, stop_at=fitted.epochs, **options
+            )
+            found.append(evaluate(again, one, parts.val).accuracy)
         effects.append({"seed": seed + k, "changed": changed, "before": found[0], "after": found[1]})
         if on_split is not None:
             on_split(k + 1, splits)

@@ -21,12 +21,12 @@ from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.intake import check_seed
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
-from gcn_lpa.train import learn_whole
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class Comparison:
     recipes: dict[str, Recipe]
     device: str
     environment: dict[str, Any]
+    unused: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict
+    )  # changes, and the methods without them
 
     @property
     def num_splits(self) -> int:
@@ -125,7 +128,7 @@ def compare(
         splits: how many, or the splits themselves.
         reference: the method that the differences are taken to; "gcn", or the first one where gcn is not compared.
         recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe; all others bring their own.
-        changes: fields to set in every recipe, e.g. {"epochs": 50}.
+        changes: fields to set in the recipes of all methods that use them, e.g. {"epochs": 50}.
         threads: of the CPU; None leaves torch's setting.
         isolate: give each method a process of its own, in which alone its memory can be measured.
         on_record: told of every result as it comes.
@@ -153,7 +156,12 @@ def compare(
             if on_record is not None:
                 on_record(result)
     rows = tuple(_row(name, records, reference, memories[name]) for name in recipes)
-    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, storage.environment())
+    left_out = {
+        field: tuple(name for name, used in recipes.items() if getattr(used, field) != value)
+        for field, value in (changes or {}).items()
+    }
+    unused = {field: names for field, names in left_out.items() if names}
+    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, storage.environment(), unused)
 
 
 def recipes_of(
@@ -167,7 +175,19 @@ def recipes_of(
     ours = recipe
     if isinstance(ours, str):
         ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given")
-    return {name: METHODS[name].settings(ours).replace(**changes) for name in methods}
+    found = {}
+    for name in methods:
+        own = METHODS[name].settings(ours)
+        unused = METHODS[name].unused(own, changes)
+        found[name] = own.replace(**{field: value for field, value in changes.items() if field not in unused})
+    if nobody := [field for field in changes if all(field in unused_by(name, ours, changes) for name in methods)]:
+        raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")
+    return found
+
+
+def unused_by(method: str, ours: Recipe, changes: Mapping[str, Any]) -> list[str]:
+    """The changes that have no effect on a method."""
+    return METHODS[method].unused(METHODS[method].settings(ours), changes)
 
 
 @dataclass(frozen=True)
@@ -187,20 +207,18 @@ def run_here(task: Task) -> Iterator[Record]:
     """Train and test split by split."""
     with num_threads(task.threads):
         for k, part in enumerate(task.splits):
-            build, seed, start = METHODS[task.method].build, task.seed + k, time.perf_counter()
-            model, run = learn_whole(
-                build, task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device
-            )
+            seed, start = task.seed + k, time.perf_counter()
+            trained = learn_whole(task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device)
             seconds = time.perf_counter() - start
-            found = evaluate(model, task.graph, part.test, recipe=task.recipe)
+            found = evaluate(trained, task.graph, part.test)
             yield Record(
                 method=task.method,
                 split=part.hash,
                 seed=seed,
                 accuracy=found.accuracy,
                 macro_f1=found.macro_f1,
-                val_accuracy=run.best.val_accuracy,
-                best_epoch=run.best_epoch,
+                val_accuracy=trained.run.best.val_accuracy,
+                best_epoch=trained.run.best_epoch,
                 seconds=seconds,
             )
 

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.intake import check_seed
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.intake import check_seed, node_mask
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import split
-from gcn_lpa.train import fit
+from gcn_lpa.trained import Trained
 
 TINY = 1e-12  # share of an edge, so that zero has a logarithm
 PATIENCE = 20  # epochs without a lower validation loss before the search for the number of epochs ends
@@ -44,7 +42,7 @@ class CrossFit:
 
 def cross_fit(
     graph: Graph,
-    given: Tensor | None = None,
+    given: Any = None,
     recipe: Recipe = DEFAULT,
     *,
     folds: int = 5,
@@ -61,63 +59,52 @@ def cross_fit(
     itself.
 
     Args:
-        given: the nodes whose labels may be used, [n]; all labelled ones by default. Other labels are not looked at.
+        given: the nodes whose labels may be used, a mask or positions; None: all labelled ones. Others are not read.
         repeats: with new folds and first weights each; probabilities are averaged.
         on_fit: told the number of models trained and of all.
     """
     check_seed(seed)
     check_seed(seed + repeats - 1)
     given = checked_given(graph, given, folds, repeats)
-    prepared = recipe.prepare(graph.reveal(given))
-    where = choose_device(device)
-    moved = prepared if where.type == "cpu" else prepared.to(where)
     labels, nobody = graph.y.cpu(), torch.zeros_like(given)
-    build, total = METHODS[recipe.method].build, folds * repeats + 1
+    hidden, total = graph.reveal(given), folds * repeats + 1
+    options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}
+    parts = split(hidden, (0.8, 0.2, 0.0), seed)
+    searching = recipe.replace(select="loss", patience=PATIENCE)
+    epochs = learn_whole(hidden, parts.train, parts.val, searching, seed=seed, **options).run.best_epoch
+    if on_fit is not None:
+        on_fit(1, total)
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
-    log_given = prepared.adjacency.row_normalized().values.cpu().double().clamp_min(TINY).log()
-    entries = positions(graph, prepared) if learns_edges(recipe) else None
-
-    def model_of(
-        train: Tensor, val: Tensor, settings: Recipe, seed: int, stop_at: int | None = None
-    ) -> tuple[Any, int]:
-        shown = train | val
-        model: Any = build(settings, prepared.reveal(shown), seed).to(where)
-        run = fit(model, moved.reveal(shown), train, val, settings, seed=seed, stop_at=stop_at)
-        if run.interrupted:  # by Ctrl-C, which `fit` takes for the end of this training
-            raise KeyboardInterrupt
-        return model, run.best_epoch
-
-    with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, graph.num_classes)):
-        parts = split(graph.reveal(given), (0.8, 0.2, 0.0), seed)
-        _, epochs = model_of(parts.train, parts.val, recipe.replace(select="loss", patience=PATIENCE), seed)
-        if on_fit is not None:
-            on_fit(1, total)
-        for repeat in range(repeats):
-            for k, fold in enumerate(label_folds(labels, given, folds, seed=(seed, repeat))):
-                rest = given & ~fold
-                model, _ = model_of(rest, nobody, recipe, seed + repeat, epochs)
-                said = predict_proba(model, moved.reveal(rest))
-                out_of_fold[fold] += said[fold] / repeats
-                out_of_fold[~given] += said[~given] / (repeats * folds)
-                if entries is not None:
-                    with torch.no_grad():
-                        learned = model.transition(moved.reveal(rest)).values.cpu().double().clamp_min(TINY).log()
-                    log_weights += (learned - log_given)[entries] / (repeats * folds)
-                if on_fit is not None:
-                    on_fit(2 + repeat * folds + k, total)
-    weights = None if entries is None else log_weights.exp()
+    for repeat in range(repeats):
+        for k, fold in enumerate(label_folds(labels, given, folds, seed=(seed, repeat))):
+            trained = learn_whole(hidden, given & ~fold, nobody, recipe, seed=seed + repeat, stop_at=epochs, **options)
+            said = predict_proba(trained, hidden, raw=True)
+            out_of_fold[fold] += said[fold] / repeats
+            out_of_fold[~given] += said[~given] / (repeats * folds)
+            if learns_edges(recipe):
+                log_weights += log_multiples(trained, hidden) / (repeats * folds)
+            if on_fit is not None:
+                on_fit(2 + repeat * folds + k, total)
+    weights = log_weights.exp() if learns_edges(recipe) else None
     return CrossFit(out_of_fold, weights, given, epochs, folds, repeats, seed, recipe)
 
 
-def checked_given(graph: Graph, given: Tensor | None, folds: int, repeats: int) -> Tensor:
+def log_multiples(trained: Trained, graph: Graph) -> Tensor:
+    """log a*_ij / a_ij, both row-normalised, for each entry of the raw graph's adjacency, [E]."""
+    prepared = trained.prepare(graph).to(trained.device)
+    with torch.no_grad():
+        learned = trained.model.transition(prepared).values
+    given = prepared.adjacency.row_normalized().values
+    logs = [values.cpu().double().clamp_min(TINY).log() for values in (learned, given)]
+    multiples: Tensor = logs[0] - logs[1]
+    return multiples[positions(graph, prepared)]
+
+
+def checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:
     """The mask of the labels that may be used, on the CPU, if there is something to audit."""
     check_graph(graph)
-    given = graph.labeled.cpu() if given is None else given.cpu()
-    if given.dtype != torch.bool or given.shape != graph.y.shape:
-        raise ValueError(
-            f"given is a boolean mask of the nodes, [{graph.num_nodes}], not {given.dtype} {list(given.shape)}"
-        )
+    given = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
     labels = graph.y.cpu()[given]
     if (labels < 0).any():
         raise ValueError(f"{int((labels < 0).sum())} of the {len(labels)} nodes of `given` have no label")
@@ -149,10 +136,6 @@ def positions(graph: Graph, prepared: Graph) -> Tensor:
     """Where each entry of the graph's adjacency is among those of the prepared one, which also has self-loops, [E]."""
     own, all_ = (g.row.cpu().long() * g.num_nodes + g.col.cpu().long() for g in (graph, prepared))
     return torch.searchsorted(all_, own)
-
-
-def one_hot(labels: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    return F.one_hot(torch.where(given, labels, 0), num_classes).double() * given.unsqueeze(1)
 
 
 def settings_of(fitted: CrossFit) -> tuple[int, int, int, int, Recipe]:

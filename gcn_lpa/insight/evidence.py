@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.cross_fit import CrossFit, one_hot
-from gcn_lpa.model import leave_one_out_votes
+from gcn_lpa.insight.cross_fit import CrossFit
+from gcn_lpa.losses import leave_one_out_votes, one_hot
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
 
@@ -49,7 +49,7 @@ def votes_without_own(graph: Graph, given: Tensor) -> Tensor:
     iterations of label propagation, Eqs. (1) and (2), times the number of neighbours.
     """
     around = joined(graph)
-    seeds = one_hot(graph.y.cpu(), given, graph.num_classes)
+    seeds = one_hot(torch.where(given, graph.y.cpu(), -1), graph.num_classes, torch.float64)
     num_neighbours = around.pattern.row_sum(torch.ones_like(around.values)).unsqueeze(1)
     return leave_one_out_votes(around.row_normalized(), seeds, 2) * num_neighbours
 
@@ -77,7 +77,7 @@ def edge_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return (source[once], target[once]) if graph.directed else (target[once], source[once])
 
 
-def beliefs(probabilities: Tensor, labels: Tensor, given: Tensor, rate: float) -> Tensor:
+def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: float) -> Tensor:
     """What to believe of each node's class, [n, c]: the model, and the given label as an observation that is wrong with
     chance `rate`: p[c] ∝ p_model[c] · (1 - rate if c is the label, else rate / (c - 1)).
     """

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.intake import node_mask
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.predict import predict_proba, with_prior
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,11 @@ class Suggestion:
 
 
 def suggest(
-    model: Any,
+    trained: Trained,
     graph: Graph,
-    given: Tensor,
     *,
-    recipe: Recipe | None = None,
     n: int = 20,
-    candidates: Tensor | None = None,
+    candidates: Any = None,
     hops: int = 2,
     sharpness: float = 2.0,
 ) -> list[Suggestion]:
@@ -66,24 +65,22 @@ def suggest(
     included. The square was chosen on Citeseer, see docs/advice.md.
 
     Args:
-        graph: prepared as for `fit`; or raw, together with the `recipe` that prepares it.
-        given: the nodes whose labels the model was given, [n]; they are never suggested.
-        candidates: the nodes that may be suggested, [n]; None for all.
+        graph: raw, as it was loaded. Nodes whose labels the model was given are never suggested.
+        candidates: the nodes that may be suggested, a mask or positions; None for all.
         hops: how far a label counts, 1 or 2.
         sharpness: the exponent of the uncertainty; 0 looks for nodes in the midst of unsure ones, sure or not.
     """
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
-    if graph.num_classes < 2:
-        raise ValueError(f"{graph.name!r} has {graph.num_classes} class: there is nothing to be unsure of")
-    given = _mask(given, graph, "given")
-    open_nodes = ~given if candidates is None else _mask(candidates, graph, "candidates") & ~given
+    names = trained.class_names
+    if len(names) < 2:
+        raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
+    given = trained.given(graph)
+    open_nodes = ~given if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~given
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
-    hidden = graph.reveal(given)
-    prepared = hidden if recipe is None else recipe.prepare(hidden)
-    probabilities = with_prior(predict_proba(model, prepared), prepared, given)
-    walk = transition_of(model, prepared)
+    probabilities = predict_proba(trained.with_calibration(None), graph)
+    walk = transition_of(trained.model, trained.prepare(graph))
     unsure, labeled = uncertainty(probabilities), given.clone()
     ranked = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
     found: list[Suggestion] = []
@@ -97,16 +94,16 @@ def suggest(
                 node=node,
                 id=graph.node_names[node],
                 score=float(score[node]),
-                guess=graph.class_names[first],
+                guess=names[first],
                 probability=float(probabilities[node, first]),
-                runner_up=graph.class_names[second],
+                runner_up=names[second],
                 runner_up_probability=float(probabilities[node, second]),
                 uncertainty=float(unsure[node]),
                 reach=float(reached[node]),
             )
         )
         labeled[node], open_nodes[node] = True, False
-        unsure = unsure * (1 - spoken_for(walk, labeled, node, hops))
+        unsure = unsure * (1 - covered(walk, labeled, node, hops))
     return found
 
 
@@ -148,7 +145,7 @@ def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor, hops: int =
     return torch.from_numpy(first + back @ at_first - returns * w - loop * first).clamp_min(0)
 
 
-def spoken_for(transition: SparseMatrix, labeled: Tensor, node: int, hops: int) -> Tensor:
+def covered(transition: SparseMatrix, labeled: Tensor, node: int, hops: int) -> Tensor:
     """I_l(v_a, v_b; k) of one labelled v_b on every v_a, 1 on itself and 0 on other labelled nodes, [n]."""
     seed = torch.zeros(len(labeled), 1, dtype=transition.dtype)
     seed[node] = 1
@@ -178,9 +175,3 @@ def suggestion_table(found: list[Suggestion]) -> Any:
 
     columns = ("id", "score", "guess", "probability", "runner_up", "uncertainty", "reach", "why")
     return pandas.DataFrame({name: [getattr(one, name) for one in found] for name in columns})
-
-
-def _mask(mask: Tensor, graph: Graph, what: str) -> Tensor:
-    if mask.dtype != torch.bool or mask.shape != (graph.num_nodes,):
-        raise ValueError(f"{what} is a boolean mask, [{graph.num_nodes}], not {mask.dtype} {list(mask.shape)}")
-    return mask.cpu()

@@ -1,4 +1,4 @@
-"""Networks on fixed edges that we write ourselves: JK-Net, APPNP, Correct & Smooth, label input."""
+"""Networks that we write ourselves: JK-Net, APPNP, Correct & Smooth, label input."""
 
 from __future__ import annotations
 
@@ -10,28 +10,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcn_lpa.edges import initial_weight
 from gcn_lpa.engine.counter_random import Key, dropout, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.propagation import LEAST, importance, labels_of, one_hot
-from gcn_lpa.model import (
-    GCNLPA,
-    SEED_LAYER,
-    TINY,
-    Loss,
-    initial_weight,
-)
+from gcn_lpa.losses import SEED_LAYER, Labels, cost_weights, mean_cost
+from gcn_lpa.methods.propagation import LEAST, importance, known_labels, training_labels
+from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
 
 
 class Network(nn.Module):
-    """What networks on fixed edges share: `forward(graph, key)` and cross-entropy on the labelled nodes."""
+    """What networks on fixed edges share: `logits(graph, key)`, and cross-entropy on the labelled nodes."""
 
     recipe: Recipe
 
+    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
+        raise TypeError(f"{type(self).__name__} says nothing about its logits")
+
+    def forward(self, graph: Graph) -> Tensor:
+        return self.logits(graph)
+
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        target, logits = graph.y.index_select(0, nodes), self(graph, key)
-        cost = F.cross_entropy(logits.index_select(0, nodes), target, importance(target, graph, self.recipe))
+        """As in GCNLPA: the random bits of `key` are used in `train()` mode only."""
+        labels = training_labels(graph, nodes, self.recipe, key)
+        logits = self.logits(graph, key if self.training else None)
+        return self.cost(logits if labels.rows is None else logits.index_select(0, labels.rows), labels, graph)
+
+    def cost(self, logits: Tensor, labels: Labels, graph: Graph, scored: Tensor | None = None) -> Loss:
+        weight = cost_weights(labels, importance(labels, graph, self.recipe), scored)
+        cost = mean_cost(logits, labels.target, "logits", weight)
         return Loss(cost, cost.new_zeros(()), 0.0)
 
     def edge_parameters(self) -> list[nn.Parameter]:
@@ -53,7 +61,7 @@ class JKNet(Network):
         self.join = new(recipe.gcn_layers * recipe.hidden, graph.num_classes)
         self.bias = nn.Parameter(torch.zeros(graph.num_classes))
 
-    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         smoothing, x, outputs = graph.adjacency.symmetric_normalized(), graph.x, []
         for k, weight in enumerate(self.weights):
             x = dropout((smoothing @ (x @ weight)).relu(), self.recipe.dropout, key, layer=k)
@@ -64,9 +72,9 @@ class JKNet(Network):
 class Perceptron(nn.Module):
     """x ← σ(x W + b) layer by layer, without the graph: what APPNP and Correct & Smooth start from."""
 
-    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
-        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        self.recipe = recipe
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
         new = partial(initial_weight, init=recipe.init, generator=generator)
         self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
@@ -82,15 +90,17 @@ class Perceptron(nn.Module):
         return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
 
 
-class APPNP(Network):
-    """A perceptron whose predictions H travel: Z ← (1 - α) D^-½AD^-½ Z + α H, Klicpera et al. (2019)."""
+class Personalized(Perceptron):
+    """A perceptron whose predictions H travel: Z ← (1 - α) S Z + α H, Klicpera et al. (2019).
 
-    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
-        super().__init__()
-        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
+    The body of APPNP; S is the matrix it is given, of fixed edges or of learned ones.
+    """
 
-    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
-        return personalized(graph.adjacency.symmetric_normalized(), self.perceptron(graph.x, key), self.recipe)
+    def forward(  # type: ignore[override]
+        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+    ) -> Tensor:
+        z = personalized(smoothing, super().forward(x, key), self.recipe)
+        return z if rows is None else z.index_select(0, rows)
 
 
 def personalized(
@@ -105,29 +115,23 @@ def personalized(
 
 
 class CorrectAndSmooth(Network):
-    """A perceptron whose errors on the training nodes, then its predictions, travel along edges, Huang et al. (2021).
+    """A perceptron whose errors on the labelled nodes, then its predictions, travel along edges, Huang et al. (2021).
 
     The epoch is chosen by the validation accuracy of the result.
     """
 
-    known: Tensor
-
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
-        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, seed)
-        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
+        self.recipe = recipe
+        self.perceptron = Perceptron(recipe, graph, torch.Generator().manual_seed(seed))
 
-    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        self.known.copy_(labels_of(graph, nodes))
-        target, logits = graph.y.index_select(0, nodes), self.perceptron(graph.x, key)
-        cost = F.cross_entropy(logits.index_select(0, nodes), target, importance(target, graph, self.recipe))
-        return Loss(cost, cost.new_zeros(()), 0.0)
+    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
+        """Of the perceptron, which is what training is about."""
+        return cast(Tensor, self.perceptron(graph.x, key))
 
     def forward(self, graph: Graph) -> Tensor:
-        guess = F.softmax(self.perceptron(graph.x), dim=1)
-        return correct_and_smooth(
-            graph.adjacency.symmetric_normalized(), guess, one_hot(self.known, graph), self.recipe
-        )
+        guess = F.softmax(self.logits(graph), dim=1)
+        return correct_and_smooth(graph.adjacency.symmetric_normalized(), guess, known_labels(graph), self.recipe)
 
 
 def correct_and_smooth(smoothing: SparseMatrix, guess: Tensor, truth: Tensor, recipe: Recipe) -> Tensor:
@@ -154,39 +158,28 @@ class LabelInput(Network):
     trained on its own label. To predict, all of them show it.
     """
 
-    known: Tensor
-
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
-        self.recipe, self.layers, generator = (
-            recipe,
-            GCNLPA(recipe, graph, seed),
-            torch.Generator().manual_seed(seed + 1),
-        )
-        width = self.layers.weights[0].shape[1]
+        self.recipe, self.gcn = recipe, GCNLPA(recipe, graph, seed)
+        generator, width = torch.Generator().manual_seed(seed + 1), self.gcn.body.weights[0].shape[1]
         self.label_weight = initial_weight(graph.num_classes, width, init=recipe.init, generator=generator)
-        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
 
     def forward(self, graph: Graph) -> Tensor:
-        return self.logits(graph, one_hot(self.known, graph), None)
+        return self.reading(graph, known_labels(graph), None)
 
-    def logits(self, graph: Graph, shown: Tensor, key: Key | None) -> Tensor:
-        smoothing, recipe = self.layers.smoothing(graph, self.layers.transition(graph)), self.recipe
+    def reading(self, graph: Graph, shown: Tensor, key: Key | None) -> Tensor:
+        """The logits where the labels `shown` are input, [n, c]."""
+        smoothing, weights = self.gcn.smoothing(graph, self.gcn.transition(graph)), self.gcn.body.weights
         x: Any = graph.x
-        for k, weight in enumerate(self.layers.weights):
-            z = dropout(x, recipe.dropout, key, layer=k) @ weight
+        for k, weight in enumerate(weights):
+            z = dropout(x, self.recipe.dropout, key, layer=k) @ weight
             h = smoothing @ (z + shown @ self.label_weight if k == 0 else z)
-            x = h if k == len(self.layers.weights) - 1 else h.relu()
+            x = h if k == len(weights) - 1 else h.relu()
         return cast(Tensor, x)
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        self.known.copy_(labels_of(graph, nodes))
-        target, labels = graph.y.index_select(0, nodes), one_hot(self.known, graph)
-        shows = random_share(nodes, self.recipe.label_rate, key or Key(0), SEED_LAYER)
-        mask = labels.new_zeros(graph.num_nodes, 1).index_copy(0, nodes, shows.unsqueeze(1).to(labels.dtype))
-        logits = self.logits(graph, labels * mask, key).index_select(0, nodes)
-        weight = (~shows).to(logits.dtype)
-        if (by_class := importance(target, graph, self.recipe)) is not None:
-            weight = weight * by_class.index_select(0, target)
-        cost = (F.cross_entropy(logits, target, reduction="none") * weight).sum() / weight.sum().clamp_min(TINY)
-        return Loss(cost, cost.new_zeros(()), 0.0)
+        labels = training_labels(graph, nodes, self.recipe, key)
+        shows = random_share(labels.ids, self.recipe.label_rate, key or Key(0), SEED_LAYER)
+        logits = self.reading(graph, labels.seeds * labels.spread(shows), key if self.training else None)
+        logits = logits if labels.rows is None else logits.index_select(0, labels.rows)
+        return self.cost(logits, labels, graph, ~shows)

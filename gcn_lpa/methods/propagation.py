@@ -7,58 +7,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.fused import TINY
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import (
-    TINY,
-    Loss,
-    class_weights,
-    lpa_loss,
-    propagate_labels,
-)
+from gcn_lpa.losses import Labels, class_weights, labels_of, one_hot
+from gcn_lpa.model import Loss, lpa_loss, propagate_labels
 from gcn_lpa.recipes import Recipe
 
 LEAST = 1e-12  # probability, so that zero has a logarithm
-
-
 BLOCK = 1 << 24  # numbers in a dense block of feature columns, 64 MB
 
 
 class LabelPropagation(nn.Module):
-    """LPA along the edges as they are, Eqs. (1) and (2)."""
-
-    known: Tensor
+    """LPA along the edges as they are, Eqs. (1) and (2), from the labels of the graph it is given."""
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe = recipe
-        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
 
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
-        self.known.copy_(labels_of(graph, nodes))
+        """There is nothing to learn."""
 
     def forward(self, graph: Graph) -> Tensor:
         transition = graph.adjacency.row_normalized()
-        return label_distributions(transition, one_hot(self.known, graph), self.recipe.propagation_steps).log()
+        return label_distributions(transition, known_labels(graph), self.recipe.propagation_steps).log()
 
 
-def labels_of(graph: Graph, nodes: Tensor) -> Tensor:
-    """The labels of `nodes`, -1 elsewhere, [n]."""
-    return torch.full_like(graph.y, -1).index_copy(0, nodes, graph.y.index_select(0, nodes))
-
-
-def one_hot(known: Tensor, graph: Graph) -> Tensor:
-    """A row of mass 1 for each known label, zero rows elsewhere, [n, c]."""
-    if len(known) != graph.num_nodes:
-        raise ValueError(
-            f"this model keeps the labels of the {len(known)} nodes it was trained on, but the graph has "
-            f"{graph.num_nodes}; train it on that graph, or use a method without labels as input, such as gcn"
-        )
-    return F.one_hot(known.clamp_min(0), graph.num_classes).float() * (known >= 0).unsqueeze(1)
+def known_labels(graph: Graph) -> Tensor:
+    """Y^(0) of all labels of a graph, [n, c]."""
+    return one_hot(graph.y, graph.num_classes, graph.adjacency.dtype)
 
 
 def label_distributions(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
@@ -73,28 +53,21 @@ def label_distributions(transition: SparseMatrix, seeds: Tensor, iterations: int
 class AdaptiveLPA(nn.Module):
     """LPA along edges that are learned for LPA alone (Section 3.2), by one of CRITERIA."""
 
-    known: Tensor
-
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, criterion: str = "labels") -> None:
         super().__init__()
-        self.recipe, self.criterion, generator = recipe, criterion, torch.Generator().manual_seed(seed)
-        self.edges = edge_form(
-            recipe.edges, graph, rank=recipe.edge_rank, init=recipe.edge_init, symmetric=recipe.symmetric_edges,
-            generator=generator,
-        )  # fmt: skip
-        self.register_buffer("known", torch.full((graph.num_nodes,), -1))
+        self.recipe, self.criterion = recipe, criterion
+        self.edges = edge_form(recipe, graph, generator=torch.Generator().manual_seed(seed))
 
-    def scores(self, graph: Graph) -> SparseMatrix:
+    def edge_scores(self, graph: Graph) -> SparseMatrix:
         """log A* = log D⁻¹A + log M; the D changes nothing after row normalisation."""
-        return graph.adjacency.row_normalized().log().add(self.edges(graph))
+        return graph.adjacency.row_normalized().log().add(self.edges(graph), learned=True)
 
     def forward(self, graph: Graph) -> Tensor:
-        transition = self.scores(graph).row_softmax()
-        return label_distributions(transition, one_hot(self.known, graph), self.recipe.propagation_steps).log()
+        transition = self.edge_scores(graph).row_softmax()
+        return label_distributions(transition, known_labels(graph), self.recipe.propagation_steps).log()
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        self.known.copy_(labels_of(graph, nodes))
-        criterion = CRITERIA[self.criterion](self.scores(graph), graph, nodes, self.recipe, key)
+        criterion = CRITERIA[self.criterion](self.edge_scores(graph), graph, nodes, self.recipe, key)
         return Loss(criterion.new_zeros(()), criterion, 1.0)
 
     def edge_parameters(self) -> list[nn.Parameter]:
@@ -106,10 +79,8 @@ class AdaptiveLPA(nn.Module):
 
 def label_error(scores: SparseMatrix, graph: Graph, nodes: Tensor, recipe: Recipe, key: Key | None) -> Tensor:
     """Eq. (15) as `recipe.loss` says; `leave_one_out` is the criterion of Zhang & Lee (2007)."""
-    target = graph.y.index_select(0, nodes)
-    return lpa_loss(
-        scores.row_softmax(), nodes, target, graph.num_classes, recipe, key, importance(target, graph, recipe)
-    )
+    labels = training_labels(graph, nodes, recipe, key)
+    return lpa_loss(scores.row_softmax(), labels, recipe, key, importance(labels, graph, recipe))
 
 
 def neighbourhood_error(scores: SparseMatrix, graph: Graph, nodes: Tensor, recipe: Recipe, key: Key | None) -> Tensor:
@@ -184,5 +155,10 @@ def column_blocks(x: Tensor | SparseMatrix) -> Iterator[Tensor]:
         yield block
 
 
-def importance(target: Tensor, graph: Graph, recipe: Recipe) -> Tensor | None:
-    return class_weights(target, graph.num_classes) if recipe.class_weights == "balanced" else None
+def training_labels(graph: Graph, nodes: Tensor, recipe: Recipe, key: Key | None) -> Labels:
+    seed = key.seed if key is not None else 0
+    return labels_of(graph.y, nodes, graph.num_classes, recipe.lpa_ratio, seed, graph.adjacency.dtype)
+
+
+def importance(labels: Labels, graph: Graph, recipe: Recipe) -> Tensor | None:
+    return class_weights(labels, graph.num_classes) if recipe.class_weights == "balanced" else None

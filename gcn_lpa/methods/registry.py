@@ -1,57 +1,116 @@
-"""The paper's baselines (Section 4.2), adaptive LPA (Section 3.2) and today's rivals, behind the same door as GCN-LPA.
+"""Every method there is: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), today's rivals, and GCN-LPA.
 
-A model gives `model(graph)`, logits or log-probabilities, [n, c], and learns in one of two ways: `train.fit` follows
-the gradient of `loss(graph, nodes, key)`, or `fit_directly(graph, nodes)` learns at once. Both read the labels of
-`nodes` and no others. All that is learned is in parameters and buffers, so that a file of tensors can hold it; models
-that need labels to predict keep those of `nodes` in the buffer `known`.
+All have one interface. A model gives `model(graph)`, logits or log-probabilities, [n, c], and learns in one of two ways:
+`train.fit` follows the gradient of `loss(graph, nodes, key)`, or `fit_directly(graph, nodes)` learns at once. Both read the
+labels of `nodes` and no others. All that is learned is in parameters and buffers, so that a file of tensors can hold it;
+models that need labels to predict read those of the graph they are given.
 
 `graph` is everywhere a graph prepared by the recipe of the method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.linear import FeaturesOnly
-from gcn_lpa.methods.networks import APPNP, CorrectAndSmooth, JKNet, LabelInput
+from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GAT, GraphSAGE
-from gcn_lpa.model import (
-    GCNLPA,
-)
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, Recipe
+
+TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights")  # of all that follow a gradient
+EDGES = ("edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "edge_dropout")
+LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
+LAYERS = (
+    *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout", "activation"),
+    *("output_activation", "init", "bias", "residual", "layer_norm"),
+)
+ADAPTIVE = (
+    *("self_loops", "features", "edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "propagation_steps"),
+    *("lr", "epochs", "patience", "select"),
+)
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row of a comparison: how its model is built and with which settings."""
+    """One row of a comparison: how its model is built, with which settings, and what may be asked of it."""
 
     name: str
     build: Callable[[Recipe, Graph, int], nn.Module]  # of the recipe, the prepared graph and the seed
     recipe: Recipe | Callable[[Recipe], Recipe]  # its own, or made of GCN-LPA's for the same graph
     note: str
+    fields: tuple[str, ...]  # of the recipe that it uses; any other is refused
+    features: str = "layers"  # how features travel to a node: a key of `insight.explanation.FEATURE_WALKS`
+    reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its answers
     needs: str = ""  # the extra that installs what it needs
 
     def settings(self, gcn_lpa: Recipe = DEFAULT) -> Recipe:
         """The recipe of this method where GCN-LPA has `gcn_lpa`."""
         return self.recipe(gcn_lpa) if callable(self.recipe) else self.recipe
 
+    def with_changes(self, recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+        """The recipe with fields changed by a user; a field that the method does not use is a ValueError."""
+        if unused := self.unused(recipe, changes):
+            names = ", ".join(f"{name} = {changes[name]!r}" for name in unused)
+            raise ValueError(f"method {self.name!r} does not use {names}; it uses {', '.join(self.fields)}")
+        return recipe.replace(**changes)
+
+    def unused(self, recipe: Recipe, changes: Mapping[str, Any]) -> list[str]:
+        """The changes that would have no effect: fields the method does not use, set to another value than it has."""
+        known = recipe.replace(**changes)  # refuses unknown names and values
+        return [
+            name
+            for name in changes
+            if name not in (*self.fields, "origin") and getattr(known, name) != getattr(recipe, name)
+        ]
+
+    def check(self, recipe: Recipe, ours: Recipe = DEFAULT) -> None:
+        """Refuse a whole recipe, such as one from a file, in which a field that the method does not use was changed.
+
+        A field counts as changed if it is neither the method's own value nor the default of `Recipe`.
+        """
+        own, default = self.settings(ours), Recipe()
+        changes = {
+            spec.name: getattr(recipe, spec.name)
+            for spec in dataclasses.fields(Recipe)
+            if spec.name not in ("method", "origin")
+            and getattr(recipe, spec.name) not in (getattr(own, spec.name), getattr(default, spec.name))
+        }
+        self.with_changes(own, changes)
+
 
 _PLAIN = Recipe(
-    features="row", edges="fixed", lpa_weight=0.0, residual=False, epochs=200, patience=0, select="first_best",
+    features="row",
+    edges="fixed",
+    lpa_weight=0.0,
+    residual=False,
+    epochs=200,
+    patience=0,
+    select="first_best",
     origin="default in the packages or their open-source code",  # Section 4.2
-)  # fmt: skip
-
-
+)
 _ADAPTIVE = _PLAIN.replace(
-    features="l2", edges="free", loss="literal", lpa_iterations=5, lpa_weight=1.0, lr=0.05,
+    features="l2",
+    edges="free",
+    loss="literal",
+    lpa_iterations=5,
+    lpa_weight=1.0,
+    lr=0.05,
     origin="our first choice for Section 3.2",
-)  # fmt: skip
+)
+
+
+def appnp(recipe: Recipe, graph: Graph, seed: int) -> GCNLPA:
+    """GCN-LPA with the body of APPNP, along D^-½AD^-½, on fixed or learned edges."""
+    return GCNLPA(recipe.replace(normalization="symmetric"), graph, seed, body=Personalized)
 
 
 METHODS: dict[str, Method] = {
@@ -62,6 +121,8 @@ METHODS: dict[str, Method] = {
             lambda recipe, graph, seed: FeaturesOnly(recipe, graph, seed, hidden=(recipe.hidden,)),
             _PLAIN.replace(method="mlp", features="raw", self_loops=False, hidden=50),
             "scikit-learn's perceptron with 50 hidden units, on raw features; no epoch is selected",
+            fields=("features", "hidden", "epochs"),
+            features="own",
         ),
         Method(
             "lr",
@@ -69,18 +130,24 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="lr", features="raw", self_loops=False),
             "scikit-learn's logistic regression (lbfgs) on raw features, as its default penalty is far too strong for "
             "rows of sum 1; no epoch is selected",
+            fields=("features",),
+            features="own",
         ),
         Method(
             "lpa",
             LabelPropagation,
             _PLAIN.replace(method="lpa", features="raw", propagation_steps=20),
             "label propagation, 20 iterations, labels reset at each; looks at no feature",
+            fields=("self_loops", "propagation_steps"),
+            features="none",
+            reads_labels=True,
         ),
         Method(
             "gcn",
             GCNLPA,
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
+            fields=(*LAYERS, *TRAINING, "edge_dropout"),
         ),
         Method(
             "gat",
@@ -88,12 +155,16 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="gat", hidden=8, heads=8, dropout=0.6, lr=0.005, l2=5e-4),
             "PyG's GATConv, 2 layers, 8 heads of 8; 200 epochs as all (their code: until 100 without improvement)",
             needs="pyg",
+            fields=("features", "self_loops", "gcn_layers", "hidden", "heads", "dropout", *TRAINING),
+            features="given_edges",
         ),
         Method(
             "jk-net",
             JKNet,
             _PLAIN.replace(method="jk-net", gcn_layers=6, hidden=16, dropout=0.5, lr=0.005, l2=5e-4),
             "concat of 6 layers of width 16, dropout after each",
+            fields=("features", "self_loops", "gcn_layers", "hidden", "dropout", "init", *TRAINING),
+            features="given_edges",
         ),
         Method(
             "graphsage",
@@ -101,66 +172,101 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="graphsage", self_loops=False, hidden=128, dropout=0.0, lr=0.01, l2=0.0),
             "PyG's SAGEConv, 2 layers, width 128, mean of all neighbours (their code: of a sample of 25 and 10)",
             needs="pyg",
+            fields=("features", "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING),
+            features="given_edges",
         ),
         Method(
             "gcn-lpa",
             GCNLPA,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
+            fields=(*LAYERS, *EDGES, *LPA, *TRAINING),
         ),
         Method(
             "gcn-same",
             GCNLPA,
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint"),
             "GCN-LPA's settings with fixed edges and λ = 0",
+            fields=(*LAYERS, *TRAINING, "edge_dropout"),
         ),
         Method(
             "appnp",
-            APPNP,
+            appnp,
             _PLAIN.replace(method="appnp", hidden=64, dropout=0.5, propagation_steps=10, teleport=0.1),
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
+            fields=(
+                *("features", "self_loops", "gcn_layers", "hidden", "dropout", "init"),
+                *("propagation_steps", "teleport", *EDGES, *LPA, *TRAINING),
+            ),
+            features="personalized",
         ),
         Method(
             "correct-and-smooth",
             CorrectAndSmooth,
             _PLAIN.replace(method="correct-and-smooth", hidden=64, dropout=0.5, propagation_steps=50, teleport=0.2),
             "perceptron of width 64, then 50 steps each of correcting and smoothing, α = 0.8, autoscale",
+            fields=(
+                *("features", "self_loops", "gcn_layers", "hidden", "dropout", "init"),
+                *("propagation_steps", "teleport", *TRAINING),
+            ),
+            features="predictions",
+            reads_labels=True,
         ),
         Method(
             "label-input",
             LabelInput,
             _PLAIN.replace(method="label-input", normalization="symmetric", hidden=64, dropout=0.5, label_rate=0.625),
             "GCN of width 64 that reads the labels of a random 62.5 % of the training nodes and is scored on the rest",
+            fields=(
+                *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "init"),
+                *("label_rate", *TRAINING),
+            ),
+            reads_labels=True,
         ),
         Method(
             "lpa-learned",
             AdaptiveLPA,
             _ADAPTIVE.replace(method="lpa-learned"),
             "LPA with a free weight per edge, learned by Eq. (15) as it is printed",
+            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
+            features="none",
+            reads_labels=True,
         ),
         Method(
             "lpa-leave-one-out",
             AdaptiveLPA,
             _ADAPTIVE.replace(method="lpa-leave-one-out", edges="agnn", loss="leave_one_out", lpa_iterations=1),
             "LPA with weights from the cosine of projected features, learned by the leave-one-out loss at one hop",
+            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
+            features="none",
+            reads_labels=True,
         ),
         Method(
             "lpa-gaussian",
             AdaptiveLPA,
             _ADAPTIVE.replace(method="lpa-gaussian", edges="gaussian"),
             "LPA with a Gaussian kernel of the features, its σ learned by Eq. (15)",
+            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
+            features="none",
+            reads_labels=True,
         ),
         Method(
             "lpa-reconstruction",
             partial(AdaptiveLPA, criterion="reconstruction"),
             _ADAPTIVE.replace(method="lpa-reconstruction", self_loops=False),
             "LPA with the positive weights that best rebuild each node's features from its neighbours'",
+            fields=ADAPTIVE,
+            features="none",
+            reads_labels=True,
         ),
         Method(
             "lpa-sparse",
             partial(AdaptiveLPA, criterion="sparse"),
             _ADAPTIVE.replace(method="lpa-sparse", self_loops=False, edge_sparsity=0.1),
             "the same with weights that need not sum to 1 and an L1 penalty on them",
+            fields=(*ADAPTIVE, "edge_sparsity"),
+            features="none",
+            reads_labels=True,
         ),
     )
 }

@@ -34,7 +34,7 @@ class GAT(Network):
         self.convs, self.project = nn.ModuleList(convs), convs[0].lin
         convs[0].lin = nn.Identity()  # its input is x W already
 
-    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         edges = edge_index(graph)
         x = dropout(graph.x, self.recipe.dropout, key, layer=0) @ self.project.weight.T
         for k, conv in enumerate(self.convs):
@@ -57,7 +57,7 @@ class GraphSAGE(Network):
         with random_bits(torch.device("cpu"), seed):
             self.convs = nn.ModuleList(conv(*shape, aggr="mean") for shape in pairwise(widths))
 
-    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         edges, first = edge_index(graph), cast(Any, self.convs[0])
         x = dropout(graph.x, self.recipe.dropout, key, layer=0)
         mean = first.propagate(edges, x=(x @ first.lin_l.weight.T, None), size=(graph.num_nodes,) * 2)

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import (
-    Calibrator,
-)
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph, Split
-from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import ClassScores, Scores, predict_proba, with_prior
+from gcn_lpa.intake import node_mask
+from gcn_lpa.predict import ClassScores, Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
-from gcn_lpa.train import Epoch, Run
+from gcn_lpa.train import Run
+from gcn_lpa.trained import Trained
 
 PLAN = "plan.json"
+OUT_OF_FOLD = "out_of_fold.safetensors"
 
 
 @dataclass(frozen=True)
@@ -45,83 +44,59 @@ class OutOfFold(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How the probabilities of a run are corrected, and by which nodes: a key of PROMISES, and their number."""
-
-    calibrator: Calibrator
-    protocol: str
-    num_nodes: int
-
-
-@dataclass(frozen=True)
 class TrainedRun:
     """A trained model with everything around it. `graph` is raw, with all its labels; `split` says which were given."""
 
     plan: Plan
     graph: Graph
-    model: Any
-    run: Run
+    trained: Trained
     split: Split
     results: Results
     folder: Path | None = None
     reserved: Tensor | None = None  # validation nodes that chose nothing, [n]
     out_of_fold: OutOfFold | None = None
-    calibration: Calibration | None = None  # None: no label was left to calibrate on
 
     @property
-    def given(self) -> Tensor:
-        """The nodes whose labels the model was given, [n]."""
-        return self.split.train | self.split.val
+    def run(self) -> Run:
+        return self.trained.run
 
     @property
     def used(self) -> Tensor:
         """The nodes whose labels were given or are reserved to calibrate, [n]."""
-        return self.given if self.reserved is None else self.given | self.reserved
-
-    @property
-    def calibrator(self) -> Calibrator:
-        return Calibrator() if self.calibration is None else self.calibration.calibrator
-
-    def probabilities(self) -> Tensor:
-        """What the model says of every node, before calibration, [n, c]."""
-        found = predict_proba(self.model, self.graph, recipe=self.plan.recipe)
-        return with_prior(found, self.graph, self.given)
+        given = self.split.train | self.split.val
+        return given if self.reserved is None else given | self.reserved
 
 
-def save_run(folder: str | Path, trained: TrainedRun) -> None:
+def save_run(folder: str | Path, run: TrainedRun) -> None:
     """Make a run folder of a trained run, entirely or not at all."""
-    plan, run, graph, parts = trained.plan, trained.run, trained.graph, trained.split
+    plan, graph = run.plan, run.graph
+    facts = {
+        "method": plan.recipe.method,
+        "seed": plan.seed,
+        "split": plan.split,
+        "epochs": len(run.run.history),
+        "best_epoch": run.run.best_epoch,
+        "interrupted": run.run.interrupted,
+        "checkpoint_every": plan.checkpoint_every,
+        "reserve": plan.reserve,
+        "seconds": run.run.seconds,
+    }
+    data = {
+        **dataclasses.asdict(plan.source),
+        "content": plan.content,
+        "graph": graph.name,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "stored": plan.with_data,
+    }
     files = {
-        "recipe.json": storage.encode_json(plan.recipe.to_dict()),
-        "model.safetensors": storage.encode_tensors(trained.model.state_dict()),
-        "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in run.history),
-        "split.json": storage.encode_json(_encode_split(parts, trained.reserved), indent=None),
-        "scores.json": storage.encode_json(dataclasses.asdict(trained.results)),
+        **run.trained.encode(),
+        "split.json": storage.encode_json(_encode_split(run.split, run.reserved), indent=None),
+        "scores.json": storage.encode_json(dataclasses.asdict(run.results)),
         "environment.json": storage.encode_json(storage.environment()),
-        "data.json": storage.encode_json(
-            {
-                **dataclasses.asdict(plan.source),
-                "content": plan.content,
-                "graph": graph.name,
-                "nodes": graph.num_nodes,
-                "edges": graph.num_edges,
-                "stored": plan.with_data,
-            }
-        ),
-        "run.json": storage.encode_json(
-            {
-                "method": plan.recipe.method,
-                "seed": run.seed,
-                "split": plan.split,
-                "epochs": len(run.history),
-                "best_epoch": run.best_epoch,
-                "interrupted": run.interrupted,
-                "checkpoint_every": plan.checkpoint_every,
-                "reserve": plan.reserve,
-                "seconds": run.seconds,
-            }
-        ),
-        **encode_calibration(trained),
+        "data.json": storage.encode_json(data),
+        "run.json": storage.encode_json(facts),
+        **({} if run.out_of_fold is None else {OUT_OF_FOLD: storage.encode_tensors(run.out_of_fold._asdict())}),
         **(encode_graph(graph) if plan.with_data else {}),
     }
     storage.save(folder, files)
@@ -134,21 +109,31 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
         data: where the graph is now, if not where it was.
     """
     files = storage.load(folder)
-    plan, run, results = read_run(files)
+    plan, results = read_run(files)
+    trained = Trained.decode(files)
     stored = "graph.safetensors" in files.files and data is None
-    graph = decode_graph(files) if stored else graph_of(plan, Path(folder), data)
-    said = files.json("split.json")
-    parts, reserved = _decode_split(said, graph.num_nodes), _mask(said.get("reserved", []), graph.num_nodes)
-    given = parts.train | parts.val
-    model = METHODS[plan.recipe.method].build(plan.recipe, plan.recipe.prepare(graph.reveal(given)), plan.seed)
-    try:
-        model.load_state_dict(files.tensors())
-    except RuntimeError as error:
-        raise ValueError(
-            f"{Path(folder) / 'model.safetensors'} does not fit recipe.json and the graph: {error}"
-        ) from error
-    trained = TrainedRun(plan, graph, model, run, parts, results, Path(folder))
-    return dataclasses.replace(trained, reserved=reserved if reserved.any() else None, **_decode_calibration(files))
+    graph = decode_graph(files, plan.content) if stored else graph_of(plan, Path(folder), data)
+    with files.explained("a run"):
+        said = files.json("split.json")
+        parts, reserved = _decode_split(said, graph.num_nodes), node_mask(said.get("reserved", []), graph.num_nodes)
+        out_of_fold = None
+        if OUT_OF_FOLD in files.files:
+            out_of_fold = OutOfFold(**files.tensors(OUT_OF_FOLD))
+            _check_out_of_fold(out_of_fold, graph, len(trained.class_names), files.folder)
+    return TrainedRun(
+        plan, graph, trained, parts, results, Path(folder), reserved if reserved.any() else None, out_of_fold
+    )
+
+
+def _check_out_of_fold(found: OutOfFold, graph: Graph, num_classes: int, folder: Path) -> None:
+    m = len(found.node)
+    shapes = (found.node.shape, found.fold.shape, found.probability.shape)
+    if shapes != ((m,), (m,), (m, num_classes)) or not torch.isfinite(found.probability).all():
+        raise ValueError(f"{folder / OUT_OF_FOLD} does not fit the run")
+    if found.node.dtype != torch.int64 or (
+        m and not (0 <= int(found.node.min()) <= int(found.node.max()) < graph.num_nodes)
+    ):
+        raise ValueError(f"{folder / OUT_OF_FOLD} names nodes that the graph does not have")
 
 
 def finished_run(folder: Path, plan: Plan) -> TrainedRun:
@@ -165,28 +150,21 @@ def read_plan(folder: Path) -> Plan:
         raise ValueError(f"{folder / PLAN}: not a plan that this version of gcn-lpa wrote: {error}") from error
 
 
-def read_run(files: storage.RunFolder) -> tuple[Plan, Run, Results]:
-    try:
+def read_run(files: storage.RunFolder) -> tuple[Plan, Results]:
+    with files.explained("a run"):
         data, facts, found = (files.json(name) for name in ("data.json", "run.json", "scores.json"))
-        recipe = Recipe.from_dict(files.json("recipe.json"))
         plan = Plan(
             Source(data["name"], data["root"], data["options"]),
             data["content"],
-            recipe,
+            Recipe.from_dict(files.json("recipe.json")),
             facts["seed"],
             facts["split"],
             data["stored"],
             facts["checkpoint_every"],
-            facts.get("reserve", 0.0),
+            facts["reserve"],
         )
-        history = tuple(Epoch(**epoch) for epoch in files.lines("history.jsonl"))
-        run = Run(recipe, facts["seed"], history, facts["best_epoch"], facts["interrupted"])
         results = Results(found["protocol"], found["note"], _decode_scores(found["scores"]), tuple(found["folds"]))
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{files.folder}: not a run that this version of gcn-lpa wrote: {error!r}") from error
-    if recipe.method not in METHODS:
-        raise ValueError(f"{files.folder}: unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
-    return plan, run, results
+    return plan, results
 
 
 def _decode_scores(found: Mapping[str, Any] | None) -> Scores | None:
@@ -212,30 +190,6 @@ def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     return graph
 
 
-def encode_calibration(trained: TrainedRun) -> dict[str, bytes]:
-    """The files that hold a calibration and what it came from; none where there is none."""
-    files: dict[str, bytes] = {}
-    if trained.calibration is not None:
-        files["calibration.json"] = storage.encode_json(dataclasses.asdict(trained.calibration))
-    if trained.out_of_fold is not None:
-        files["out_of_fold.safetensors"] = storage.encode_tensors(trained.out_of_fold._asdict())
-    return files
-
-
-def _decode_calibration(files: storage.RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    try:
-        if "calibration.json" in files.files:
-            said = files.json("calibration.json")
-            calibrator = Calibrator(**{name: float(value) for name, value in said["calibrator"].items()})
-            found["calibration"] = Calibration(calibrator, said["protocol"], int(said["num_nodes"]))
-        if "out_of_fold.safetensors" in files.files:
-            found["out_of_fold"] = OutOfFold(**files.tensors("out_of_fold.safetensors"))
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise ValueError(f"{files.folder}: not a calibration that this version of gcn-lpa wrote: {error!r}") from error
-    return found
-
-
 def _encode_split(parts: Split, reserved: Tensor | None = None) -> dict[str, Any]:
     masks = {"train": parts.train, "val": parts.val, "test": parts.test}
     masks |= {} if reserved is None else {"reserved": reserved}
@@ -244,14 +198,8 @@ def _encode_split(parts: Split, reserved: Tensor | None = None) -> dict[str, Any
 
 
 def _decode_split(parts: Mapping[str, Any], num_nodes: int) -> Split:
-    train, val, test = (_mask(parts[name], num_nodes) for name in ("train", "val", "test"))
+    train, val, test = (node_mask(parts[name], num_nodes, name) for name in ("train", "val", "test"))
     return Split(train, val, test, parts["kind"], parts["seed"])
-
-
-def _mask(nodes: list[int], num_nodes: int) -> Tensor:
-    mask = torch.zeros(num_nodes, dtype=torch.bool)
-    mask[torch.tensor(nodes, dtype=torch.int64)] = True
-    return mask
 
 
 def encode_graph(graph: Graph) -> dict[str, bytes]:
@@ -282,27 +230,57 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
     }
 
 
-def decode_graph(files: storage.RunFolder) -> Graph:
+def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
+    """The graph of a run folder; its arrays are checked before any kernel reads them, and against its content hash."""
+    with files.explained("a graph"):
+        graph = _decode_graph(files)
+    if content is not None and graph.content_hash(64) != content:
+        raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
+    return graph
+
+
+def _decode_graph(files: storage.RunFolder) -> Graph:
     tensors, facts = files.tensors("graph.safetensors"), files.json("graph.json")
-    n = len(tensors["y"])
-
-    def matrix(name: str, width: int) -> Tensor | SparseMatrix:
-        if name in tensors:
-            return tensors[name]
-        pattern = Pattern(tensors[f"{name}.rowptr"], tensors[f"{name}.col"], (n, width))
-        return SparseMatrix(pattern, tensors[f"{name}.values"])
-
-    adjacency = matrix("adjacency", n)
-    assert isinstance(adjacency, SparseMatrix)
+    path, n, width = files.folder / "graph.safetensors", len(tensors["y"]), int(facts["num_features"])
+    num_classes, names = len(facts["class_names"]), facts["node_names"]
+    y = tensors["y"]
+    if y.dtype != torch.int64 or y.dim() != 1 or (n and not (-1 <= int(y.min()) <= int(y.max()) < num_classes)):
+        raise ValueError(f"{path}: y holds classes beyond the {num_classes} of graph.json")
+    if names is not None and len(names) != n:
+        raise ValueError(f"{files.folder / 'graph.json'} names {len(names)} nodes, but the graph has {n}")
+    x = tensors["x"] if "x" in tensors else _decode_matrix(tensors, "x", (n, width), path)
+    if x.shape != (n, width) or not torch.isfinite(x.values if isinstance(x, SparseMatrix) else x).all():
+        raise ValueError(f"{path}: x is not {n} rows of {width} finite numbers")
+    adjacency = _decode_matrix(tensors, "adjacency", (n, n), path)
+    if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
+        raise ValueError(f"{path}: an edge has a weight that is not positive and finite")
     return Graph(
         adjacency,
-        matrix("x", facts["num_features"]),
-        tensors["y"],
+        x,
+        y,
         tuple(facts["class_names"]),
-        range(n) if facts["node_names"] is None else facts["node_names"],
+        range(n) if names is None else names,
         facts["name"],
         facts["directed"],
         tuple(facts["notes"]),
         facts["x_kind"],
         None if facts["public"] is None else _decode_split(facts["public"], n),
     )
+
+
+def _decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int], path: Path) -> SparseMatrix:
+    """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be."""
+    rowptr, col, values = (tensors[f"{name}.{part}"] for part in ("rowptr", "col", "values"))
+    rows, entries = shape[0], len(col)
+    is_integer = all(t.dim() == 1 and t.dtype in (torch.int32, torch.int64) for t in (rowptr, col))
+    is_fine = is_integer and len(rowptr) == rows + 1 and values.shape == (entries,) and values.dtype == torch.float32
+    if is_fine:
+        rowptr, col = rowptr.long(), col.long()
+        starts_right = int(rowptr[0]) == 0 and int(rowptr[-1]) == entries and bool((rowptr.diff() >= 0).all())
+        is_fine = starts_right and (entries == 0 or (int(col.min()) >= 0 and int(col.max()) < shape[1]))
+        if is_fine:
+            row = torch.repeat_interleave(torch.arange(rows), rowptr.diff())
+            is_fine = bool(((row * shape[1] + col).diff() > 0).all())
+    if not is_fine:
+        raise ValueError(f"{path}: the rows of {name} are not those of a matrix of {shape[0]} x {shape[1]}")
+    return SparseMatrix(Pattern(rowptr, col, shape), values)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcn_lpa import storage
 from gcn_lpa.calibration import (
+    Calibration,
     PerfectECE,
     Reliability,
     check_level,
@@ -23,7 +23,8 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
-from gcn_lpa.runs.codec import Calibration, TrainedRun, encode_calibration, load_run
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.runs.codec import TrainedRun, load_run
 
 PROMISES = {
     "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
@@ -66,38 +67,31 @@ def calibrate_run(
 ) -> CalibrationReport:
     """How well a run is calibrated, before and after, and what its label sets hold.
 
-    A run kept by an older version gets its calibration now, and keeps it.
-
     Args:
         level: how often a set shall hold the true label.
         score: a key of `calibration.SCORES`.
     """
     check_level(level)
-    trained = load_run(folder, data)
-    if trained.calibration is None:
-        trained = calibrated(trained)
-        storage.save(folder, {**storage.load(folder).files, **encode_calibration(trained)})
-    return calibration_report(trained, level=level, score=score)
+    return calibration_report(load_run(folder, data), level=level, score=score)
 
 
-def calibrated(trained: TrainedRun) -> TrainedRun:
+def calibrated(run: TrainedRun) -> TrainedRun:
     """The run with its calibration, if there are labels to calibrate on."""
-    probabilities, y, protocol = calibration_evidence(trained, required=False)
+    probabilities, y, protocol = calibration_evidence(run, required=False)
     if len(y) == 0:
-        return trained
-    return dataclasses.replace(
-        trained, calibration=Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
-    )
+        return run
+    calibration = Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
+    return dataclasses.replace(run, trained=run.trained.with_calibration(calibration))
 
 
-def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = "lac") -> CalibrationReport:
+def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac") -> CalibrationReport:
     """What `calibrate_run` tells, of a run in memory."""
-    probabilities, y, protocol = calibration_evidence(trained)
-    if trained.calibration is None:
-        trained = calibrated(trained)
+    probabilities, y, protocol = calibration_evidence(run)
+    run = run if run.trained.calibration is not None else calibrated(run)
+    trained = run.trained
     assert trained.calibration is not None
-    if trained.out_of_fold is not None:
-        before, truth, fold = probabilities, y, trained.out_of_fold.fold
+    if run.out_of_fold is not None:
+        before, truth, fold = probabilities, y, run.out_of_fold.fold
         after, sets = torch.zeros_like(before), torch.zeros(before.shape, dtype=torch.bool)
         for k in fold.unique().tolist():
             here, others = fold == k, fold != k
@@ -105,16 +99,17 @@ def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = 
             threshold = conformal_threshold(before[others], y[others], level, score=score)
             sets[here] = conformal_sets(before[here], threshold, score=score)
     else:
-        if not trained.split.test.any():
-            raise ValueError("the run has no test nodes on which its confidence could be judged")
-        before, truth = trained.probabilities()[trained.split.test], trained.graph.y[trained.split.test]
+        if not run.split.test.any():
+            raise ValueError("the run has no test nodes on which its confidence could be scored")
+        known = run.split.test & (trained.classes_of(run.graph) >= 0)
+        before, truth = uncalibrated(run)[known], trained.classes_of(run.graph)[known]
         after = trained.calibrator(before)
         sets = conformal_sets(before, conformal_threshold(probabilities, y, level, score=score), score=score)
     judged, sizes = judge(after, truth), sets.sum(dim=1)
     tables = reliability(judge(before, truth)), reliability(judged)
     return CalibrationReport(
-        graph=trained.graph.name,
-        method=trained.plan.recipe.method,
+        graph=run.graph.name,
+        method=run.plan.recipe.method,
         calibration=trained.calibration,
         promise=PROMISES[protocol],
         num_nodes=len(truth),
@@ -129,7 +124,7 @@ def calibration_report(trained: TrainedRun, *, level: float = 0.9, score: str = 
         coverage=float(sets.gather(1, truth.unsqueeze(1)).double().mean()),
         expected_coverage=coverage_range(len(y), len(truth), level),
         mean_set_size=float(sizes.double().mean()),
-        set_sizes=tuple(torch.bincount(sizes, minlength=trained.graph.num_classes + 1).tolist()),
+        set_sizes=tuple(torch.bincount(sizes, minlength=len(trained.class_names) + 1).tolist()),
     )
 
 
@@ -141,19 +136,25 @@ class Evidence(NamedTuple):
     protocol: str
 
 
-def calibration_evidence(trained: TrainedRun, *, required: bool = True) -> Evidence:
+def uncalibrated(run: TrainedRun) -> Tensor:
+    """What the model says of every node, before calibration, [n, c]."""
+    return predict_proba(run.trained.with_calibration(None), run.graph)
+
+
+def calibration_evidence(run: TrainedRun, *, required: bool = True) -> Evidence:
     """The nodes that calibrate a run; none is a ValueError where they are required."""
-    found = trained.out_of_fold
+    found, y = run.out_of_fold, run.trained.classes_of(run.graph)
     if found is not None:
-        return Evidence(found.probability.double(), trained.graph.y[found.node], "cross-validation")
-    nodes, protocol = trained.split.val, "validation"
-    if trained.reserved is not None:
-        nodes, protocol = trained.reserved, "reserved"
+        return Evidence(found.probability.double(), y[found.node], "cross-validation")
+    nodes, protocol = run.split.val, "validation"
+    if run.reserved is not None:
+        nodes, protocol = run.reserved & (y >= 0), "reserved"
     if not nodes.any():
         if required:
             raise ValueError(
-                f"{trained.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
+                f"{run.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
                 "cross-validation; train it anew, with two labelled nodes or more"
             )
-        return Evidence(torch.zeros(0, trained.graph.num_classes), torch.zeros(0, dtype=torch.int64), "none")
-    return Evidence(trained.probabilities()[nodes], trained.graph.y[nodes], protocol)
+        empty = torch.zeros(0, len(run.trained.class_names))
+        return Evidence(empty, torch.zeros(0, dtype=torch.int64), "none")
+    return Evidence(uncalibrated(run)[nodes], y[nodes], protocol)

@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gcn_lpa import storage
 from gcn_lpa.calibration import (
     check_level,
     check_score,
     conformal_threshold,
 )
-from gcn_lpa.graph import Graph
 from gcn_lpa.predict import predictions
-from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.codec import load_run
-from gcn_lpa.runs.confidence import calibrated, calibration_evidence
+from gcn_lpa.runs.confidence import calibration_evidence
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell that a spreadsheet takes for a formula
 
@@ -45,44 +41,19 @@ def predict_run(
     if sets is not None:
         check_level(sets)
     check_score(score)
-    trained = load_run(folder, data)
-    trained = trained if trained.calibration else calibrated(trained)
+    run = load_run(folder, data)
     table = predictions(
-        trained.model,
-        trained.graph,
-        trained.given,
-        recipe=trained.plan.recipe,
-        calibrator=None if raw else trained.calibrator,
+        run.trained,
+        run.graph,
+        raw=raw,
         abstain=abstain,
-        threshold=None if sets is None else conformal_threshold(*calibration_evidence(trained)[:2], sets, score=score),
+        threshold=None if sets is None else conformal_threshold(*calibration_evidence(run)[:2], sets, score=score),
         score=score,
         hops=hops,
     )
-    if trained.reserved is not None:
-        table.loc[trained.reserved.numpy(), "status"] = "reserved"
-    return table if every else table[~trained.used.numpy()]
-
-
-def edge_table(model: Any, graph: Graph, *, recipe: Recipe) -> Any:
-    """A DataFrame source, target, weight, learned: the weight of the input and a*_ij, the share that the message from
-    source has at target, D*⁻¹A*. Both directions of every edge, and the self-loops; the shares at a target sum to 1.
-    """
-    import pandas
-
-    if not hasattr(model, "transition"):
-        raise ValueError(f"method {recipe.method!r} learns no edge weights that could be listed; gcn-lpa does")
-    prepared = recipe.prepare(graph)
-    with torch.no_grad():
-        learned = model.transition(prepared).values.cpu()
-    names = pandas.Series(list(graph.node_names), dtype=object)
-    return pandas.DataFrame(
-        {
-            "source": names.iloc[prepared.col.cpu().numpy()].to_numpy(),
-            "target": names.iloc[prepared.row.cpu().numpy()].to_numpy(),
-            "weight": prepared.adjacency.values.cpu().numpy(),
-            "learned": learned.numpy(),
-        }
-    )
+    if run.reserved is not None:
+        table.loc[run.reserved.numpy(), "status"] = "reserved"
+    return table if every else table[~run.used.numpy()]
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:

@@ -89,14 +89,17 @@ def make_plan(
             f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
             "choose a split such as 'uniform' to reserve validation nodes"
         )
+    has_features = graph.x_kind == "given"
     if Path(recipe).suffix == ".json":
         said = storage.read_json(recipe)
         if not isinstance(said, dict):
             raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {said!r:.40}')
         settings = Recipe.from_dict(said)
         settings = settings if method is None else settings.replace(method=method)
+        if settings.method in METHODS:
+            METHODS[settings.method].check(settings, recipe_for("default", graph.name, has_features=has_features))
     else:
-        ours = recipe_for(str(recipe), graph.name, has_features=graph.x_kind == "given")
+        ours = recipe_for(str(recipe), graph.name, has_features=has_features)
         settings = METHODS[method or "gcn-lpa"].settings(ours)
         if kind is None:  # of a few validation nodes, many epochs get all right, and the first of them knows little
             settings = settings.replace(select="loss")
@@ -104,5 +107,6 @@ def make_plan(
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:
         changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        settings = settings.replace(origin=f"{settings.origin}; with {changed}", **changes)
+        settings = METHODS[settings.method].with_changes(settings, changes)
+        settings = settings.replace(origin=f"{settings.origin}; with {changed}")
     return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve), graph

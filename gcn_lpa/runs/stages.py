@@ -34,7 +34,7 @@ from gcn_lpa.calibration import (
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.intake import check_seed
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.learning import learn
 from gcn_lpa.predict import evaluate, predict_proba, scores
 from gcn_lpa.runs.codec import (
     PLAN,
@@ -51,7 +51,8 @@ from gcn_lpa.runs.codec import (
 from gcn_lpa.runs.confidence import calibrated
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.splits import split
-from gcn_lpa.train import Epoch, Run, learn, num_epochs
+from gcn_lpa.train import Epoch, num_epochs
+from gcn_lpa.trained import Trained
 
 NUM_FOLDS = 5
 
@@ -130,14 +131,13 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
         data: where the graph is now, if not where it was; refused if it is not the graph of the run.
     """
     files = storage.load(folder)
-    plan, _, results = read_run(files)
+    plan, results = read_run(files)
     if results.protocol != "test":
         if data is not None:
             graph_of(plan, Path(folder), data)
         return results
-    trained = load_run(folder, data)
-    found = evaluate(trained.model, trained.graph, trained.split.test, recipe=trained.plan.recipe)
-    return dataclasses.replace(results, scores=found)
+    run = load_run(folder, data)
+    return dataclasses.replace(results, scores=evaluate(run.trained, run.graph, run.split.test))
 
 
 class _Stages:
@@ -179,34 +179,36 @@ class _Stages:
         if plan.split is None:
             return self.run_own()
         parts = self.first_parts()
-        model, run = self.fit("fit", parts)
-        found = evaluate(model, self.graph, parts.test, recipe=plan.recipe) if parts.test.any() else None
+        trained = self.fit("fit", parts)
+        found = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
         scored = (
             "scored on test nodes whose labels were hidden while training" if found else "no node was left to score"
         )
         note = f"{plan.split} split, seed {plan.seed}: {scored}"
-        trained = self.trained(model, run, parts, Results("test" if found else "none", note, found))
-        return dataclasses.replace(trained, reserved=self.reserved if plan.reserve else None)
+        run = self.finished(trained, parts, Results("test" if found else "none", note, found))
+        return dataclasses.replace(run, reserved=self.reserved if plan.reserve else None)
 
     def run_own(self) -> TrainedRun:
         labeled = self.graph.labeled.cpu()
         parts = self.first_parts()
-        model, run = self.fit("choose", parts)
+        chosen = self.fit("choose", parts)
         none = Results("none", "interrupted before the cross-validation was complete")
-        if run.interrupted:
-            return self.trained(model, run, parts, none)
+        if chosen.run.interrupted:
+            return self.finished(chosen, parts, none)
+        interrupted = dataclasses.replace(chosen, run=dataclasses.replace(chosen.run, interrupted=True))
         validated = self.cross_validate(labeled)
         if validated is None:
-            return self.trained(model, dataclasses.replace(run, interrupted=True), parts, none)
+            return self.finished(interrupted, parts, none)
         results, out_of_fold = validated
         everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
-        refitted, again = self.fit("refit", everything, stop_at=run.best_epoch)
-        if again.interrupted:
-            return self.trained(model, dataclasses.replace(run, interrupted=True), parts, results)
-        return dataclasses.replace(self.trained(refitted, run, everything, results), out_of_fold=out_of_fold)
+        refitted = self.fit("refit", everything, stop_at=chosen.run.best_epoch)
+        if refitted.run.interrupted:
+            return self.finished(interrupted, parts, results)
+        run = self.finished(dataclasses.replace(refitted, run=chosen.run), everything, results)
+        return dataclasses.replace(run, out_of_fold=out_of_fold)
 
-    def trained(self, model: Any, run: Run, parts: Split, results: Results) -> TrainedRun:
-        return TrainedRun(self.plan, self.graph, model, run, parts, results, self.folder)
+    def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
+        return TrainedRun(self.plan, self.graph, trained, parts, results, self.folder)
 
     def choice(self, labeled: Tensor) -> Split:
         """80 % of the labelled nodes to train and 20 % to choose the epoch."""
@@ -226,24 +228,24 @@ class _Stages:
             fold = torch.zeros_like(labeled)
             fold[torch.from_numpy(order[k::num_folds].copy())] = True
             fold_of[fold] = k
-            model, run = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
-            if run.interrupted:
+            trained = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
+            if trained.run.interrupted:
                 return None
-            pooled[fold] = predict_proba(model, self.graph, recipe=self.plan.recipe)[fold]
+            pooled[fold] = predict_proba(trained, self.graph, raw=True)[fold]
             accuracies.append(scores(self.graph, fold, pooled).accuracy)
         note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
         results = Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
         return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float())
 
-    def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> tuple[Any, Run]:
+    def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> Trained:
         plan = self.plan
         return learn(
-            METHODS[plan.recipe.method].build,
             self.graph,
             parts.train,
             parts.val,
             plan.recipe,
             seed=plan.seed,
+            classes=self.graph.class_names if plan.split is None else None,  # of one's own folder all labels count
             device=str(self.device),
             threads=self.threads,
             stop_at=stop_at,

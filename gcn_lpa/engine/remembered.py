@@ -1,0 +1,38 @@
+"""Results that are kept while what they were computed from stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.engine.operations import is_stacked
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """A function of tensors that keeps its last result for as long as it is called with the same, unchanged tensors."""
+
+    def __init__(self, function: Callable[..., T]) -> None:
+        self.function = function
+        self.last: tuple[tuple[Any, ...], list[Any], T] | None = None
+
+    def __call__(self, *arguments: Any) -> T:
+        if is_stacked() or any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+            return self.function(*arguments)  # a result with a gradient serves one backward pass
+        state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
+        if self.last is None or self.last[1] != state:
+            self.last = arguments, state, self.function(*arguments)  # holds the tensors, so that no id is used again
+        return self.last[2]
+
+
+def _state(argument: Any) -> Any:
+    return (id(argument), version_of(argument)) if isinstance(argument, Tensor) else argument
+
+
+def version_of(values: Tensor) -> int:
+    """Changes whenever the tensor is written to."""
+    return -1 if values.is_inference() else values._version

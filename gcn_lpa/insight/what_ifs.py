@@ -1,0 +1,192 @@
+"""What would change a prediction: other labels, fewer edges."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.edges import Free
+from gcn_lpa.graph import Graph
+from gcn_lpa.insight.answers import Change, Effect, WhatIf
+from gcn_lpa.insight.explanation import Explainer, on_few_threads
+from gcn_lpa.insight.paths import EQUAL, part_of, winners
+from gcn_lpa.trained import Trained
+
+MOVED = 1e-6  # of a probability or score: less is rounding
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The changes of a what-if."""
+
+    label: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # a class for nodes that have no known label
+    relabel: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # another class for nodes that have one
+    unlabel: Iterable[Hashable] = ()  # nodes whose known label is taken away
+    remove_edges: Iterable[tuple[Hashable, Hashable]] = ()  # both directions go where the graph is undirected
+
+
+def what_if(
+    trained: Trained,
+    graph: Graph,
+    *,
+    label: Mapping[Any, str] | None = None,
+    relabel: Mapping[Any, str] | None = None,
+    unlabel: Iterable[Hashable] = (),
+    remove_edges: Iterable[tuple[Hashable, Hashable]] = (),
+    hops: int | None = None,
+) -> WhatIf:
+    """Which predictions would change if nodes had another label, or none, and edges were not there.
+
+    Label propagation is computed again, exactly. The model is applied again with the weights it has: W and the scores of the
+    edges that stay are not trained again. So labels move only models that read labels when they predict.
+
+    Args:
+        label: a class for nodes that have no known label.
+        relabel: another class for nodes that have one.
+        unlabel: nodes whose known label is taken away.
+        remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
+        hops: how far a label travels; None: as the recipe says.
+    """
+    asked = Asked(
+        label or {}, relabel or {}, [unlabel] if isinstance(unlabel, str) else list(unlabel), list(remove_edges)
+    )
+    return answer(Explainer.of(trained, graph, hops=hops), asked)
+
+
+@on_few_threads
+def answer(explainer: Explainer, changes: Asked) -> WhatIf:
+    """`what_if` for one explainer and several questions."""
+    method = explainer.recipe.method
+    y, asked = other_labels(explainer, dict(changes.label), dict(changes.relabel), list(changes.unlabel))
+    kept, removed = other_edges(explainer.graph, list(changes.remove_edges))
+    if not asked and not removed:
+        raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
+    other = changed(explainer, y, kept if removed else None)
+    notes = [f"nothing was trained again: {method} has the weights of the run"]
+    if asked and not explainer.trained.method.reads_labels:
+        notes.append(f"labels reach {method} only when it is trained: train it again to see what they do to it")
+    if removed:
+        notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
+    predicted = (y < 0).nonzero().squeeze(1)
+    return WhatIf(
+        asked=(*asked, *removed),
+        method=method,
+        hops=explainer.hops,
+        num_nodes=len(predicted),
+        model=effect(explainer.graph, predicted, explainer.model_output, other.model_output),
+        lpa=effect(explainer.graph, predicted, after_reset(explainer), other.scores),
+        notes=tuple(notes),
+    )
+
+
+def after_reset(explainer: Explainer) -> Tensor:
+    """LPA's predictions: a labelled node has its own label, Eq. (2), [n, c]."""
+    return torch.where(explainer.graph.labeled.unsqueeze(1), explainer.seeds, explainer.scores)
+
+
+def effect(graph: Graph, nodes: Tensor, before: Tensor, after: Tensor) -> Effect:
+    names = [*graph.class_names, None]
+    before, after = before[nodes], after[nodes]
+    moves = (after - before).abs().amax(dim=1).numpy()
+    was, now = winners(before), winners(after)
+    changed = np.flatnonzero((was != now) & (moves > MOVED))
+    changes = tuple(
+        Change(
+            node=graph.node_names[int(nodes[i])],
+            before=names[was[i]],
+            after=names[now[i]],
+            score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
+            score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
+        )
+        for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
+    )
+    return Effect(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
+
+
+def other_labels(
+    explainer: Explainer, label: dict[Hashable, str], relabel: dict[Hashable, str], unlabel: list[Hashable]
+) -> tuple[Tensor, list[str]]:
+    """The known labels with the changes asked for, [n], and the changes in words."""
+    graph, y, asked, seen = explainer.graph, explainer.graph.y.clone(), [], set()
+    for node, name, has_label in [
+        *((node, name, False) for node, name in label.items()),
+        *((node, name, True) for node, name in relabel.items()),
+        *((node, None, True) for node in unlabel),
+    ]:
+        at = graph.index_of(node)
+        shown = graph.node_names[at]
+        if at in seen:
+            raise ValueError(f"node {shown!r} is named twice; one change of its label at a time")
+        seen.add(at)
+        if has_label and y[at] < 0:
+            raise ValueError(f"node {shown!r} has no label that the run was trained on; label it instead")
+        if not has_label and y[at] >= 0:
+            old = graph.class_names[int(y[at])]
+            raise ValueError(f"node {shown!r} was trained on as {old!r}; relabel it instead")
+        y[at] = -1 if name is None else class_of(graph, name)
+        verb = {False: "label", True: "relabel"}[has_label]
+        asked.append(f"unlabel {shown}" if name is None else f"{verb} {shown} as {name}")
+    return y, asked
+
+
+def class_of(graph: Graph, name: str) -> int:
+    names = graph.class_names
+    if name in names:
+        return names.index(name)
+    close = difflib.get_close_matches(str(name), names, n=3)
+    hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(names[:12])}"
+    raise ValueError(f"there is no class {name!r}; {hint}")
+
+
+def other_edges(graph: Graph, pairs: list[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:
+    """Which entries of the adjacency stay, [E], and what goes in words."""
+    asked = []
+    row, col = graph.row.long(), graph.col.long()
+    goes = torch.zeros(len(row), dtype=torch.bool)
+    for source, target in pairs:
+        a, b = graph.index_of(source), graph.index_of(target)
+        arrow = "→" if graph.directed else "–"
+        shown = f"{graph.node_names[a]} {arrow} {graph.node_names[b]}"
+        if a == b:
+            raise ValueError(f"{shown} is a self-loop, which belongs to the recipe; name an edge between two nodes")
+        entry = (row == b) & (col == a)
+        if not graph.directed:
+            entry |= (row == a) & (col == b)
+        if not entry.any():
+            joined = [
+                str(graph.node_names[v]) for v in col[row == (b if graph.directed else a)].tolist() if v not in (a, b)
+            ]
+            end = graph.node_names[b if graph.directed else a]
+            hint = (
+                f"{end} is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}"
+                if joined
+                else f"{end} has no edge"
+            )
+            raise ValueError(f"there is no edge {shown}; {hint}")
+        goes |= entry
+        asked.append(f"remove edge {shown}")
+    return ~goes, asked
+
+
+def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
+    """The same model on other labels and, of the adjacency, only the entries of `kept`."""
+    trained, graph = explainer.trained, dataclasses.replace(explainer.graph, y=y)
+    if kept is not None:
+        model = copy.deepcopy(trained.model)
+        part = part_of(graph.adjacency, kept)
+        for module in list(model.modules()):
+            if isinstance(getattr(module, "edges", None), Free):
+                module.edges = module.edges.restricted(explainer.placed, part.pattern, kept)
+        trained, graph = (
+            dataclasses.replace(trained, model=model),
+            dataclasses.replace(graph, adjacency=part, _derived={}),
+        )
+    return dataclasses.replace(explainer, trained=trained, graph=graph)

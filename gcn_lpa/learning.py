@@ -1,0 +1,138 @@
+"""From a graph to a `Trained`: hide labels, prepare the graph, build the model of the recipe's method, and fit it."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.intake import check_seed, node_mask
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.train import Batch, Epoch, Validation, Watching, fit
+from gcn_lpa.trained import KnownLabels, Trained
+
+
+def learn(
+    graph: Graph,
+    train: Any,
+    val: Any,
+    recipe: Recipe = DEFAULT,
+    *,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    stop_at: int | None = None,
+    capture: str = "auto",
+    on_epoch: Callable[[Epoch], None] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 50,
+    resume: bool = False,
+) -> Trained:
+    """Train the method of a recipe on the labels of `train`, and choose the epoch by those of `val`.
+
+    All other labels are hidden before anything is made of the graph; the labels of `val` are hidden from the model.
+
+    Args:
+        graph: raw, as it was loaded.
+        train, val: nodes, as boolean masks or positions. Without validation nodes the last epoch is kept.
+        classes: that the model knows; None: those that occur among the labels of `train` and `val`.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        threads: of the CPU; None: see `num_threads`.
+        stop_at, capture: as in `fit`.
+        on_epoch: called with the record of every epoch.
+        checkpoint: a run folder; every `checkpoint_every` epochs all that is needed to go on is saved there.
+        resume: go on from the checkpoint, if there is one.
+    """
+    check_seed(seed)
+    check_graph(graph)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.DEFAULT, not {recipe!r:.40}")
+    if recipe.method not in METHODS:
+        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    train, val = checked_nodes(graph, train, val)
+    graph = with_classes(graph.reveal(train | val), classes)
+    scaling, where = graph.scaling(recipe.features), choose_device(device)
+    prepared = graph.reveal(train).with_features(scaling)
+    prepared = prepared.with_self_loops() if recipe.self_loops else prepared
+    identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}
+    with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
+        model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(where)
+        prepared = prepared.to(where)
+        run = fit(
+            model,
+            [Batch(prepared, train.nonzero().squeeze(1).to(where))],
+            validation_of(graph, prepared, val),
+            recipe,
+            seed=seed,
+            stop_at=stop_at,
+            capture=capture,
+            watching=Watching(on_epoch, checkpoint, checkpoint_every, resume, identity),
+        )
+    known = KnownLabels.of(graph, train, val)
+    return Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
+
+
+def learn_whole(*arguments: Any, **options: Any) -> Trained:
+    """`learn` for those who train many models: Ctrl-C is a KeyboardInterrupt, not the end of one training.
+
+    `fit` keeps the best so far, and so does scikit-learn's perceptron, with a warning. Counted as a result it would be wrong.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Training interrupted by user")
+        try:
+            trained = learn(*arguments, **options)
+        except UserWarning:
+            raise KeyboardInterrupt from None
+    if trained.run.interrupted:
+        raise KeyboardInterrupt
+    return trained
+
+
+def checked_nodes(graph: Graph, train: Any, val: Any) -> tuple[Tensor, Tensor]:
+    """The nodes to learn from and to choose by as masks without a node in common, all of them labelled."""
+    masks = {"train": node_mask(train, graph.num_nodes, "train"), "val": node_mask(val, graph.num_nodes, "val")}
+    Split(masks["train"], masks["val"], torch.zeros_like(masks["val"]))  # refuses common nodes
+    for part, mask in masks.items():
+        unknown = (mask & ~graph.labeled.cpu()).nonzero()
+        if len(unknown):
+            raise ValueError(f"{len(unknown)} nodes of {part} have no label, the first is node {int(unknown[0])}")
+    if not masks["train"].any():
+        raise ValueError("there is no node to train on: the training mask is empty")
+    return masks["train"], masks["val"]
+
+
+def with_classes(graph: Graph, classes: Sequence[str] | None = None) -> Graph:
+    """The graph with the classes that its labels have and no others, or with those that are named."""
+    if classes is None:
+        present = torch.bincount(graph.y[graph.labeled], minlength=graph.num_classes).cpu() > 0
+        classes = [name for name, occurs in zip(graph.class_names, present.tolist(), strict=True) if occurs]
+    if tuple(classes) == graph.class_names:
+        return graph
+    place = {name: k for k, name in enumerate(classes)}
+    codes = torch.tensor([*(place.get(name, -1) for name in graph.class_names), -1], device=graph.device)
+    return dataclasses.replace(graph, y=codes.index_select(0, graph.y % len(codes)), class_names=tuple(classes))
+
+
+def validation_of(graph: Graph, prepared: Graph, val: Tensor) -> Validation:
+    nodes = val.nonzero().squeeze(1)
+    target = graph.y.cpu().index_select(0, nodes)
+    return Validation(prepared, nodes.to(prepared.device), target.to(prepared.device))
+
+
+def fingerprint(recipe: Recipe, seed: int, graph: Graph, train: Tensor, val: Tensor) -> dict[str, Any]:
+    """What a checkpoint must agree with for a run to go on."""
+    return {
+        "recipe": recipe.hash(),
+        "seed": seed,
+        "graph": graph.content_hash(),
+        "split": Split(train, val, torch.zeros_like(val)).hash,
+    }
