@@ -80,8 +80,8 @@ class LearnedEdge(NamedTuple):
 
 def learned_edges(toy: Toy, recipe: Recipe, seed: int) -> tuple[list[LearnedEdge], float]:
     """Every edge before and after a run of GCN-LPA on the labels of the toy, and the accuracy on its unlabelled nodes."""
-    nobody = torch.zeros_like(toy.labeled)
-    model, _ = learn_whole(GCNLPA, toy.graph, toy.labeled, nobody, recipe, seed=seed, device="cpu", threads=1)
+    no_val = torch.zeros_like(toy.labeled)
+    model, _ = learn_whole(GCNLPA, toy.graph, toy.labeled, no_val, recipe, seed=seed, device="cpu", threads=1)
     graph = recipe.prepare(toy.graph)
     with torch.no_grad():
         after, guess = model.transition(graph).to_dense(), model(graph).argmax(dim=1)
@@ -102,7 +102,7 @@ def learned_edges(toy: Toy, recipe: Recipe, seed: int) -> tuple[list[LearnedEdge
 
 
 def figure1(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
-    """A toy graph, and the edges that a run of GCN-LPA made stronger: mostly those inside a class?"""
+    """A toy graph, the edges that GCN-LPA made stronger, and the share of them that is inside a class, over many toys."""
     recipe = PAPER["citeseer"].replace(features="raw")
     variants = {
         "GCN-LPA": recipe,

@@ -24,7 +24,7 @@ WAVE_COLORS = (ORANGE, GREEN, PINK)
 
 
 class Hop(NamedTuple):
-    """In one iteration, the label of v_b goes from one node to another; `cut` where that one has a label of its own."""
+    """In one iteration, the label of v_b goes from one node to another; `cut` where the target is labelled."""
 
     iteration: int
     wave: int  # the iteration in which it left v_b

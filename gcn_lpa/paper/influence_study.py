@@ -1,4 +1,4 @@
-"""The paper's chain of reasons, measured link by link: a lower LPA loss, more intra-class label influence (Theorem 3), more
+"""The paper's argument, measured link by link: a lower LPA loss, more intra-class label influence (Theorem 3), more
 intra-class feature influence (Theorem 2), better accuracy (Section 2.4).
 
 Four ways to the edge weights of one recipe: fixed, trained by the GCN alone (λ = 0), jointly, and by LPA alone before the GCN; and
@@ -169,7 +169,7 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
 
 
 def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
-    """J of Eq. (15) on these nodes: what is printed for training nodes, and the same for nodes that did not train."""
+    """J of Eq. (15) on these nodes, which is printed for training nodes and measured for test nodes too."""
     nodes = mask.nonzero().squeeze(1)
     return float(mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
 

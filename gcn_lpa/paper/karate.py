@@ -1,4 +1,4 @@
-"""Zachary's karate club, Figures 2 and 7: can a straight line part the two classes in the embedding?
+"""Zachary's karate club, Figures 2 and 7: does a straight line separate the two classes in the embedding?
 
 The text of the paper takes an *untrained* GCN, with random weights, and imitates GCN-LPA by making edges inside a class
 ten times stronger, with the classes of all nodes known. The caption of Figure 2 says *trained*. Both are done here, over
@@ -48,7 +48,7 @@ class Line:
 
 
 def best_line(points: np.ndarray, y: np.ndarray) -> Line:
-    """Of all straight lines, one with the fewest points of two classes on the wrong side, and among those the widest gap.
+    """The straight line with the fewest points of two classes on the wrong side; of several, that with the widest gap.
 
     Exact, but for THIN clouds, which count as a line: the order of the points along a direction changes only where two of
     them swap, so one direction between each two such angles sees every order there is, and each order is cut at every
@@ -124,7 +124,7 @@ def network(kind: str, seed: int, *, strengthening: float = 1.0) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Where a model puts the members of the club, and how well a line parts the two classes."""
+    """Where a model puts the members of the club, and how well a line separates the two classes."""
 
     points: np.ndarray  # [34, 2]
     line: Line

@@ -1,4 +1,4 @@
-"""Figures 2 and 7: pictures of the karate club's embeddings (`karate`), and how many starts a line can part."""
+"""Figures 2 and 7: pictures of the karate club's embeddings, and how many starts are linearly separable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHOD_NAMES = {"gcn": "GCN", "gcn-lpa": "GCN-LPA", "gcn-lpa held-out": "GCN-LPA
 
 @dataclass(frozen=True)
 class Club:
-    """The starts of Figures 2 and 7 and what became of them."""
+    """The tallies of Figures 2 and 7, one for each case."""
 
     untrained: list[dict[str, Any]]
     trained: list[dict[str, Any]]

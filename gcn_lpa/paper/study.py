@@ -177,7 +177,7 @@ def job_of(cell: Cell, kind: str, k: int) -> Job:
 
 
 def cost(job: Job) -> float:
-    """How long the training takes, roughly, in that of a GCN on Cora."""
+    """Roughly how long the training takes; a GCN on Cora is 1."""
     size = {"cora": 1.0, "citeseer": 1.1, "pubmed": 6.0, "coauthor-cs": 10.0, "coauthor-phy": 30.0}[job["dataset"]]
     return size * {"mlp": 1000.0, "lpa-reconstruction": 20.0, "lpa-sparse": 20.0}.get(job["method"], 1.0)
 

@@ -47,7 +47,7 @@ def table1(study: Study) -> Exhibit:
 
 
 def table2_cells(dataset: str) -> list[Cell]:
-    """The rows of Table 2 on one data set: the paper's eight, and those that tell what makes the difference."""
+    """The rows of Table 2 on one data set: the paper's eight, and variants that separate the effects."""
     few = min(2, PAPER[dataset].lpa_iterations)  # leave-one-out is exact for at most two
     by_rows = {"features": "row"}
     return [
