@@ -1,4 +1,4 @@
-"""Do the audits find what was planted? Beside ours, in one run, on the same models' data: their rivals.
+"""Do the audits find planted errors? Ours beside its rivals, in one run, on the same data.
 
     python benchmarks/audit.py --what labels --datasets cora,citeseer,pubmed --seeds 10 --workers 16 --device cpu --out FILE
     python benchmarks/audit.py --what edges  --datasets cora,citeseer,pubmed --seeds 10 --workers 16 --device cpu --out FILE
@@ -46,7 +46,7 @@ from torch.nn import functional as F
 
 from gcn_lpa import storage
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight import auditing
+from gcn_lpa.insight import auditing, cleaning
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.rivals import edge_index
 from gcn_lpa.predict import evaluate, predict_proba
@@ -85,23 +85,23 @@ def add_edges(graph, seed):
     return dataclasses.replace(graph, adjacency=noisy.adjacency, _derived={}), set(added)
 
 
-def trained(method, graph, parts, recipe, task):
+def trained(method, graph, parts, recipe, job):
     return learn_whole(
         METHODS[method].build,
         graph,
         parts.train,
         parts.val,
-        recipe.replace(epochs=task["epochs"]),
-        seed=task["seed"],
-        device=task["device"],
+        recipe.replace(epochs=job["epochs"]),
+        seed=job["seed"],
+        device=job["device"],
     )[0]
 
 
-def audited_labels(task):
-    clean = load(task["dataset"], task["root"])
-    parts = split(clean, seed=task["seed"])
+def audited_labels(job):
+    clean = load(job["dataset"], job["root"])
+    parts = split(clean, seed=job["seed"])
     nodes = np.flatnonzero(parts.train.numpy())
-    graph, is_wrong = flip_labels(clean, nodes, task["seed"])
+    graph, is_wrong = flip_labels(clean, nodes, job["seed"])
     wrong, given = is_wrong[nodes], graph.y.numpy()[nodes]
 
     def own(probabilities):  # of the given label
@@ -112,16 +112,16 @@ def audited_labels(task):
         others[np.arange(len(nodes)), given] = -1
         return own(probabilities) - others.max(axis=1)
 
-    options = {"seed": task["seed"], "device": task["device"], "folds": task["folds"]}
-    recipe = DEFAULT.replace(epochs=task["epochs"])
-    fitted = auditing.cross_fit(graph, parts.train, recipe, repeats=task["repeats"], **options)
+    options = {"seed": job["seed"], "device": job["device"], "folds": job["folds"]}
+    recipe = DEFAULT.replace(epochs=job["epochs"])
+    fitted = auditing.cross_fit(graph, parts.train, recipe, repeats=job["repeats"], **options)
     once = auditing.cross_fit(graph, parts.train, recipe, repeats=1, **options).probabilities.numpy()
     rank = {row.node: place for place, row in enumerate(auditing.audit_labels(graph, fitted=fitted).findings)}
     votes = auditing.votes_without_own(graph, parts.train).numpy()
     losses = {}
     for method in ("gcn-lpa", "gcn"):
         settings = METHODS[method].settings(DEFAULT)
-        model = trained(method, graph, parts, settings, task)
+        model = trained(method, graph, parts, settings, job)
         losses[method] = own(predict_proba(model, graph.reveal(parts.train), recipe=settings).numpy())
     all_models = fitted.probabilities.numpy()
     support = {  # of the given label: the lowest is the most suspicious
@@ -154,13 +154,13 @@ def gat_attention(model, graph):
     return torch.stack(shares).mean(dim=0).cpu()
 
 
-def audited_edges(task):
-    clean = load(task["dataset"], task["root"])
-    graph, added = add_edges(clean, task["seed"])
-    parts = split(clean, seed=task["seed"])
-    given, recipe = parts.train | parts.val, DEFAULT.replace(epochs=task["epochs"])
+def audited_edges(job):
+    clean = load(job["dataset"], job["root"])
+    graph, added = add_edges(clean, job["seed"])
+    parts = split(clean, seed=job["seed"])
+    given, recipe = parts.train | parts.val, DEFAULT.replace(epochs=job["epochs"])
     fitted = auditing.cross_fit(
-        graph, given, recipe, repeats=task["repeats"], folds=task["folds"], seed=task["seed"], device=task["device"]
+        graph, given, recipe, repeats=job["repeats"], folds=job["folds"], seed=job["seed"], device=job["device"]
     )
     ranked = auditing.audit_edges(graph, fitted=fitted).findings  # those it abstains from are last
     rows = {(row.source, row.target): (row, place) for place, row in enumerate(ranked)}
@@ -177,11 +177,11 @@ def audited_edges(task):
         return np.mean([values[np.searchsorted(key, i * n + j)] for i, j in ends], axis=0)
 
     gat = METHODS["gat"].settings(DEFAULT)
-    attention = trained("gat", graph, parts, gat, task)
+    attention = trained("gat", graph, parts, gat, job)
     seen = gat.prepare(graph.reveal(given)).to(next(attention.parameters()).device)
     alpha = gat_attention(attention, seen)
     degree = seen.pattern.spread_rows(seen.pattern.row_sum(torch.ones_like(seen.adjacency.values))).cpu()
-    free = trained("gcn-lpa", graph, parts, FREE, task)
+    free = trained("gcn-lpa", graph, parts, FREE, job)
     prepared = FREE.prepare(graph.reveal(given)).to(next(free.parameters()).device)
     with torch.no_grad():
         mask, share = free.edges(prepared), free.transition(prepared).values
@@ -206,36 +206,36 @@ def audited_edges(task):
     return result
 
 
-def repaired(task):
-    clean = load(task["dataset"], task["root"])
-    parts = split(clean, seed=task["seed"])
+def repaired(job):
+    clean = load(job["dataset"], job["root"])
+    parts = split(clean, seed=job["seed"])
     given = parts.train | parts.val
-    flipped, _ = flip_labels(clean, np.flatnonzero(given.numpy()), task["seed"])
-    noisy, _ = add_edges(clean, task["seed"])
+    flipped, _ = flip_labels(clean, np.flatnonzero(given.numpy()), job["seed"])
+    noisy, _ = add_edges(clean, job["seed"])
     cases = {
         "relabel, none planted": (clean, None),
         "relabel, 5 % flipped": (flipped, None),
         "drop 5 %, none planted": (clean, 0.05),
         "drop 1/6, 20 % added": (noisy, ADDED / (1 + ADDED)),
     }
-    recipe, result, fits = DEFAULT.replace(epochs=task["epochs"]), {}, {}
+    recipe, result, fits = DEFAULT.replace(epochs=job["epochs"]), {}, {}
     for name, (graph, share) in cases.items():
         if id(graph) not in fits:
             options = {
-                "repeats": task["repeats"],
-                "folds": task["folds"],
-                "seed": task["seed"],
-                "device": task["device"],
+                "repeats": job["repeats"],
+                "folds": job["folds"],
+                "seed": job["seed"],
+                "device": job["device"],
             }
             fits[id(graph)] = auditing.cross_fit(graph, given, recipe, **options)
         fitted = fits[id(graph)]
         if share is None:
-            better, changed = auditing.relabeled(graph, auditing.audit_labels(graph, fitted=fitted))
+            better, changed = cleaning.relabeled(graph, auditing.audit_labels(graph, fitted=fitted))
         else:
-            better, changed = auditing.without_edges(graph, auditing.audit_edges(graph, fitted=fitted), share)
+            better, changed = cleaning.without_edges(graph, auditing.audit_edges(graph, fitted=fitted), share)
         result[name] = {"changed": changed}
         for when, one in (("before", graph), ("after", better)):
-            model = trained("gcn-lpa", one, parts, DEFAULT, task)
+            model = trained("gcn-lpa", one, parts, DEFAULT, job)
             result[name][when] = evaluate(
                 model, dataclasses.replace(one, y=clean.y), parts.test, recipe=DEFAULT
             ).accuracy
@@ -243,19 +243,19 @@ def repaired(task):
     return result
 
 
-TASKS = {"labels": audited_labels, "edges": audited_edges, "repair": repaired}
+AUDITS = {"labels": audited_labels, "edges": audited_edges, "repair": repaired}
 
 
-def work(task):
+def work(job):
     torch.set_num_threads(1)
-    return {"found": TASKS[task["what"]](task)}
+    return {"found": AUDITS[job["what"]](job)}
 
 
 def say(progress):
-    found = next(iter(progress.result["found"].values()))
+    found = next(iter(progress.outcome["found"].values()))
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     print(
-        f"[{progress.done}/{progress.total}] {progress.task['dataset']}, seed {progress.task['seed']}: {numbers}",
+        f"[{progress.done}/{progress.total}] {progress.job['dataset']}, seed {progress.job['seed']}: {numbers}",
         f"({progress.seconds_left:.0f} s left)",
         file=sys.stderr,
         flush=True,
@@ -298,7 +298,7 @@ def show(table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=list(TASKS), required=True)
+    parser.add_argument("--what", choices=list(AUDITS), required=True)
     parser.add_argument("--datasets", default="cora,citeseer,pubmed")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -309,18 +309,18 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--root", default=os.environ.get("GCN_LPA_DATA"))
     parser.add_argument(
-        "--out", type=Path, help="JSON; beside it, .jsonl, finished tasks from which a killed run goes on"
+        "--out", type=Path, help="JSON; beside it, .jsonl, finished jobs, from which a killed run continues"
     )
     options = parser.parse_args()
     datasets = options.datasets.split(",")
     same = {name: getattr(options, name) for name in ("what", "epochs", "folds", "repeats", "device", "root")}
-    tasks = [
+    jobs = [
         {**same, "dataset": dataset, "seed": options.first_seed + k}
         for dataset in datasets
         for k in range(options.seeds)
     ]
     ledger = Ledger(None if options.out is None else options.out.with_suffix(".jsonl"))
-    results = ledger.run(tasks, work, workers=options.workers, on_result=say)
+    results = ledger.run(jobs, work, workers=options.workers, on_outcome=say)
     for result in results:
         del result["root"]
     table = summary(results, datasets)

@@ -6,11 +6,11 @@ Every run is one of `gcn-lpa train`, 60/20/20. What calibrates it is a protocol:
 
 reserved          half of the validation nodes choose the epoch, the other half calibrate (`train --reserve 0.5`)
 validation        all validation nodes choose the epoch and calibrate
-cross-validation  the labels of training and validation nodes as a graph of one's own has them: five folds calibrate, and
-                  the model is fitted to all of them
+cross-validation  the labels of training and validation nodes, as your own graph has them: five folds calibrate, and the
+                  model is fitted to all of them
 
 ECE has 15 equally wide bins over the test nodes of all splits together, beside that of a perfectly calibrated model with
-the same confidences. Finished runs are kept in OUT with the ending .jsonl: a run that was killed goes on.
+the same confidences. Finished runs are kept in OUT with the ending .jsonl; a killed benchmark continues from there.
 """
 
 import argparse
@@ -58,29 +58,29 @@ def graph_of(name):
 
 
 def recipe_of(method):
-    """The default settings; their hash is part of a task, so that no result of others is taken from the file."""
+    """The default settings; their hash is part of a job, so that no outcome of other settings is read from the file."""
     return METHODS[method].settings(DEFAULT)
 
 
-def trained(task):
-    """The run of a task, and the masks of its split."""
-    graph = graph_of(task["dataset"])
-    changes = {} if task["epochs"] is None else {"epochs": task["epochs"]}
-    source, parts = Source(task["dataset"]), split(graph, seed=task["seed"])
-    own = task["protocol"] == "cross-validation"
-    reserve = 0.5 if task["protocol"] == "reserved" else 0.0
-    plan, _ = make_plan(source, method=task["method"], changes=changes, seed=task["seed"], reserve=reserve)
-    if own:  # as `make_plan` does for a folder of one's own, without writing one
+def trained(job):
+    """The run of a job, and the masks of its split."""
+    graph = graph_of(job["dataset"])
+    changes = {} if job["epochs"] is None else {"epochs": job["epochs"]}
+    source, parts = Source(job["dataset"]), split(graph, seed=job["seed"])
+    own = job["protocol"] == "cross-validation"
+    reserve = 0.5 if job["protocol"] == "reserved" else 0.0
+    plan, _ = make_plan(source, method=job["method"], changes=changes, seed=job["seed"], reserve=reserve)
+    if own:  # as `make_plan` does for your own folder, without writing one
         graph = graph.reveal(parts.train | parts.val)
         recipe = plan.recipe.replace(select="loss")
-        plan = Plan(source, graph.content_hash(64), recipe, task["seed"], split=None)
-    return train_run(plan, graph, device=task["device"], threads=1), parts
+        plan = Plan(source, graph.content_hash(64), recipe, job["seed"], split=None)
+    return train_run(plan, graph, device=job["device"], threads=1), parts
 
 
-def work(task):
+def work(job):
     torch.set_num_threads(1)
-    run, parts = trained(task)
-    y, raw = graph_of(task["dataset"]).y[parts.test], run.probabilities()
+    run, parts = trained(job)
+    y, raw = graph_of(job["dataset"]).y[parts.test], run.probabilities()
     fitted = run.calibrator
     p = raw[parts.test]
     stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
@@ -139,7 +139,7 @@ def summary(records):
 
 
 def shows(row):
-    """What we set out to show of the default model with reserved nodes, and whether it does."""
+    """The goals for the default model with reserved nodes, and whether each is met."""
     accuracy, coverage = row["accuracy"]["mean"], row["sets"]["lac 0.9"]["coverage"]["mean"]
     return {
         "coverage at least 88 %": coverage >= 0.88,
@@ -184,19 +184,19 @@ def main():
         if protocol == "reserved" or method == methods[0]
     ]
     settings = {"epochs": options.epochs, "device": device}
-    tasks = [
+    jobs = [
         {**group, "seed": seed, "recipe": recipe_of(group["method"]).hash(), **settings}
         for group in groups
         for seed in range(options.splits)
     ]
 
     def say(progress):
-        task, result = progress.task, progress.result
-        names = " ".join(str(task[name]) for name in ("dataset", "method", "protocol", "seed"))
+        job, result = progress.job, progress.outcome
+        names = " ".join(str(job[name]) for name in ("dataset", "method", "protocol", "seed"))
         left = f"{progress.done}/{progress.total}, {progress.seconds_left:.0f} s left"
         print(f"{names}: {100 * result['accuracy']:.1f} %, {result['seconds']:.1f} s ({left})", file=sys.stderr)
 
-    records = Ledger(options.out.with_suffix(".jsonl")).run(tasks, work, workers=options.workers, on_result=say)
+    records = Ledger(options.out.with_suffix(".jsonl")).run(jobs, work, workers=options.workers, on_outcome=say)
     rows = [summary([r for r in records if all(r[key] == group[key] for key in group)]) for group in groups]
     print(f"{'':<39}{'acc.':>6}{'ECE':>7}{'T':>7}{'T+curve':>8}{'perfect':>10}{'coverage .9':>14}{'size':>7}{'aps':>7}")
     for row in rows:

@@ -5,7 +5,7 @@
 For each data set: milliseconds to explain one node once the run is loaded (median over nodes: from nothing, of a further node of
 the same `Explainer`, and the first in a process, which loads the compiled kernels), seconds for the table of all nodes, the largest
 difference between votes and scores of label propagation over every node and class, and whether five runs, here and in processes of
-other hash seeds, give the same bytes. On a busy machine the seconds of the clock say little: those of the processor are beside.
+other hash seeds, give the same bytes. Wall-clock seconds say little on a busy machine, so CPU seconds are given beside them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RUNS = 5
 FIRST = """
 import sys, time
 from gcn_lpa.insight.explanation import Explainer
-from gcn_lpa.runs.stages import load_run
+from gcn_lpa.runs.codec import load_run
 trained = load_run(sys.argv[1])
 start = time.perf_counter()
 Explainer.of_run(trained).explain(int(sys.argv[2]))
@@ -46,15 +46,13 @@ print(time.perf_counter() - start)
 """
 
 
-def work(task):
+def work(job):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        plan, graph = make_plan(
-            Source(task["dataset"], task["root"]), recipe="paper", changes={"epochs": task["epochs"]}
-        )
+        plan, graph = make_plan(Source(job["dataset"], job["root"]), recipe="paper", changes={"epochs": job["epochs"]})
         train_run(plan, graph, run, device="cpu")
         del graph
-        return {**measure(run, task["hops"]), **(fresh_processes(run) if task["fresh"] else {})}
+        return {**measure(run, job["hops"]), **(fresh_processes(run) if job["fresh"] else {})}
 
 
 def measure(run, hops):
@@ -69,7 +67,7 @@ def measure(run, hops):
     everyone = torch.ones(trained.graph.num_nodes, dtype=torch.bool)
     new = Explainer.of_run(trained, hops=hops)
     table_seconds, table_cpu_seconds = timed(lambda: new.table(everyone))
-    told = {json.dumps(Explainer.of_run(trained, hops=hops).explain(nodes[0]).to_dict()) for _ in range(RUNS)}
+    answers = {json.dumps(Explainer.of_run(trained, hops=hops).explain(nodes[0]).to_dict()) for _ in range(RUNS)}
     return {
         "nodes": trained.graph.num_nodes,
         "voters": int(trained.split.train.sum()),
@@ -80,7 +78,7 @@ def measure(run, hops):
         "further_node_cpu_ms": 1000 * statistics.median(cpu for _, cpu in further),
         "all_nodes_seconds": table_seconds,
         "all_nodes_cpu_seconds": table_cpu_seconds,
-        "same_bytes": len(told) == 1,
+        "same_bytes": len(answers) == 1,
         "load": os.getloadavg()[0],
         **largest_gaps(explainer),
         "largest_gap_of_listed_votes": max(listed_gap(explainer, node) for node in nodes),
@@ -88,7 +86,7 @@ def measure(run, hops):
 
 
 def timed(function):
-    """Seconds of the clock, and of the processor in all threads."""
+    """Wall-clock seconds, and CPU seconds of all threads."""
     start = time.perf_counter(), time.process_time()
     function()
     return time.perf_counter() - start[0], time.process_time() - start[1]
@@ -135,7 +133,7 @@ def fresh_processes(run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--datasets", default=DATASETS, help="NAME, or NAME:HOPS where a label shall travel otherwise than in Table 4"
+        "--datasets", default=DATASETS, help="NAME, or NAME:HOPS for another number of LPA iterations than in Table 4"
     )
     parser.add_argument("--fresh", default=FRESH, help="those for which other processes are started")
     parser.add_argument("--epochs", type=int, default=10)
@@ -143,13 +141,13 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     ledger = Ledger(options.out.with_suffix(".jsonl") if options.out else None)
-    tasks = []
+    jobs = []
     for one in options.datasets.split(","):
         name, _, hops = one.partition(":")
         fresh = one in options.fresh.split(",")
         common = {"epochs": options.epochs, "fresh": fresh, "root": options.root}
-        tasks.append({"dataset": name, "hops": int(hops) if hops else None, **common})
-    results = [{k: v for k, v in one.items() if k != "root"} for one in ledger.run(tasks, work)]
+        jobs.append({"dataset": name, "hops": int(hops) if hops else None, **common})
+    results = [{k: v for k, v in one.items() if k != "root"} for one in ledger.run(jobs, work)]
     print(
         f"{'':14}{'hops':>5}{'one node (cpu)':>19}{'further':>10}{'all nodes (cpu)':>21}{'largest gap':>13}  same bytes"
     )

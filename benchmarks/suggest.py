@@ -3,7 +3,7 @@
 python benchmarks/suggest.py [--datasets cora,pubmed] [--seeds 20] [--models gcn,gcn-lpa] [--workers 8] [--out FILE.json]
 
 For each seed 1,000 labelled nodes are the test set, which is never suggestible; of the others five random ones per class
-start. Five rounds: a strategy names ten nodes, their labels are given, the model is trained anew. Start, test set, model
+start. Five rounds: a strategy names ten nodes, their labels are revealed, the model is trained again. Start, test set, model
 and its first weights are the same for all strategies. No label beyond those is used: every training has the epochs of
 its recipe, and keeps the last.
 
@@ -66,20 +66,20 @@ def choose(strategy, model, graph, recipe, given, pool, batch, seed):
     return torch.where(candidates, unsure, -1.0).argsort(descending=True, stable=True)[:batch].tolist()
 
 
-def work(task):
+def work(job):
     torch.set_num_threads(1)
-    graph, seed = graph_of(task["dataset"], task["root"]), task["seed"]
-    test, pool, given = start(graph, seed, task["per_class"])
-    method = METHODS[task["model"]]
+    graph, seed = graph_of(job["dataset"], job["root"]), job["seed"]
+    test, pool, given = start(graph, seed, job["per_class"])
+    method = METHODS[job["model"]]
     recipe = method.settings()
-    recipe = recipe if task["epochs"] is None else recipe.replace(epochs=task["epochs"])
+    recipe = recipe if job["epochs"] is None else recipe.replace(epochs=job["epochs"])
     nobody, accuracies, chosen = torch.zeros_like(given), [], []
-    for number in range(task["rounds"] + 1):
+    for number in range(job["rounds"] + 1):
         shown = graph.reveal(given)  # all that a strategy may see
-        model, _ = learn_whole(method.build, shown, given, nobody, recipe, seed=seed, device=task["device"], threads=1)
+        model, _ = learn_whole(method.build, shown, given, nobody, recipe, seed=seed, device=job["device"], threads=1)
         accuracies.append(scores(graph, test, predict_proba(model, shown, recipe=recipe)).accuracy)
-        if number < task["rounds"]:
-            named = choose(task["strategy"], model, shown, recipe, given, pool, task["batch"], [seed, number])
+        if number < job["rounds"]:
+            named = choose(job["strategy"], model, shown, recipe, given, pool, job["batch"], [seed, number])
             chosen.append(named)
             given = given.clone()
             given[named] = True
@@ -112,30 +112,37 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--root", default=os.environ.get("GCN_LPA_DATA"))
-    parser.add_argument("--out", type=Path, help="JSON; beside it a ledger, with which a stopped run goes on")
+    parser.add_argument("--out", type=Path, help="JSON; beside it a ledger, from which a stopped run continues")
     options = parser.parse_args()
     device = str(choose_device(options.device))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     strategies = options.strategies.split(",")
-    tasks = [
+    jobs = [
         {
-            "dataset": dataset, "model": model, "strategy": strategy, "seed": seed, "rounds": options.rounds,
-            "batch": options.batch, "per_class": options.per_class, "epochs": options.epochs, "device": device,
+            "dataset": dataset,
+            "model": model,
+            "strategy": strategy,
+            "seed": seed,
+            "rounds": options.rounds,
+            "batch": options.batch,
+            "per_class": options.per_class,
+            "epochs": options.epochs,
+            "device": device,
             "root": options.root,
         }
         for dataset in options.datasets.split(",")
         for model in options.models.split(",")
         for seed in seeds
         for strategy in strategies
-    ]  # fmt: skip
+    ]
     ledger = Ledger(None if options.out is None else options.out.with_suffix(".jsonl"))
 
     def say(progress):
-        task, last = progress.task, progress.result["accuracy"][-1]
-        named = ", ".join(str(task[key]) for key in ("dataset", "model", "strategy", "seed"))
+        job, last = progress.job, progress.outcome["accuracy"][-1]
+        named = ", ".join(str(job[key]) for key in ("dataset", "model", "strategy", "seed"))
         print(f"{progress.done}/{progress.total} {named}: {100 * last:.1f}, {progress.seconds:.0f} s", flush=True)
 
-    runs = ledger.run(tasks, work, workers=options.workers, on_result=say)
+    runs = ledger.run(jobs, work, workers=options.workers, on_outcome=say)
     found, lines = [], []
     for dataset in options.datasets.split(","):
         for model in options.models.split(","):

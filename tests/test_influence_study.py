@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.paper.influence_study import LINKS, ROWS, cell_of, influence_study, measure, summary, tasks, text_of
+from gcn_lpa.paper.influence_study import LINKS, ROWS, cell_of, influence_study, jobs, measure, summary, text_of
 from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.theory.influence import feature_influence, label_influence_matrix
@@ -71,9 +71,9 @@ def test_a_study_pairs_its_rows_split_by_split(karate):
     assert "Mr. Hi" in text  # per class
 
 
-def test_every_row_has_a_task_on_every_split():
-    todo = tasks("cora", 3)
-    assert len({(task["row"], task["seed"]) for task in todo}) == len(todo) == 3 * len(ROWS)
+def test_every_row_has_a_job_on_every_split():
+    todo = jobs("cora", 3)
+    assert len({(job["row"], job["seed"]) for job in todo}) == len(todo) == 3 * len(ROWS)
     settings = {row: cell_of("cora", row).settings() for row in ROWS}
     assert settings["gcn"].edges == "fixed"
     assert [settings[row].training for row in ("joint", "two-step")] == ["joint", "two_step"]

@@ -1,5 +1,6 @@
-"""Tasks are computed once, in any number of processes, however often the whole is killed."""
+"""Jobs are computed once by each code version, in any number of processes, however often the whole is killed."""
 
+import ast
 import json
 import os
 import signal
@@ -9,42 +10,44 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa.runs.ledger import Ledger, Progress, task_key
+from gcn_lpa.runs import code_version, ledger
+from gcn_lpa.runs.code_version import code_hash
+from gcn_lpa.runs.ledger import Ledger, Progress, job_key
 
-TASKS = [{"n": n} for n in range(5)]
-SQUARES = [{"n": n, "square": n * n} for n in range(5)]
+JOBS = [{"n": n} for n in range(5)]
+SQUARES = [{"n": n, "square": n * n, "code": code_hash()} for n in range(5)]
 
 
-def square(task):
-    """The work of these tests. A task with a `log` notes there that it was begun."""
-    if "log" in task:
-        with open(task["log"], "a") as log:
-            log.write(f"{task['n']}\n")
-    if task["n"] == task.get("wrong"):
-        raise ValueError(f"{task['n']} is not to be squared")
-    if task["n"] == task.get("missing"):
+def square(job):
+    """The work of these tests. A job with a `log` notes there that it was begun."""
+    if "log" in job:
+        with open(job["log"], "a") as log:
+            log.write(f"{job['n']}\n")
+    if job["n"] == job.get("wrong"):
+        raise ValueError(f"{job['n']} is not to be squared")
+    if job["n"] == job.get("missing"):
         raise FileNotFoundError("no data")
-    if task["n"] == task.get("broken"):
-        raise KeyError(task["n"])
-    if task["n"] == task.get("deadly"):
+    if job["n"] == job.get("broken"):
+        raise KeyError(job["n"])
+    if job["n"] == job.get("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"square": task["n"] ** 2}
+    return {"square": job["n"] ** 2}
 
 
 def logging(path, **more):
-    return [{**task, "log": str(path), **more} for task in TASKS]
+    return [{**job, "log": str(path), **more} for job in JOBS]
 
 
 def begun(path):
     return [int(line) for line in path.read_text().split()]
 
 
-def test_results_come_in_the_order_of_the_tasks_with_the_fields_of_both():
-    assert Ledger().run(TASKS, square) == SQUARES
+def test_outcomes_come_in_the_order_of_the_jobs_with_the_fields_of_both():
+    assert Ledger().run(JOBS, square) == SQUARES
     assert Ledger().run([], square) == []
 
 
-def test_a_task_in_the_file_is_not_computed_again(tmp_path):
+def test_a_job_in_the_file_is_not_computed_again(tmp_path):
     ledger, log = tmp_path / "deep" / "ledger.jsonl", tmp_path / "log"
     first = Ledger(ledger).run(logging(log)[:3], square)
     again = Ledger(ledger)
@@ -54,14 +57,14 @@ def test_a_task_in_the_file_is_not_computed_again(tmp_path):
     assert len(ledger.read_text().splitlines()) == 5
 
 
-def test_a_task_that_is_asked_for_twice_is_computed_once(tmp_path):
+def test_a_job_that_is_asked_for_twice_is_computed_once(tmp_path):
     log = tmp_path / "log"
-    task = {"n": 3, "log": str(log)}
+    job = {"n": 3, "log": str(log)}
     same = {"log": str(log), "n": 3}
-    results = Ledger().run([task, same, task], square)
+    results = Ledger().run([job, same, job], square)
     assert begun(log) == [3]
     assert [result["square"] for result in results] == [9, 9, 9]
-    assert task_key(task) == task_key(same) != task_key({**task, "n": 4})
+    assert job_key(job) == job_key(same) != job_key({**job, "n": 4})
 
 
 @pytest.mark.parametrize("left", [1, 20, -1], ids=["one byte", "half a line", "all but the end of the line"])
@@ -76,8 +79,8 @@ def test_a_line_cut_off_by_a_kill_is_computed_again_and_only_that(tmp_path, left
     assert ledger.read_bytes() == b"".join([*whole, last])
 
 
-def test_a_run_killed_at_a_task_goes_on_there(tmp_path):
-    """A process that is really killed, in the middle of its fourth task."""
+def test_a_run_killed_at_a_job_goes_on_there(tmp_path):
+    """A process that is really killed, in the middle of its fourth job."""
     ledger, log = tmp_path / "ledger.jsonl", tmp_path / "log"
     script = (
         "import json, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_ledger, gcn_lpa.runs.ledger as l; "
@@ -91,50 +94,127 @@ def test_a_run_killed_at_a_task_goes_on_there(tmp_path):
     assert Ledger(ledger).missing(deadly) == deadly[3:]
 
 
+def test_outcomes_of_other_code_stay_in_the_file_and_are_not_returned(tmp_path, monkeypatch):
+    path, log = tmp_path / "ledger.jsonl", tmp_path / "log"
+    monkeypatch.setattr(ledger, "code_hash", lambda: "old")
+    old = Ledger(path).run(logging(log)[:3], square)
+    monkeypatch.setattr(ledger, "code_hash", lambda: "new")
+    assert Ledger(path).missing(logging(log)) == logging(log)
+    new = Ledger(path).run(logging(log)[:2], square)
+    assert begun(log) == [0, 1, 2, 0, 1]
+    assert [outcome["code"] for outcome in old + new] == ["old"] * 3 + ["new"] * 2
+    assert Ledger(path, code="old").run(logging(log)[:3], square) == old
+    assert Ledger(path, code="new").run(logging(log)[:2], square) == new
+    assert [json.loads(line)["result"]["code"] for line in path.read_text().splitlines()] == ["old"] * 3 + ["new"] * 2
+
+
+def test_what_another_code_did_not_compute_is_not_computed_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "code_hash", lambda: "new")
+    message = r'no outcome of \{"n": 0\} by code old, and 5 of 5 jobs are missing; this is code new'
+    with pytest.raises(ValueError, match=message):
+        Ledger(tmp_path / "ledger.jsonl", code="old").run(JOBS, square)
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_a_line_without_code_is_of_no_version(tmp_path):
+    (tmp_path / "ledger.jsonl").write_text('{"task": {"n": 0}, "result": {"square": 0}}\n')
+    assert Ledger(tmp_path / "ledger.jsonl").missing(JOBS) == JOBS
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of empty files in which the code hash is computed."""
+    for room in (*code_version.ROOMS, "theory", "cli"):
+        (tmp_path / room).mkdir()
+    (tmp_path / "theory" / "influence.py").write_text("")
+    monkeypatch.setattr(code_version, "PACKAGE", tmp_path)
+    return tmp_path
+
+
+def test_the_code_hash_sees_code_and_not_comments(package):
+    hashes = []
+    texts = [
+        '"""A."""\nx = 1\ndef f():\n    raise ValueError("a")\n',
+        '"""B."""\nx = (1)  # one\ndef f():\n    """C."""\n    raise ValueError("b")\n',
+        '"""B."""\nx = 2\ndef f():\n    raise ValueError("b")\n',
+    ]
+    for text in texts:
+        (package / "model.py").write_text(text)
+        hashes.append(code_hash.__wrapped__())
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [
+        *[("graph.py", True), ("losses.py", True), ("tables/new_format.py", True), ("engine/new_kernel.py", True)],
+        *[("methods/new_family.py", True), ("theory/influence.py", True), ("theory/theorems.py", False)],
+        *[("palette.py", False), ("__init__.py", False), ("cli/app.py", False)],
+    ],
+)
+def test_every_file_that_a_training_depends_on_counts(package, file, counts):
+    before = code_hash.__wrapped__()
+    (package / file).write_text("x = 1\n")
+    assert (code_hash.__wrapped__() != before) == counts
+
+
+def test_what_a_hashed_file_imports_is_hashed_too():
+    files = list(code_version.hashed_files())
+    hashed = {".".join(path.relative_to(code_version.PACKAGE).with_suffix("").parts) for path in files}
+    imported = set()
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gcn_lpa"):
+                names = {f"{node.module}.{name.name}".removeprefix("gcn_lpa.") for name in node.names}
+                module = node.module.removeprefix("gcn_lpa.")
+                imported |= names & hashed if module in ("gcn_lpa", *code_version.ROOMS) else {module}
+    assert imported - hashed <= set(code_version.UNRELATED)
+
+
 def test_a_damaged_line_is_named(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
-    Ledger(ledger).run(TASKS, square)
+    Ledger(ledger).run(JOBS, square)
     lines = ledger.read_text().splitlines()
     ledger.write_text("\n".join([lines[0], "no JSON", *lines[2:]]) + "\n")
-    with pytest.raises(ValueError, match=r"ledger.jsonl, line 2: not a finished task \('no JSON'\); remove the line"):
+    with pytest.raises(ValueError, match=r"ledger.jsonl, line 2: not a finished job \('no JSON'\); remove the line"):
         Ledger(ledger)
     ledger.write_text('{"task": {"n": 1}}\n')
     with pytest.raises(ValueError, match="line 1"):
         Ledger(ledger)
 
 
-def test_a_failure_names_its_task_and_keeps_what_was_done(tmp_path):
+def test_a_failure_names_its_job_and_keeps_what_was_done(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
-    tasks = [{**task, "wrong": 2} for task in TASKS]
-    with pytest.raises(ValueError, match=r'task \{"n": 2, "wrong": 2\} failed: ValueError: 2 is not to be squared'):
-        Ledger(ledger).run(tasks, square)
-    assert Ledger(ledger).missing(tasks) == tasks[2:]
-    with pytest.raises(OSError, match=r'task \{"n": 1, "missing": 1\} failed: FileNotFoundError: no data'):
-        Ledger().run([{**task, "missing": 1} for task in TASKS], square)
-    with pytest.raises(RuntimeError, match=r'task \{"n": 1, "broken": 1\} failed: KeyError: 1'):
-        Ledger().run([{**task, "broken": 1} for task in TASKS], square)
+    jobs = [{**job, "wrong": 2} for job in JOBS]
+    with pytest.raises(ValueError, match=r'job \{"n": 2, "wrong": 2\} failed: ValueError: 2 is not to be squared'):
+        Ledger(ledger).run(jobs, square)
+    assert Ledger(ledger).missing(jobs) == jobs[2:]
+    with pytest.raises(OSError, match=r'job \{"n": 1, "missing": 1\} failed: FileNotFoundError: no data'):
+        Ledger().run([{**job, "missing": 1} for job in JOBS], square)
+    with pytest.raises(RuntimeError, match=r'job \{"n": 1, "broken": 1\} failed: KeyError: 1'):
+        Ledger().run([{**job, "broken": 1} for job in JOBS], square)
 
 
-def test_a_result_that_json_cannot_hold_is_refused_by_name(tmp_path):
-    with pytest.raises(TypeError, match=r"task \{'n': 0\}: its result \{'square': \{0\}\} cannot be kept"):
-        Ledger(tmp_path / "ledger.jsonl").run(TASKS, lambda task: {"square": {0}})
+def test_an_outcome_that_json_cannot_hold_is_refused_by_name(tmp_path):
+    with pytest.raises(TypeError, match=r"job \{'n': 0\}: its outcome \{'square': \{0\}\} cannot be kept"):
+        Ledger(tmp_path / "ledger.jsonl").run(JOBS, lambda job: {"square": {0}})
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_new_result_is_what_a_later_run_reads(tmp_path):
-    def work(task):
+def test_a_new_outcome_is_what_a_later_run_reads(tmp_path):
+    def work(job):
         return {"pair": (1, 2), "by_size": {3: 0.1}}
 
-    fresh = Ledger(tmp_path / "ledger.jsonl").run(TASKS, work)
-    assert fresh == Ledger(tmp_path / "ledger.jsonl").run(TASKS, work)
-    assert fresh[0] == {"n": 0, "pair": [1, 2], "by_size": {"3": 0.1}}
+    fresh = Ledger(tmp_path / "ledger.jsonl").run(JOBS, work)
+    assert fresh == Ledger(tmp_path / "ledger.jsonl").run(JOBS, work)
+    assert fresh[0] == {"n": 0, "pair": [1, 2], "by_size": {"3": 0.1}, "code": code_hash()}
 
 
-def test_progress_counts_new_results_and_tells_the_time_left(tmp_path):
+def test_progress_counts_new_outcomes_and_tells_the_time_left(tmp_path):
     ledger, told = tmp_path / "ledger.jsonl", []
-    Ledger(ledger).run(TASKS[:2], square)
-    Ledger(ledger).run(TASKS, square, on_result=told.append)
-    assert [(one.task["n"], one.result["square"], one.done, one.total) for one in told] == [
+    Ledger(ledger).run(JOBS[:2], square)
+    Ledger(ledger).run(JOBS, square, on_outcome=told.append)
+    assert [(one.job["n"], one.outcome["square"], one.done, one.total) for one in told] == [
         (2, 4, 1, 3),
         (3, 9, 2, 3),
         (4, 16, 3, 3),
@@ -143,7 +223,7 @@ def test_progress_counts_new_results_and_tells_the_time_left(tmp_path):
     assert told[-1].seconds_left == 0
 
 
-def test_time_left_is_that_of_the_tasks_so_far():
+def test_time_left_is_that_of_the_jobs_so_far():
     halfway = Progress({}, {}, done=2, total=6, seconds=90.0)
     assert halfway.seconds_left == 180.0
     assert str(halfway) == "2 of 6, 90 s, about 3 min left"
@@ -162,25 +242,25 @@ def test_two_workers_give_what_one_gives_and_compute_nothing_twice(tmp_path):
 
 
 @pytest.mark.long
-def test_a_failure_in_a_worker_names_its_task_and_keeps_the_others(tmp_path):
+def test_a_failure_in_a_worker_names_its_job_and_keeps_the_others(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
-    tasks = [{**task, "wrong": 4} for task in TASKS]
-    with pytest.raises(ValueError, match=r'task \{"n": 4, "wrong": 4\} failed: ValueError: 4 is not to be squared'):
-        Ledger(ledger).run(tasks, square, workers=2)
-    assert Ledger(ledger).missing(tasks) == tasks[4:]
+    jobs = [{**job, "wrong": 4} for job in JOBS]
+    with pytest.raises(ValueError, match=r'job \{"n": 4, "wrong": 4\} failed: ValueError: 4 is not to be squared'):
+        Ledger(ledger).run(jobs, square, workers=2)
+    assert Ledger(ledger).missing(jobs) == jobs[4:]
 
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_is_told_as_such(tmp_path):
     with pytest.raises(ChildProcessError, match=r"a worker process was ended from outside.*fewer workers"):
-        Ledger().run([{**task, "deadly": 0} for task in TASKS], square, workers=2)
+        Ledger().run([{**job, "deadly": 0} for job in JOBS], square, workers=2)
 
 
 LEFT_BEHIND = """
 import os, sys, time
 from gcn_lpa.runs.ledger import Ledger
 
-def wait(task):
+def wait(job):
     print(os.getpid(), flush=True)
     time.sleep(60)
     return {}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +13,23 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
-from gcn_lpa.paper.reproduction import PARTS, reproduce
-from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, code_hash, markdown_table, summary, task_of
+from gcn_lpa.paper.exhibits import Exhibit, markdown_table
+from gcn_lpa.paper.reproduction import PARTS, WITH_ROWS, reproduce
+from gcn_lpa.paper.study import FIRST_EDITION, PAPER_DATASETS, Cell, Study, job_of, summary
 from gcn_lpa.recipes import OFFICIAL, PAPER, Recipe
-from gcn_lpa.runs.ledger import task_key
+from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 
 
 def run_of(row, seed, test, dataset="cora", train=1.0, val=0.8, **changes):
-    return {
-        "row": row, "dataset": dataset, "recipe": "paper", "changes": changes, "seed": seed, "split_hash": f"s{seed}",
-        "test_accuracy": test, "train_accuracy": train, "val_accuracy": val,
-    }  # fmt: skip
+    accuracies = {"test_accuracy": test, "train_accuracy": train, "val_accuracy": val}
+    settings = {"row": row, "dataset": dataset, "recipe": "paper", "changes": changes, "seed": seed}
+    return {**settings, "split_hash": f"s{seed}", **accuracies}
 
 
 def test_table2_has_the_papers_eight_methods_with_the_papers_settings():
-    for dataset in DATASETS:
+    for dataset in PAPER_DATASETS:
         cells = {cell.row: cell for cell in tables.table2_cells(dataset)}
         assert set(TABLE2[dataset]) <= set(cells)
         assert cells["gcn-lpa"].settings() == PAPER[dataset].replace(method="gcn-lpa")
@@ -40,15 +41,15 @@ def test_table2_has_the_papers_eight_methods_with_the_papers_settings():
 def test_tables_that_share_a_cell_share_its_trainings():
     one = Cell("cora", "free + λ", "gcn-lpa")
     two = Cell("cora", "gcn-lpa", "gcn-lpa")
-    assert task_of(one, "uniform", 3) == task_of(two, "uniform", 3)
-    assert task_of(one, "uniform", 3) != task_of(one, "uniform", 4)
-    assert task_of(one, "authors", 3)["split_seed"] is None
+    assert job_of(one, "uniform", 3) == job_of(two, "uniform", 3)
+    assert job_of(one, "uniform", 3) != job_of(one, "uniform", 4)
+    assert job_of(one, "authors", 3)["split_seed"] is None
 
 
 def test_the_full_study_has_as_many_splits_as_promised(tmp_path):
     full = Study(tmp_path, device="cpu")
-    assert [full.num_splits(name) for name in DATASETS] == [20, 20, 10, 10, 10]
-    assert [full.num_splits(name, most=10) for name in DATASETS] == [10] * 5
+    assert [full.num_splits(name) for name in PAPER_DATASETS] == [20, 20, 10, 10, 10]
+    assert [full.num_splits(name, most=10) for name in PAPER_DATASETS] == [10] * 5
     assert full.num_splits("cora", most=5) == 5
     assert Study(tmp_path, device="cpu", quick=True).num_splits("cora") == 1
     assert Study(tmp_path, device="cpu", splits=3, quick=True).num_splits("cora", most=2) == 3
@@ -60,7 +61,7 @@ def test_quick_says_what_it_reduces(tmp_path):
     assert quick.shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {"epochs": 20}
     assert quick.shortened(Cell("cora", "gcn", "gcn"), None).changes == {}
     assert quick.shortened(Cell("coauthor-cs", "lpa", "lpa"), None).changes == {}
-    trained, drawn = Result("a", "", "", runs=[{}]), Result("b", "", "")
+    trained, drawn = Exhibit("a", "", "", runs=[{}]), Exhibit("b", "", "")
     assert quick.reductions(trained) == ["one split", "20 epochs on coauthor-cs"]
     assert quick.reductions(drawn) == ["20 epochs on coauthor-cs"]  # it has no splits
     assert Study(tmp_path, device="cpu").shortened(Cell("coauthor-cs", "gcn", "gcn"), None).changes == {}
@@ -96,7 +97,7 @@ def test_a_choice_that_leaves_too_little_is_refused_before_anything_is_computed(
 
 def test_all_of_one_data_set_leaves_out_what_is_about_others(tmp_path, monkeypatch):
     for name in PARTS:
-        monkeypatch.setitem(PARTS, name, lambda study, name=name: Result(name, name, ""))
+        monkeypatch.setitem(PARTS, name, lambda study, name=name: Exhibit(name, name, ""))
     found = [result.name for result in reproduce("all", Study(tmp_path, device="cpu", datasets=("cora",)))]
     assert found == [name for name in PARTS if name not in ("table3", "figure3", "figure4")]
 
@@ -119,29 +120,11 @@ def test_a_summary_refuses_other_splits():
         summary(Cell("cora", "a", "gcn"), runs, "b")
 
 
-def test_the_code_hash_sees_code_and_not_comments(monkeypatch, tmp_path):
-    package = tmp_path / "gcn_lpa" / "paper"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(study_module, "__file__", str(package / "study.py"))
-    monkeypatch.setattr(study_module, "ENGINE", ("model",))
-    source = tmp_path / "gcn_lpa" / "model.py"
-    hashes = []
-    texts = [
-        '"""A."""\nx = 1\ndef f():\n    raise ValueError("a")\n',
-        '"""B."""\nx = (1)  # one\ndef f():\n    """C."""\n    raise ValueError("b")\n',
-        '"""B."""\nx = 2\ndef f():\n    raise ValueError("b")\n',
-    ]
-    for text in texts:
-        source.write_text(text)
-        hashes.append(code_hash.__wrapped__())
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_result_is_written_as_text_and_json(tmp_path):
+def test_an_exhibit_is_written_as_text_and_json(tmp_path):
     runs = [{**run_of("a", 0, 0.8), "seconds": 3.6, "device": "cpu", "versions": "torch 2", "code": "abc"}]
-    result = Result("t", "A table", markdown_table(["", "x"], [["a", "1"]]), {"rows": [1]}, runs)
-    result.reduced = ["one split"]
-    result.write(tmp_path)
+    exhibit = Exhibit("t", "A table", markdown_table(["", "x"], [["a", "1"]]), {"rows": [1]}, runs)
+    exhibit.reduced = ["one split"]
+    exhibit.write(tmp_path)
     text = (tmp_path / "t.md").read_text()
     assert text.startswith("# A table\n\nReduced for a quick run: one split.\n\n|  | x |\n|---|---:|\n| a | 1 |\n")
     assert "1 trainings, 0.00 hours one after the other, on cpu; torch 2; code abc." in text
@@ -181,7 +164,7 @@ def test_the_slope_of_accuracy_along_the_share_of_labels():
         for percent in claim.arguments["values"]
         for seed in range(4)
     ]
-    found = verdicts.rises(claim, Result("table3", "", "", {}, runs))
+    found = verdicts.rises(claim, Exhibit("table3", "", "", {}, runs))
     assert [effect.value for effect in found] == pytest.approx([3, -1])
     assert [effect.verdict for effect in found] == ["holds", "contradicted"]
 
@@ -195,7 +178,7 @@ def test_the_spread_is_compared_by_the_f_distribution():
         for percent in claim.arguments["values"]
         for seed in range(5)
     ]
-    found = verdicts.steadier(claim, Result("table3", "", "", {}, runs))[0]
+    found = verdicts.steadier(claim, Exhibit("table3", "", "", {}, runs))[0]
     assert found.value == pytest.approx(math.log(2))
     assert found.interval == pytest.approx(0.5 * math.log(9.604530))  # F of (4, 4), 97.5 %
     assert found.verdict == "inside the noise"
@@ -211,7 +194,7 @@ def test_the_best_inner_value_is_chosen_on_validation():
             for seed in range(3):
                 test = 0.9 if value == 4 else 0.8 - 0.02 * (value in (1, 9)) - 0.001 * seed * value
                 runs.append(run_of("x", seed, test, "citeseer", val=0.8 if value == 3 else 0.7, **changes))
-    found = verdicts.peak(claim, Result("figure3", "", "", {}, runs))
+    found = verdicts.peak(claim, Exhibit("figure3", "", "", {}, runs))
     assert found[0].part == "1 layers, 3 over 1"
     assert found[0].value == pytest.approx(2 - 0.1 * 2)
     assert len(found) == 2 * len(claim.arguments["lines"])
@@ -220,7 +203,7 @@ def test_the_best_inner_value_is_chosen_on_validation():
 def test_time_below_the_papers_limit():
     claim = claim_of("at_most")
     data = {"paper": {"extra_percent": {"1000": 40.0, "10000": 42.0, "100000": 41.0}}}
-    found = verdicts.at_most(claim, Result("figure5", "", "", data))
+    found = verdicts.at_most(claim, Exhibit("figure5", "", "", data))
     assert found[0].value == pytest.approx(9.2 - 41)
     assert found[0].verdict == "contradicted"
 
@@ -229,7 +212,7 @@ def test_separable_starts_are_compared_start_by_start():
     claim = next(claim for claim in CLAIMS if claim.key == "karate-denoising")
     (more, less), *_ = claim.arguments["pairs"]
     cells = [{**more._asdict(), "wrong": [0, 0, 0, 1]}, {**less._asdict(), "wrong": [0, 3, 2, 1]}]
-    (found,) = verdicts.separable(claim, Result("figure2", "", "", {"untrained": cells}))
+    (found,) = verdicts.separable(claim, Exhibit("figure2", "", "", {"untrained": cells}))
     assert found.value == 50
     assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
 
@@ -246,7 +229,7 @@ def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques):
 def test_a_cell_is_trained_once_and_then_read(datasets, tmp_path, monkeypatch):
     wanted = {"device": "cpu", "workers": 1, "splits": 2, "root": str(datasets), "datasets": ("cora",)}
     first = tables.table2(Study(tmp_path, methods=("lpa",), **wanted))
-    monkeypatch.setattr(study_module, "train_once", lambda task, **where: pytest.fail("trained twice"))
+    monkeypatch.setattr(study_module, "train_once", lambda job, **where: pytest.fail("trained twice"))
     again = tables.table2(Study(tmp_path, methods=("lpa",), **wanted))
     assert again.text == first.text
     assert again.runs == first.runs
@@ -257,36 +240,87 @@ def test_a_cell_is_trained_once_and_then_read(datasets, tmp_path, monkeypatch):
     assert rows["lpa"]["paper"] == pytest.approx(0.853)
 
 
+RESULTS = Path(__file__).parents[1] / "results"
+
+
 def committed_runs():
-    ledger = Path(__file__).parents[1] / "results" / "runs.jsonl"
-    return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_the_committed_runs_have_the_recipes_they_say():
     entries = [entry for entry in committed_runs() if "study" not in entry["task"]]
     assert len(entries) > 2000
-    for task, result in ((entry["task"], entry["result"]) for entry in entries):
-        cell = Cell(task["dataset"], "", task["method"], task["recipe"], task["changes"])
-        assert cell.settings().hash() == result["recipe_hash"], task
+    for job, outcome in ((entry["task"], entry["result"]) for entry in entries):
+        cell = Cell(job["dataset"], "", job["method"], job["recipe"], job["changes"])
+        assert cell.settings().hash() == outcome["recipe_hash"], job
+        assert outcome["code"] == FIRST_EDITION
 
 
-def test_the_committed_table_is_made_of_the_committed_runs():
-    runs = {task_key(entry["task"]): entry["result"] for entry in committed_runs()}
-    cells = [cell for dataset in DATASETS for cell in tables.table2_cells(dataset)]
-    table = json.loads((Path(__file__).parents[1] / "results" / "table2.json").read_text(encoding="utf-8"))
-    rows = {(row["dataset"], row["row"]): row for row in table["data"]["rows"]}
-    assert set(rows) == {(cell.dataset, cell.row) for cell in cells}
-    for cell in cells:
-        row = rows[cell.dataset, cell.row]
-        assert row["runs"] == {"cora": 20, "citeseer": 20}.get(cell.dataset, 10)
-        found = [runs[task_key(task_of(cell, "uniform", k))]["test_accuracy"] for k in range(row["runs"])]
-        assert row["accuracy"] == pytest.approx(np.mean(found), abs=1e-12)
+def lines_of_tables(text):
+    return [line for line in text.splitlines() if line.startswith(("#", "|", "Against "))]
+
+
+@pytest.mark.parametrize("name", ["table3", *WITH_ROWS])
+def test_a_committed_table_is_made_of_the_committed_runs(name):
+    """The same trainings, read under the code that did them, give the same tables, digit by digit."""
+    exhibit = PARTS[name](Study(RESULTS, device="cpu", code=FIRST_EDITION))
+    assert exhibit.code == FIRST_EDITION
+    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert "|" in text
+    assert lines_of_tables(exhibit.markdown()) == lines_of_tables(text)
+    committed = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert exhibit.runs == committed["runs"]
+
+
+def test_the_committed_runs_are_not_those_of_this_code():
+    study = Study(RESULTS, device="cpu")
+    jobs = [job_of(cell, "uniform", 0) for cell in tables.table2_cells("cora")]
+    assert study.ledger.missing(jobs) == jobs
+    assert Study(RESULTS, device="cpu", code=FIRST_EDITION).ledger.missing(jobs) == []
+
+
+def copied(tmp_path, *names):
+    for name in names:
+        shutil.copy(RESULTS / name, tmp_path)
+    return tmp_path
+
+
+def test_the_committed_claims_follow_from_the_committed_exhibits(tmp_path):
+    copied(tmp_path, "runs.jsonl", *(f"{name}.json" for name in {claim.study for claim in CLAIMS}))
+    (claims,) = reproduce("claims", Study(tmp_path, device="cpu", code=FIRST_EDITION))
+    assert claims.markdown() == (RESULTS / "claims.md").read_text(encoding="utf-8")
+    assert claims.code == json.loads((tmp_path / "claims.json").read_text())["code"] == FIRST_EDITION
+
+
+def test_claims_are_not_scored_by_exhibits_of_another_code(tmp_path):
+    copied(tmp_path, "table3.json")
+    message = rf"table3.json is of code {FIRST_EDITION}, not {code_hash()}; --code {FIRST_EDITION} scores"
+    with pytest.raises(ValueError, match=message):
+        next(reproduce("claims", Study(tmp_path, device="cpu")))
+
+
+def test_this_code_computes_nothing_in_the_name_of_another(tmp_path):
+    options = {"splits": 30, "methods": ("gcn-same",), "datasets": ("cora",)}
+    many = Study(copied(tmp_path, "runs.jsonl"), device="cpu", code=FIRST_EDITION, **options)
+    with pytest.raises(ValueError, match=f"by code {FIRST_EDITION}, and 10 of 30 jobs are missing"):
+        next(reproduce("table2", many))
+
+
+def test_an_exhibit_has_one_code_version():
+    with pytest.raises(ValueError, match="t would mix trainings of the code versions a, b"):
+        Exhibit("t", "", "", runs=[{"code": "b"}, {"code": "a"}, {"code": "b"}])
+    exhibits = {name: Exhibit(name, "", "", runs=[{"code": code}]) for name, code in (("table2", "a"), ("table3", "b"))}
+    with pytest.raises(
+        ValueError, match="the claims would mix trainings of several code versions: table2 of a, table3 of b"
+    ):
+        verdicts.score_claims(exhibits)
 
 
 @pytest.mark.long
 def test_the_committed_runs_have_the_splits_they_say(datasets):
     graph = load("cora", datasets)
-    found = {entry["task"]["split_seed"]: entry["result"]["split_hash"] for entry in committed_runs()
-             if entry["task"]["dataset"] == "cora" and entry["task"].get("split") == "uniform"}  # fmt: skip
+    runs = [{**entry["task"], **entry["result"]} for entry in committed_runs()]
+    cora = [run for run in runs if run["dataset"] == "cora" and run.get("split") == "uniform"]
+    found = {run["split_seed"]: run["split_hash"] for run in cora}
     assert len(found) == 20
     assert all(split(graph, seed=seed).hash == name for seed, name in found.items())

@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +14,10 @@ from scipy.optimize import linprog
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, propagate_labels
-from gcn_lpa.paper import canvas, figure6, figures, karate, verdicts
+from gcn_lpa.paper import figure1, figure6, karate, karate_figures, sweeps, verdicts
 from gcn_lpa.paper.claims import CLAIMS, KARATE, Case
+from gcn_lpa.paper.exhibits import Exhibit
 from gcn_lpa.paper.karate import best_line, network, noisy_edges
-from gcn_lpa.paper.study import Result
-from gcn_lpa.paper.timing import Timing
 
 SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
@@ -161,9 +163,9 @@ def test_the_recipes_of_trained_models_differ_in_their_edges_only():
     assert recipes["gcn-lpa"]["loss"] == "literal"
 
 
-def test_a_cell_counts_separable_starts():
+def test_a_tally_counts_separable_starts():
     embeddings = [karate.untrained(Case("gcn-lpa", "original", 4), seed) for seed in range(10)]
-    cell = karate.cell(Case("gcn-lpa", "original", 4), embeddings)
+    cell = karate.tally(Case("gcn-lpa", "original", 4), embeddings)
     assert cell["starts"] == 10
     assert cell["separable"] == sum(wrong == 0 for wrong in cell["wrong"]) / 10
     y = network("original", 0).y.numpy()
@@ -174,9 +176,9 @@ def test_a_cell_counts_separable_starts():
     middle = (p + z**2 / 20) / (1 + z**2 / 10)
     half = z / (1 + z**2 / 10) * np.sqrt(p * (1 - p) / 10 + z**2 / 400)
     assert cell["separable_interval"] == pytest.approx([middle - half, middle + half], abs=1e-6)
-    assert karate.find_cell([cell], Case("gcn-lpa", "original", 4)) is cell
+    assert karate.find_tally([cell], Case("gcn-lpa", "original", 4)) is cell
     with pytest.raises(ValueError, match="no starts of"):
-        karate.find_cell([cell], Case("gcn", "original", 4))
+        karate.find_tally([cell], Case("gcn", "original", 4))
 
 
 def test_the_typical_start_is_nearest_to_the_means():
@@ -231,7 +233,7 @@ def test_figure6_writes_what_it_says(tmp_path):
 
 
 def test_the_toy_is_what_its_description_says():
-    toy = figures.toy_graph(0)
+    toy = figure1.toy_graph(0)
     y, row, col = toy.graph.y, toy.graph.row.long(), toy.graph.col.long()
     assert (toy.graph.num_nodes, toy.graph.num_edges) == (16, 32)
     assert int((y[row] != y[col]).sum()) == 2 * 6
@@ -239,8 +241,8 @@ def test_the_toy_is_what_its_description_says():
 
 
 def test_an_edge_of_the_toy_is_stronger_where_its_ends_take_more():
-    toy, recipe = figures.toy_graph(1), karate.trained_recipe("gcn-lpa", 2, 5).replace(hidden=8)
-    edges, accuracy = figures.learned_edges(toy, recipe, 1)
+    toy, recipe = figure1.toy_graph(1), karate.trained_recipe("gcn-lpa", 2, 5).replace(hidden=8)
+    edges, accuracy = figure1.learned_edges(toy, recipe, 1)
     degree = np.bincount(toy.graph.row.numpy()) + 1  # with the self-loop
     assert len(edges) == 32
     assert all(edge.before == pytest.approx(1 / degree[edge.source] + 1 / degree[edge.target]) for edge in edges)
@@ -248,29 +250,29 @@ def test_an_edge_of_the_toy_is_stronger_where_its_ends_take_more():
     assert 0 <= accuracy <= 1
     stronger = [edge.intra_class for edge in edges if edge.is_stronger]
     gain = sum(stronger) / len(stronger) - 26 / 32
-    assert figures._edge_facts([(edges, accuracy)])["gain"] == [pytest.approx(gain), None]
-    fixed, _ = figures.learned_edges(toy, recipe.replace(edges="fixed", lpa_weight=0.0), 1)
+    assert figure1._edge_facts([(edges, accuracy)])["gain"] == [pytest.approx(gain), None]
+    fixed, _ = figure1.learned_edges(toy, recipe.replace(edges="fixed", lpa_weight=0.0), 1)
     assert all(edge.after == pytest.approx(edge.before) for edge in fixed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name",
+    "draw",
     [
-        pytest.param("figure1", marks=pytest.mark.slow),
-        pytest.param("figure2", marks=pytest.mark.long),
-        pytest.param("figure6", marks=pytest.mark.long),
-        pytest.param("figure7", marks=pytest.mark.slow),
+        pytest.param(figure1.figure1, marks=pytest.mark.slow),
+        karate_figures.figure2,
+        figure6.figure6,
+        pytest.param(karate_figures.figure7, marks=pytest.mark.slow),
     ],
 )
-def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch, name):
-    full = figures.club
-    monkeypatch.setattr(figures, "club", lambda layers, **options: full(layers, **{**options, "starts": (3, 1)}))
+def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch, draw):
+    full = karate_figures.club
+    monkeypatch.setattr(karate_figures, "club", lambda layers, **options: full(layers, **{**options, "starts": (3, 1)}))
     results = []
     for place in ("one", "two"):
         karate.untrained.cache_clear()
         karate.trained.cache_clear()
-        results.append(getattr(figures, name)(tmp_path / place, quick=True, seed=2))
+        results.append(draw(tmp_path / place, quick=True, seed=2))
     first, second = results
     assert [path.name for path in first.files] == [path.name for path in second.files]
     assert {path.suffix for path in first.files} == {".png", ".svg"}
@@ -281,42 +283,44 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.long
-def test_the_claims_on_karate_can_be_judged():
+def test_the_claims_on_karate_can_be_scored():
     mine = [claim for claim in CLAIMS if claim.kind == "separable"]
     cases = {case for claim in mine for pair in claim.arguments["pairs"] for case in pair}
-    cells = [karate.cell(case, [karate.untrained(case, seed) for seed in range(4)]) for case in cases]
-    results = {name: Result(name, "", "", {"untrained": cells, "trained": cells}) for name in ("figure2", "figure7")}
-    judged = {found["key"]: found for found in verdicts.judge(results).data["claims"]}
-    assert set(judged) == {claim.key for claim in mine}
-    assert all(len(judged[claim.key]["effects"]) == len(claim.arguments["pairs"]) for claim in mine)
-    wrong = [karate.find_cell(cells, Case(method, "noisy", 2))["wrong"] for method in ("gcn-lpa", "gcn")]
+    cells = [karate.tally(case, [karate.untrained(case, seed) for seed in range(4)]) for case in cases]
+    exhibits = {name: Exhibit(name, "", "", {"untrained": cells, "trained": cells}) for name in ("figure2", "figure7")}
+    scored = {found["key"]: found for found in verdicts.score_claims(exhibits).data["claims"]}
+    assert set(scored) == {claim.key for claim in mine}
+    assert all(len(scored[claim.key]["effects"]) == len(claim.arguments["pairs"]) for claim in mine)
+    wrong = [karate.find_tally(cells, Case(method, "noisy", 2))["wrong"] for method in ("gcn-lpa", "gcn")]
     gain = np.mean(np.equal(wrong[0], 0)) - np.mean(np.equal(wrong[1], 0))
-    assert judged["karate-denoising"]["effects"][0]["value"] == pytest.approx(100 * gain)
+    assert scored["karate-denoising"]["effects"][0]["value"] == pytest.approx(100 * gain)
 
 
 @pytest.mark.long
-def test_lines_have_a_band_where_there_is_an_interval(tmp_path):
-    rows = [
-        {"layers": n, "k": k, "acc": 70 + n + k, "half": None if n == 2 else 0.5} for n in (1, 2) for k in (1, 2, 3)
+def test_a_sweep_has_a_band_where_there_is_an_interval(tmp_path):
+    points = [
+        {"layers": n, "k": k, "accuracy": 70 + n + k, "interval": None if n == 2 else 0.5}
+        for n in (1, 2)
+        for k in (1, 2, 3)
     ]
-    files = canvas.draw_lines(
-        rows, tmp_path / "new" / "lines.png", x="k", series="layers", y="acc", interval="half", title="t", xlabel="k",
-        ylabel="accuracy", reference_lines={"paper": 72.0},
-    )  # fmt: skip
+    files = sweeps.draw_sweep(points, "k", tmp_path / "new" / "lines.png", title="t", label="k")
     assert [path.name for path in files] == ["lines.png", "lines.svg"]
     assert files[1].read_text().count("FillBetweenPolyCollection") == 1
     assert files[1].read_text().count("<!-- layers: ") == 2  # a panel each
 
 
 @pytest.mark.long
-def test_times_are_drawn_from_the_records_of_the_benchmark(tmp_path):
-    timings = [
-        vars(Timing(rival, n, 6 * n, 7, 100, n * factor, n * factor, False, None))
-        for rival, factor in (("our gcn", 1e-3), ("our gcn-lpa", 2e-3))
-        for n in (1_000, 10_000)
-    ]
-    record = {"protocol": "work", "device": "cpu", "environment": {}, "timings": timings, "extra_percent_mean": 100.0}
-    files = canvas.draw_times([record, {**record, "extra_percent_mean": None}], tmp_path / "figure5.png")
-    assert all(path.stat().st_size > 1000 for path in files)
-    with pytest.raises(ValueError, match="no record to draw"):
-        canvas.draw_times([], tmp_path / "figure5.png")
+def test_drawing_leaves_the_backend_of_a_notebook_alone(tmp_path):
+    """What is drawn here must not change what `pyplot` shows there."""
+    code = (
+        "import matplotlib, sys; matplotlib.use('svg'); from pathlib import Path; out = Path(sys.argv[1])\n"
+        "from gcn_lpa.paper import figure6; figure6.figure6(out)\n"
+        "from gcn_lpa.paper.timing import Timing; from gcn_lpa.paper.timing_report import draw_epochs\n"
+        "draw_epochs([Timing('our gcn', 10, 60, 1, 1, 1.0, 1.0, False, None)], out / 'times.png', title='t')\n"
+        "print(matplotlib.get_backend(), 'matplotlib.pyplot' in sys.modules)\n"
+    )
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "svg False\n"
+    assert (tmp_path / "times.png").stat().st_size > 1000

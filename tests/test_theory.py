@@ -15,8 +15,9 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
-from gcn_lpa.theory.checks import energy, walk_matrix, worst_features
+from gcn_lpa.theory.checks import walk_matrix
 from gcn_lpa.theory.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, star
+from gcn_lpa.theory.energy import energy, worst_features
 from gcn_lpa.theory.lemmas import jacobian
 from gcn_lpa.theory.theorems import (
     THEOREMS,
@@ -176,9 +177,12 @@ def test_simplex_weights_are_those_of_a_general_solver():
     rows, target = rng.normal(size=(6, 4)), rng.normal(size=4)
     found = simplex_fit(scipy.sparse.csr_array(rows), target, np.full(6, 1 / 6), steps=3000)
     best = scipy.optimize.minimize(
-        lambda w: ((w @ rows - target) ** 2).sum(), np.full(6, 1 / 6), bounds=[(0, 1)] * 6,
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-14, "maxiter": 500},
-    )  # fmt: skip
+        lambda w: ((w @ rows - target) ** 2).sum(),
+        np.full(6, 1 / 6),
+        bounds=[(0, 1)] * 6,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
     assert found.sum() == pytest.approx(1)
     assert found.min() >= 0
     np.testing.assert_allclose(found, best.x, atol=1e-4)

@@ -25,7 +25,7 @@ def bench(
     classes: Annotated[int, typer.Option(min=1, help="epochs, protocol work: number of classes.")] = 7,
     sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
     repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
-    largest_rival: Annotated[int | None, typer.Option(help="Nodes up to which the others run.")] = None,
+    largest_rival: Annotated[int | None, typer.Option(help="Largest number of nodes at which the rivals run.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")
     ] = None,
@@ -37,7 +37,7 @@ def bench(
     import torch
 
     from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.paper import timing
+    from gcn_lpa.paper import kernel_timing, timing, timing_report
     from gcn_lpa.storage import write_json
 
     if what not in ("epochs", "kernels"):
@@ -51,9 +51,9 @@ def bench(
         print(".", end="", file=sys.stderr, flush=True)
 
     if what == "kernels":
-        products = timing.kernels(nodes, device=place, repeats=repeats, report=say)
-        found = timing.record("kernels", products, device=place)
-        header, lines = timing.kernel_table(products)
+        products = kernel_timing.kernels(nodes, device=place, repeats=repeats, report=say)
+        found = timing_report.record("kernels", products, device=place)
+        header, lines = timing_report.kernel_table(products)
     else:
         steps = timing.epochs(
             nodes,
@@ -64,18 +64,19 @@ def bench(
             largest_rival=largest_rival,
             report=say,
         )
-        found = timing.epoch_record(steps, protocol=protocol, device=place)
-        header, lines = timing.epoch_table(steps)
+        found = timing_report.epoch_record(steps, protocol=protocol, device=place)
+        header, lines = timing_report.epoch_table(steps)
     print(file=sys.stderr)
     if out is not None:
         write_json(out, found)
         if what == "epochs":
-            timing.draw_epochs(steps, out.with_suffix(".png"), title=f"One training step, protocol {protocol}, {place}")
+            title = f"One training step, protocol {protocol}, {place}"
+            timing_report.draw_epochs(steps, out.with_suffix(".png"), title=title)
     if as_json:
         return print_json(found)
     print_table(header, lines)
     if what == "epochs":
-        print("\n".join(timing.epoch_sentences(steps)))
+        print("\n".join(timing_report.epoch_sentences(steps)))
 
 
 @command
@@ -88,30 +89,35 @@ def reproduce(
     ],
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Only this data set; may be repeated. Of all, what is about others is left out."),
+        typer.Option(help="Only this data set; may be repeated. Tables and figures of other data sets are dropped."),
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Only this row of table2 or a table with a name; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Only this row of table2, table-two-step, table-edges or table-lpa; may be repeated."),
     ] = None,
     splits: Annotated[
-        int | None, typer.Option(min=1, help="Splits of every cell; as in the full study without.")
+        int | None, typer.Option(min=1, help="Splits of every cell; without it those of the full study.")
     ] = None,
     protocol: Annotated[str, typer.Option(help="ours, or paper: three repeats.")] = "ours",
     split: Annotated[
         str, typer.Option(help="uniform, or authors: the one split of the authors' code, 10 initialisations.")
     ] = "uniform",
     quick: Annotated[
-        bool, typer.Option(help="One split, fewer epochs on the large graphs; says what it reduces.")
+        bool, typer.Option(help="One split, fewer epochs on the large graphs; the text lists the reductions.")
     ] = False,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and finished runs are kept.")] = Path(
-        "reproduction"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the results and of the finished trainings.")
+    ] = Path("reproduction"),
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as fit the device without.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; without it as many as fit the device.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="Read trainings of this code version from --out; without it this code's."),
+    ] = None,
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reproduce the paper: each table and figure as Markdown, JSON and pictures; goes on where it was interrupted."""
+    """Reproduce the paper: each table and figure as Markdown, JSON and pictures. An interrupted run continues."""
     from gcn_lpa.paper import reproduction, study
 
     if protocol not in ("ours", "paper"):
@@ -123,30 +129,29 @@ def reproduce(
         splits=splits if splits is not None or protocol == "ours" else 3,
         quick=quick,
         split=split,
-        datasets=tuple(name.lower() for name in dataset or study.DATASETS),
+        datasets=tuple(name.lower() for name in dataset or study.PAPER_DATASETS),
         methods=tuple(method or ()),
         device=device,
         workers=workers,
         root=None if root is None else str(root),
         report=_say_progress,
+        code=code,
     )
     found = []
-    for result in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
-        found.append(result)
+    for exhibit in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
+        found.append({"name": exhibit.name, "title": exhibit.title, "data": exhibit.data, "runs": exhibit.runs})
         if not as_json:
-            print(result.markdown())
-            print(f"kept in {out / result.name}.md and .json\n", flush=True)
+            print(exhibit.markdown())
+            print(f"kept in {out / exhibit.name}.md and .json\n", flush=True)
     if as_json:
-        print_json(
-            [{"name": result.name, "title": result.title, "data": result.data, "runs": result.runs} for result in found]
-        )
+        print_json(found)
 
 
 def _say_progress(progress: Any) -> None:
     """One line on stderr that counts the trainings and says how long the rest will take."""
-    task, result = progress.task, progress.result
-    words = f"{progress.done} of {progress.total}: {task['dataset']}, {task['method']}, seed {task['seed']}"
-    line = f"{words}, {percent(result['test_accuracy'])}, about {progress.seconds_left / 60:.1f} min left"
+    job = progress.job
+    words = f"{progress.done} of {progress.total}: {job['dataset']}, {job['method']}, seed {job['seed']}"
+    line = f"{words}, {percent(progress.outcome['test_accuracy'])}, about {progress.seconds_left / 60:.1f} min left"
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="" if progress.done < progress.total else "\n", file=sys.stderr, flush=True)
     elif progress.done % max(1, progress.total // 20) == 0:
@@ -165,15 +170,15 @@ def theorems(
         list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as theorem-4; may be repeated.")
     ] = None,
     train: Annotated[
-        bool, typer.Option(help="Train a model first, for what is said of learned edges; a run folder brings its own.")
+        bool, typer.Option(help="Train a model first, for the checks of learned edges; a run folder has its own.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Of the labels, nodes and weights that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the labels, nodes and weights that are drawn.")] = 0,
     data: Data = None,
     root: Root = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the paper's lemmas and theorems on a graph and on the graphs where they fail: both sides, and what holds."""
+    """Measure both sides of the paper's lemmas and theorems on a graph, and on the graphs where they fail."""
     from gcn_lpa.theory.theorems import LEARNED, check_theorems, known_names
 
     wanted = known_names(check)
@@ -216,5 +221,5 @@ def _node_counts(sizes: str) -> list[int]:
     except (ValueError, OverflowError):
         counts = []
     if not counts or min(counts) < 1:
-        raise typer.BadParameter(f"sizes is {sizes!r}; it takes numbers of nodes with commas between")
+        raise typer.BadParameter(f"sizes is {sizes!r}; it takes numbers of nodes, separated by commas")
     return counts

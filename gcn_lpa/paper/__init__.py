@@ -1,1 +1,1 @@
-"""The paper's tables and figures, made again: its numbers, our runs, and what became of each claim."""
+"""The paper's tables and figures, reproduced: its numbers, our trainings, and a verdict on each claim."""

@@ -1,6 +1,6 @@
 """Every number and claim that Wang & Leskovec (2020) print, as data.
 
-Accuracies are in percent, as printed. Table 1 lives beside the data sets (`data.DATASETS`), Table 4 in the recipes
+Accuracies are in percent, as printed. Table 1 is beside the data sets (`tables.datasets.DATASETS`) and Table 4 in the recipes
 (`recipes.PAPER`): here they only get their names. What a figure shows and no sentence states is not here.
 """
 
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from gcn_lpa.recipes import PAPER, SPACE
 from gcn_lpa.tables.datasets import DATASETS, Counts
 
-METHODS = ("mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")  # the rows of Table 2
-FEATURES_ONLY, GRAPH_ONLY, GNNS = METHODS[:2], METHODS[2:3], METHODS[3:7]
-BASELINES = METHODS[:7]
+TABLE2_METHODS = ("mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")
+FEATURES_ONLY, GRAPH_ONLY, GNNS = TABLE2_METHODS[:2], TABLE2_METHODS[2:3], TABLE2_METHODS[3:7]
+BASELINES = TABLE2_METHODS[:7]
 
 
-class Cell(NamedTuple):
+class Printed(NamedTuple):
     """A mean and the half-width of its 95 % interval over three repeats, in percent (captions of Tables 2 and 3)."""
 
     mean: float
     interval: float
 
-    def minus(self, other: Cell) -> Cell:
+    def minus(self, other: Printed) -> Printed:
         """The difference of two means, as if the runs were independent: the paper does not pair them."""
-        return Cell(self.mean - other.mean, math.hypot(self.interval, other.interval))
+        return Printed(self.mean - other.mean, math.hypot(self.interval, other.interval))
 
     @property
     def is_noise(self) -> bool:
@@ -41,16 +41,16 @@ class Cell(NamedTuple):
 TABLE1: dict[str, Counts] = {name: dataset.paper for name, dataset in DATASETS.items() if dataset.paper}
 
 
-def _columns(*rows: tuple[float, ...]) -> dict[str, dict[str, Cell]]:
+def _columns(*rows: tuple[float, ...]) -> dict[str, dict[str, Printed]]:
     """Rows as printed, a mean and an interval per data set, turned to [data set][method]."""
-    cells = [[Cell(*row[k : k + 2]) for k in range(0, len(row), 2)] for row in rows]
+    cells = [[Printed(*row[k : k + 2]) for k in range(0, len(row), 2)] for row in rows]
     return {
-        name: dict(zip(METHODS, column, strict=True))
+        name: dict(zip(TABLE2_METHODS, column, strict=True))
         for name, column in zip(TABLE1, zip(*cells, strict=True), strict=True)
     }
 
 
-TABLE2: dict[str, dict[str, Cell]] = _columns(
+TABLE2: dict[str, dict[str, Printed]] = _columns(
     (64.6, 1.7, 62.0, 1.8, 85.9, 0.3, 91.7, 1.4, 94.1, 1.2),
     (77.3, 1.8, 71.2, 1.8, 86.0, 0.6, 91.1, 0.6, 93.8, 1.1),
     (85.3, 0.9, 70.0, 1.7, 82.6, 0.6, 91.3, 0.2, 94.9, 0.4),
@@ -61,13 +61,13 @@ TABLE2: dict[str, dict[str, Cell]] = _columns(
     (88.5, 1.5, 78.7, 0.6, 87.8, 0.6, 94.8, 0.4, 96.9, 0.2),
 )
 
-TABLE3: dict[int, Cell] = {  # Citeseer: percent of the labelled nodes that LPA may use
-    0: Cell(75.8, 1.0),
-    20: Cell(76.3, 1.1),
-    40: Cell(76.7, 0.8),
-    60: Cell(77.3, 0.7),
-    80: Cell(78.1, 0.6),
-    100: Cell(78.7, 0.6),
+TABLE3: dict[int, Printed] = {  # Citeseer: percent of the labelled nodes that LPA may use
+    0: Printed(75.8, 1.0),
+    20: Printed(76.3, 1.1),
+    40: Printed(76.7, 0.8),
+    60: Printed(77.3, 0.7),
+    80: Printed(78.1, 0.6),
+    100: Printed(78.7, 0.6),
 }
 
 TABLE4_ROWS: dict[str, str] = {  # as printed -> field of a recipe
@@ -186,77 +186,222 @@ _LAMBDA0 = {"vary": "lpa_weight", "dataset": "citeseer"}
 
 CLAIMS: tuple[Claim, ...] = (
     *(
-        _claim(f"gcn-lpa>{name}", "Section 4.4, Table 2", f"GCN-LPA is more accurate than {label}.", "table2", "better",
-               better="gcn-lpa", worse=(name,), datasets=_where_ahead(name))
+        _claim(
+            f"gcn-lpa>{name}",
+            "Section 4.4, Table 2",
+            f"GCN-LPA is more accurate than {label}.",
+            "table2",
+            "better",
+            better="gcn-lpa",
+            worse=(name,),
+            datasets=_where_ahead(name),
+        )
         for name, label in zip(GNNS, ("GCN", "GAT", "JK-Net", "GraphSAGE"), strict=True)
     ),
-    _claim("features-only-loses", "Section 4.4, Table 2",
-           "Node features alone (MLP, LR) lose information: they are less accurate than GCN-LPA.",
-           "table2", "better", better="gcn-lpa", worse=FEATURES_ONLY, datasets=tuple(TABLE2)),
-    _claim("graph-only-loses", "Section 4.4, Table 2",
-           "The graph alone (LPA) loses information: it is less accurate than GCN-LPA.",
-           "table2", "better", better="gcn-lpa", worse=GRAPH_ONLY, datasets=tuple(TABLE2)),
-    _claim("jk-net-only-cora", "Section 4.4, Table 2", "JK-Net is the best method on Cora, and on no other data set.",
-           "table2", "best", method="jk-net", on=("cora",), not_on=tuple(name for name in TABLE2 if name != "cora")),
-    _claim("iterations-help-then-hurt", "Section 4.4, Figure 3",
-           "More LPA iterations first raise the accuracy on Citeseer; too many lower it again.",
-           "figure3", "peak", vary="lpa_iterations", values=FIGURE3_ITERATIONS, lines=FIGURE_LAYERS, dataset="citeseer"),
-    _claim("lambda-0-worse", "Section 4.4, Figure 4",
-           "Without the LPA loss (λ = 0) GCN-LPA is less accurate on Citeseer than with λ from 1 to 5.",
-           "figure4", "better_setting", **_LAMBDA0, better=(1.0, 2.0, 5.0), worse=0.0, lines=FIGURE_LAYERS),
-    _claim("lambda-0-overfits", "Sections 2.4 and 4.4",
-           "Trainable edges without the LPA loss overfit: the gap between training and test accuracy is wider at λ = 0.",
-           "figure4", "wider_gap", **_LAMBDA0, wide=0.0, narrow=PAPER["citeseer"].lpa_weight),
-    _claim("more-labels-better", "Section 4.4, Table 3", "The more labelled nodes LPA may use, the higher the accuracy.",
-           "table3", "rises", vary="lpa_ratio", values=tuple(TABLE3), dataset="citeseer"),
-    _claim("more-labels-steadier", "Section 4.4, Table 3", "The more labelled nodes LPA may use, the smaller the spread.",
-           "table3", "steadier", vary="lpa_ratio", values=tuple(TABLE3), dataset="citeseer"),
-    _claim("little-extra-time", "Section 4.4, Figure 5",
-           "On random graphs an epoch of GCN-LPA takes 9.2 % more time than one of GCN, on average.",
-           "figure5", "at_most", measure="extra_percent_mean", limit=FIGURE5.extra_percent),
-    _claim("edges-within-classes", "Section 4.1, Table 1", "Most edges join two nodes of the same class, in every data set.",
-           "table1", "majority", measure="intra_class_edge_rate", datasets=tuple(TABLE1)),
-    _claim("strengthens-intra-class", "Section 2.4, Figure 1",
-           "GCN-LPA finds potential intra-class edges and makes them stronger.",
-           "figure1", "strengthens", method="GCN-LPA"),
-    _claim("karate-stronger-edges", "Section 2.5, Figure 2",
-           "Ten times stronger intra-class edges make untrained embeddings of the karate club linearly separable, "
-           "more so than a plain GCN.",
-           "figure2", "separable", starts="untrained",
-           pairs=_pairs(("gcn-lpa", "original"), ("gcn", "original"), (KARATE.layers,))),
-    _claim("karate-denoising", "Section 2.5, Figure 2",
-           "With 20 noisy inter-class edges the plain GCN mixes the two classes; with the stronger edges they stay apart.",
-           "figure2", "separable", starts="untrained", pairs=_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), (KARATE.layers,))),
-    _claim("karate-trained", "Figure 2, caption",
-           "After training, embeddings of GCN-LPA are linearly separable where those of GCN are not, also with noisy edges.",
-           "figure2", "separable", starts="trained",
-           pairs=(*_pairs(("gcn-lpa", "original"), ("gcn", "original"), (KARATE.layers,)),
-                  *_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), (KARATE.layers,)))),
-    _claim("karate-noise-hurts-gcn", "Appendix E, Figure 7",
-           "Noisy inter-class edges make the separation harder for a GCN, with one to four layers.",
-           "figure7", "separable", starts="untrained", pairs=_pairs(("gcn", "original"), ("gcn", "noisy"), KARATE.layers_figure7)),
-    _claim("karate-noise-hurts-gcn-lpa", "Appendix E, Figure 7",
-           "Noisy inter-class edges make the separation harder for GCN-LPA too.",
-           "figure7", "separable", starts="untrained",
-           pairs=_pairs(("gcn-lpa", "original"), ("gcn-lpa", "noisy"), KARATE.layers_figure7)),
-    _claim("karate-noise-resistance", "Appendix E, Figure 7",
-           "GCN-LPA resists the noisy edges better than GCN, with one to four layers.",
-           "figure7", "separable", starts="untrained", pairs=_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), KARATE.layers_figure7)),
-    _claim("karate-layers-help", "Appendix E, Figure 7", "Each further layer, from one to four, helps to separate the classes.",
-           "figure7", "separable", starts="untrained",
-           pairs=tuple((Case(method, network, k + 1), Case(method, network, k))
-                       for method in ("gcn", "gcn-lpa") for network in ("original", "noisy") for k in (1, 2, 3))),
-    _claim("joint-beats-two-step", "Section 2.4, Eq. (18)",
-           "Learning edges and transformations together is generally better than one after the other.",
-           "table-two-step", "better", better="joint", worse=("two-step",), datasets=tuple(TABLE2)),
-    _claim("labels-teach-better", "Abstract, Sections 1 and 3.3",
-           "Edge weights learned from labels serve the task better than attention learned from feature similarity.",
-           "table-edges", "better", better="free + λ", worse=("gat", "agnn", "gaan", "geniepath"),
-           datasets=("cora", "citeseer")),
-)  # fmt: skip
+    _claim(
+        "features-only-loses",
+        "Section 4.4, Table 2",
+        "Node features alone (MLP, LR) lose information: they are less accurate than GCN-LPA.",
+        "table2",
+        "better",
+        better="gcn-lpa",
+        worse=FEATURES_ONLY,
+        datasets=tuple(TABLE2),
+    ),
+    _claim(
+        "graph-only-loses",
+        "Section 4.4, Table 2",
+        "The graph alone (LPA) loses information: it is less accurate than GCN-LPA.",
+        "table2",
+        "better",
+        better="gcn-lpa",
+        worse=GRAPH_ONLY,
+        datasets=tuple(TABLE2),
+    ),
+    _claim(
+        "jk-net-only-cora",
+        "Section 4.4, Table 2",
+        "JK-Net is the best method on Cora, and on no other data set.",
+        "table2",
+        "best",
+        method="jk-net",
+        on=("cora",),
+        not_on=tuple(name for name in TABLE2 if name != "cora"),
+    ),
+    _claim(
+        "iterations-help-then-hurt",
+        "Section 4.4, Figure 3",
+        "More LPA iterations first raise the accuracy on Citeseer; too many lower it again.",
+        "figure3",
+        "peak",
+        vary="lpa_iterations",
+        values=FIGURE3_ITERATIONS,
+        lines=FIGURE_LAYERS,
+        dataset="citeseer",
+    ),
+    _claim(
+        "lambda-0-worse",
+        "Section 4.4, Figure 4",
+        "Without the LPA loss (λ = 0) GCN-LPA is less accurate on Citeseer than with λ from 1 to 5.",
+        "figure4",
+        "better_setting",
+        **_LAMBDA0,
+        better=(1.0, 2.0, 5.0),
+        worse=0.0,
+        lines=FIGURE_LAYERS,
+    ),
+    _claim(
+        "lambda-0-overfits",
+        "Sections 2.4 and 4.4",
+        "Trainable edges without the LPA loss overfit: the gap between training and test accuracy is wider at λ = 0.",
+        "figure4",
+        "wider_gap",
+        **_LAMBDA0,
+        wide=0.0,
+        narrow=PAPER["citeseer"].lpa_weight,
+    ),
+    _claim(
+        "more-labels-better",
+        "Section 4.4, Table 3",
+        "The more labelled nodes LPA may use, the higher the accuracy.",
+        "table3",
+        "rises",
+        vary="lpa_ratio",
+        values=tuple(TABLE3),
+        dataset="citeseer",
+    ),
+    _claim(
+        "more-labels-steadier",
+        "Section 4.4, Table 3",
+        "The more labelled nodes LPA may use, the smaller the spread.",
+        "table3",
+        "steadier",
+        vary="lpa_ratio",
+        values=tuple(TABLE3),
+        dataset="citeseer",
+    ),
+    _claim(
+        "little-extra-time",
+        "Section 4.4, Figure 5",
+        "On random graphs an epoch of GCN-LPA takes 9.2 % more time than one of GCN, on average.",
+        "figure5",
+        "at_most",
+        measure="extra_percent_mean",
+        limit=FIGURE5.extra_percent,
+    ),
+    _claim(
+        "edges-within-classes",
+        "Section 4.1, Table 1",
+        "Most edges join two nodes of the same class, in every data set.",
+        "table1",
+        "majority",
+        measure="intra_class_edge_rate",
+        datasets=tuple(TABLE1),
+    ),
+    _claim(
+        "strengthens-intra-class",
+        "Section 2.4, Figure 1",
+        "GCN-LPA finds potential intra-class edges and makes them stronger.",
+        "figure1",
+        "strengthens",
+        method="GCN-LPA",
+    ),
+    _claim(
+        "karate-stronger-edges",
+        "Section 2.5, Figure 2",
+        "Ten times stronger intra-class edges make untrained embeddings of the karate club linearly separable, "
+        "more so than a plain GCN.",
+        "figure2",
+        "separable",
+        starts="untrained",
+        pairs=_pairs(("gcn-lpa", "original"), ("gcn", "original"), (KARATE.layers,)),
+    ),
+    _claim(
+        "karate-denoising",
+        "Section 2.5, Figure 2",
+        "With 20 noisy inter-class edges the plain GCN mixes the two classes; with the stronger edges they stay apart.",
+        "figure2",
+        "separable",
+        starts="untrained",
+        pairs=_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), (KARATE.layers,)),
+    ),
+    _claim(
+        "karate-trained",
+        "Figure 2, caption",
+        "After training, embeddings of GCN-LPA are linearly separable where those of GCN are not, also with noisy edges.",
+        "figure2",
+        "separable",
+        starts="trained",
+        pairs=(
+            *_pairs(("gcn-lpa", "original"), ("gcn", "original"), (KARATE.layers,)),
+            *_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), (KARATE.layers,)),
+        ),
+    ),
+    _claim(
+        "karate-noise-hurts-gcn",
+        "Appendix E, Figure 7",
+        "Noisy inter-class edges make the separation harder for a GCN, with one to four layers.",
+        "figure7",
+        "separable",
+        starts="untrained",
+        pairs=_pairs(("gcn", "original"), ("gcn", "noisy"), KARATE.layers_figure7),
+    ),
+    _claim(
+        "karate-noise-hurts-gcn-lpa",
+        "Appendix E, Figure 7",
+        "Noisy inter-class edges make the separation harder for GCN-LPA too.",
+        "figure7",
+        "separable",
+        starts="untrained",
+        pairs=_pairs(("gcn-lpa", "original"), ("gcn-lpa", "noisy"), KARATE.layers_figure7),
+    ),
+    _claim(
+        "karate-noise-resistance",
+        "Appendix E, Figure 7",
+        "GCN-LPA resists the noisy edges better than GCN, with one to four layers.",
+        "figure7",
+        "separable",
+        starts="untrained",
+        pairs=_pairs(("gcn-lpa", "noisy"), ("gcn", "noisy"), KARATE.layers_figure7),
+    ),
+    _claim(
+        "karate-layers-help",
+        "Appendix E, Figure 7",
+        "Each further layer, from one to four, helps to separate the classes.",
+        "figure7",
+        "separable",
+        starts="untrained",
+        pairs=tuple(
+            (Case(method, network, k + 1), Case(method, network, k))
+            for method in ("gcn", "gcn-lpa")
+            for network in ("original", "noisy")
+            for k in (1, 2, 3)
+        ),
+    ),
+    _claim(
+        "joint-beats-two-step",
+        "Section 2.4, Eq. (18)",
+        "Learning edges and transformations together is generally better than one after the other.",
+        "table-two-step",
+        "better",
+        better="joint",
+        worse=("two-step",),
+        datasets=tuple(TABLE2),
+    ),
+    _claim(
+        "labels-teach-better",
+        "Abstract, Sections 1 and 3.3",
+        "Edge weights learned from labels serve the task better than attention learned from feature similarity.",
+        "table-edges",
+        "better",
+        better="free + λ",
+        worse=("gat", "agnn", "gaan", "geniepath"),
+        datasets=("cora", "citeseer"),
+    ),
+)
 
 
-def margin(dataset: str) -> tuple[str, Cell]:
+def margin(dataset: str) -> tuple[str, Printed]:
     """The strongest baseline of Table 2 on a data set, and by how much the paper's GCN-LPA beats it."""
     column = TABLE2[dataset]
     rival = max(BASELINES, key=lambda name: column[name].mean)

@@ -1,4 +1,4 @@
-"""Figure 6: how labels and features travel on a graph of five nodes."""
+"""Figure 6: how a label travels on a graph of five nodes, wave by wave and path by path."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ import torch
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.paper.canvas import BLACK, BLUE, RED, SKY, WAVE_COLORS, canvas, save
-from gcn_lpa.paper.study import Result, markdown_table
+from gcn_lpa.palette import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY
+from gcn_lpa.paper.canvas import canvas, save
+from gcn_lpa.paper.exhibits import Exhibit, markdown_table
+
+SMALL_EDGES = [("b", "1"), ("b", "3"), ("1", "2"), ("1", "a"), ("2", "a"), ("3", "a")]  # without self-loops
+SMALL_PLACES = {"b": (0.0, 0.0), "1": (1.0, 0.5), "3": (1.5, -0.7), "2": (2.1, 0.95), "a": (3.0, 0.05)}
+SMALL_LABELED = ("b", "3")
+WAVE_COLORS = (ORANGE, GREEN, PINK)
 
 
 class Hop(NamedTuple):
-    """In one iteration, the label of v_b goes from one node to another; `cut` where that one has a label of its own."""
+    """In one iteration, the label of v_b goes from one node to another; `cut` where the target is labelled."""
 
     iteration: int
     wave: int  # the iteration in which it left v_b
@@ -26,15 +32,6 @@ class Hop(NamedTuple):
     target: str
     mass: Fraction
     cut: bool
-
-
-SMALL_EDGES = [("b", "1"), ("b", "3"), ("1", "2"), ("1", "a"), ("2", "a"), ("3", "a")]  # Figure 6, without self-loops
-
-
-SMALL_PLACES = {"b": (0.0, 0.0), "1": (1.0, 0.5), "3": (1.5, -0.7), "2": (2.1, 0.95), "a": (3.0, 0.05)}
-
-
-SMALL_LABELED = ("b", "3")
 
 
 def small_transition() -> dict[str, dict[str, Fraction]]:
@@ -87,7 +84,7 @@ def weight_of(walk: Sequence[str]) -> Fraction:
     return product
 
 
-def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
+def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
     """LPA on a small graph: the waves of v_b's label in iterations 1 to 3, and the paths to v_a they follow.
 
     The caption of the paper sends v_a's label to v_b; Definition 2 and Lemma 2 send v_b's to v_a, and so does this.
@@ -103,9 +100,8 @@ def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
             _draw_small(plot)
             own = [hop for hop in moves if hop.iteration == k]
             for hop in own:
-                _draw_hop(
-                    plot, hop, sum((h.source, h.target) == (hop.source, hop.target) for h in own if h.wave < hop.wave)
-                )
+                same_edge = [h for h in own if (h.source, h.target) == (hop.source, hop.target)]
+                _draw_hop(plot, hop, sum(h.wave < hop.wave for h in same_edge))
             plot.set_title(f"Iteration {k}: $v_a$ holds {sum(map(weight_of, paths(k)), Fraction(0))} of $v_b$'s label")
         _draw_small(axes[1, 1])
         for number, (path, color) in enumerate(zip(found, (SKY, RED), strict=True)):
@@ -132,7 +128,7 @@ def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Result:
         "influence": str(total),
         "received": received,
     }
-    return Result("figure6", "Figure 6: how a label travels", text, data, [], files)
+    return Exhibit("figure6", "Figure 6: how a label travels", text, data, [], files)
 
 
 def _spelled(path: Sequence[str]) -> str:
@@ -144,17 +140,9 @@ def _draw_small(plot: Any) -> None:
         plot.plot(*zip(SMALL_PLACES[one], SMALL_PLACES[other], strict=True), color="#CFCFCF", linewidth=1.5, zorder=1)
     for name, place in SMALL_PLACES.items():
         labeled = name in SMALL_LABELED
-        plot.scatter(
-            *place,
-            s=720,
-            c=BLUE if labeled else "white",
-            edgecolors=BLUE if labeled else BLACK,
-            linewidths=1.5,
-            zorder=3,
-        )
-        plot.annotate(
-            f"$v_{name}$", place, ha="center", va="center", color="white" if labeled else BLACK, zorder=4, fontsize=13
-        )
+        face, rim, ink = (BLUE, BLUE, "white") if labeled else ("white", BLACK, BLACK)
+        plot.scatter(*place, s=720, c=face, edgecolors=rim, linewidths=1.5, zorder=3)
+        plot.annotate(f"$v_{name}$", place, ha="center", va="center", color=ink, zorder=4, fontsize=13)
     plot.set(xlim=(-0.3, 3.3), ylim=(-1.0, 1.25))
     plot.set_aspect("equal")
     plot.set_axis_off()
@@ -177,11 +165,19 @@ def _arrow(plot: Any, source: str, target: str, color: str, *, bend: float, widt
 
     plot.add_patch(
         FancyArrowPatch(
-            SMALL_PLACES[source], SMALL_PLACES[target], arrowstyle="-" if cut else "-|>", mutation_scale=15, color=color,
-            linewidth=width, linestyle=(0, (3, 2)) if cut else "-", connectionstyle=f"arc3,rad={bend}", shrinkA=15,
-            shrinkB=30 if cut else 16, zorder=2,
+            SMALL_PLACES[source],
+            SMALL_PLACES[target],
+            arrowstyle="-" if cut else "-|>",
+            mutation_scale=15,
+            color=color,
+            linewidth=width,
+            linestyle=(0, (3, 2)) if cut else "-",
+            connectionstyle=f"arc3,rad={bend}",
+            shrinkA=15,
+            shrinkB=30 if cut else 16,
+            zorder=2,
         )
-    )  # fmt: skip
+    )
 
 
 def _wave_legend() -> list[Any]:

@@ -1,4 +1,4 @@
-"""The paper's chain of reasons, measured link by link: a lower LPA loss, more intra-class label influence (Theorem 3), more
+"""The paper's argument, measured link by link: a lower LPA loss, more intra-class label influence (Theorem 3), more
 intra-class feature influence (Theorem 2), better accuracy (Section 2.4).
 
 Four ways to the edge weights of one recipe: fixed, trained by the GCN alone (λ = 0), jointly, and by LPA alone before the GCN; and
@@ -22,10 +22,11 @@ from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
-from gcn_lpa.paper.study import Cell, Result, Study, code_hash, graph_of, markdown_table, versions
+from gcn_lpa.paper.exhibits import Exhibit, markdown_table
+from gcn_lpa.paper.study import Cell, Study, graph_of, versions
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.runs.ledger import Task
+from gcn_lpa.runs.ledger import Job, Outcome
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.theory.influence import intra_class_feature_influence, intra_class_label_influence
@@ -62,36 +63,39 @@ def cell_of(dataset: str, row: str) -> Cell:
     }[row]
 
 
-def tasks(
-    dataset: str, splits: int = 10, *, rows: Sequence[str] = tuple(ROWS), epochs: int | None = None
-) -> list[Task]:
-    """One task for each row on each split."""
+def jobs(dataset: str, splits: int = 10, *, rows: Sequence[str] = tuple(ROWS), epochs: int | None = None) -> list[Job]:
+    """One job for each row on each split."""
     common = {"study": "influence", "dataset": dataset, "changes": {} if epochs is None else {"epochs": epochs}}
     return [
         {**common, "row": row, "method": cell_of(dataset, row).method, "seed": k} for k in range(splits) for row in rows
     ]
 
 
-def work(task: Task, *, device: str = "auto", root: str | None = None, threads: int = 1) -> dict[str, Any]:
+def work(job: Job, *, device: str = "auto", root: str | None = None, threads: int = 1) -> Outcome:
     """Train one row on one split by the paper's recipe of the data set, and measure every link.
 
     Args:
         root: the folder of the data sets.
     """
     torch.set_num_threads(threads)
-    recipe = cell_of(task["dataset"], task["row"]).settings().replace(**task["changes"])
-    graph, device = graph_of(task["dataset"], root), str(choose_device(device))
-    reach = recipe_for("paper", task["dataset"]).lpa_iterations  # the same for every row
-    parts, seed = split(graph, seed=task["seed"]), task["seed"]
+    recipe = cell_of(job["dataset"], job["row"]).settings().replace(**job["changes"])
+    graph, device = graph_of(job["dataset"], root), str(choose_device(device))
+    reach = recipe_for("paper", job["dataset"]).lpa_iterations  # the same for every row
+    parts, seed = split(graph, seed=job["seed"]), job["seed"]
     found = train_and_measure(graph, parts, recipe, iterations=reach, seed=seed, device=device)
     name = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
-    return {**found, "device": name, "versions": versions(), "code": code_hash()}
+    return {**found, "device": name, "versions": versions()}
 
 
 def influence_study(
-    graph: Graph, splits: int | Sequence[Split] = 10, *, rows: Mapping[str, Recipe], iterations: int = 5,
-    device: str = "auto", on_record: Callable[[dict[str, Any]], None] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    graph: Graph,
+    splits: int | Sequence[Split] = 10,
+    *,
+    rows: Mapping[str, Recipe],
+    iterations: int = 5,
+    device: str = "auto",
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
     """The same on any graph: each of `rows`, a name and a recipe, trained and measured on each split.
 
     Args:
@@ -165,7 +169,7 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
 
 
 def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
-    """J of Eq. (15) on these nodes: what is printed for training nodes, and the same for nodes that did not train."""
+    """J of Eq. (15) on these nodes, which is printed for training nodes and measured for test nodes too."""
     nodes = mask.nonzero().squeeze(1)
     return float(mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
 
@@ -203,20 +207,20 @@ def _link(own: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
     return {"mean": vars(mean), "difference": None if difference is None else vars(difference)}
 
 
-def influence(study: Study) -> Result:
+def influence(study: Study) -> Exhibit:
     """`gcn-lpa reproduce influence`: the chain on each data set."""
     datasets = [name for name in study.datasets if not study.quick or name in ("cora", "citeseer")]
     if study.quick:
         study.note("Cora and Citeseer only")
     todo = [
-        task
+        job
         for dataset in datasets
-        for task in tasks(dataset, study.num_splits(dataset, 10), epochs=_epochs(study, dataset))
+        for job in jobs(dataset, study.num_splits(dataset, 10), epochs=_epochs(study, dataset))
     ]
     here = partial(work, device=study.device, root=study.root, threads=study.threads)
-    records = study.ledger.run(todo, here, workers=study.workers or 1, on_result=study.report)
+    records = study.ledger.run(todo, here, workers=study.workers or 1, on_outcome=study.report)
     rows = summary(records)
-    return Result("influence", "From the LPA loss to accuracy, link by link", text_of(rows), {"rows": rows}, records)
+    return Exhibit("influence", "From the LPA loss to accuracy, link by link", text_of(rows), {"rows": rows}, records)
 
 
 def _epochs(study: Study, dataset: str) -> int | None:

@@ -1,8 +1,8 @@
-"""Zachary's karate club, Figures 2 and 7: can a straight line part the two classes in the embedding?
+"""Zachary's karate club, Figures 2 and 7: does a straight line separate the two classes in the embedding?
 
 The text of the paper takes an *untrained* GCN, with random weights, and imitates GCN-LPA by making edges inside a class
-ten times stronger, with the classes of all nodes known. The caption of Figure 2 says *trained*. Both are done here, and
-over many random starts, since a single start can show anything.
+ten times stronger, with the classes of all nodes known. The caption of Figure 2 says *trained*. Both are done here, over
+many random starts, since a single start can show anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import learn_whole
 
 TOUCHING = 1e-6  # of the standard deviation: points nearer than this have no line between them
-THIN = 1e-3  # of the length of a cloud of points: less width than this is none, nobody could see it
+THIN = 1e-3  # of the length of a cloud of points: less width than this counts as none
 UNTRAINED = ("gcn", "gcn-lpa")
 TRAINED = ("gcn", "gcn-lpa", "gcn-lpa held-out")  # the last with the loss in which no node sees its own label
 NETWORKS = ("original", "noisy")
@@ -48,7 +48,7 @@ class Line:
 
 
 def best_line(points: np.ndarray, y: np.ndarray) -> Line:
-    """Of all straight lines, one with the fewest points of two classes on the wrong side, and among those the widest gap.
+    """The straight line with the fewest points of two classes on the wrong side; of several, that with the widest gap.
 
     Exact, but for THIN clouds, which count as a line: the order of the points along a direction changes only where two of
     them swap, so one direction between each two such angles sees every order there is, and each order is cut at every
@@ -124,7 +124,7 @@ def network(kind: str, seed: int, *, strengthening: float = 1.0) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Where a model puts the members of the club, and how well a line parts the two classes."""
+    """Where a model puts the members of the club, and how well a line separates the two classes."""
 
     points: np.ndarray  # [34, 2]
     line: Line
@@ -134,18 +134,31 @@ class Embedding:
 def untrained_recipe(layers: int) -> Recipe:
     """Appendix E: width 2, sigmoid, W uniform in [-1, 1]; the edges are as given."""
     return Recipe(
-        edges="fixed", lpa_weight=0.0, gcn_layers=layers, hidden=KARATE.width, activation=KARATE.activation,
-        output_activation=KARATE.activation, init="uniform", features="raw", residual=False, dropout=0.0,
+        edges="fixed",
+        lpa_weight=0.0,
+        gcn_layers=layers,
+        hidden=KARATE.width,
+        activation=KARATE.activation,
+        output_activation=KARATE.activation,
+        init="uniform",
+        features="raw",
+        residual=False,
+        dropout=0.0,
         origin="the paper, Appendix E",
-    )  # fmt: skip
+    )
 
 
 def trained_recipe(method: str, layers: int, epochs: int) -> Recipe:
     """The same network with logits at its end, trained as Table 4 trains on Citeseer."""
     recipe = PAPER["citeseer"].replace(
-        gcn_layers=layers, hidden=KARATE.width, activation=KARATE.activation, init="uniform", features="raw", epochs=epochs,
+        gcn_layers=layers,
+        hidden=KARATE.width,
+        activation=KARATE.activation,
+        init="uniform",
+        features="raw",
+        epochs=epochs,
         origin="the paper: network of Appendix E, training of Table 4, Citeseer",
-    )  # fmt: skip
+    )
     changes: dict[str, dict[str, Any]] = {
         "gcn": {"edges": "fixed", "lpa_weight": 0.0},
         "gcn-lpa": {},
@@ -182,11 +195,11 @@ def trained(case: Case, seed: int, epochs: int) -> Embedding:
     return embedding(model, recipe.prepare(graph), accuracy)
 
 
-def cell(case: Case, found: Sequence[Embedding]) -> dict[str, Any]:
-    """What is kept of one case: every start, and the share of separable ones with its 95 % interval (Wilson)."""
+def tally(case: Case, found: Sequence[Embedding]) -> dict[str, Any]:
+    """What is counted of one case: every start, and the share of separable ones with its 95 % interval (Wilson)."""
     wrong = [embedding.line.num_wrong for embedding in found]
     low, high = stats.binomtest(wrong.count(0), len(wrong)).proportion_ci(method="wilson")
-    kept: dict[str, Any] = {
+    counted: dict[str, Any] = {
         **case._asdict(),
         "starts": len(wrong),
         "separable": wrong.count(0) / len(wrong),
@@ -195,18 +208,18 @@ def cell(case: Case, found: Sequence[Embedding]) -> dict[str, Any]:
         "wrong": wrong,
     }
     scores = [e.test_accuracy for e in found if e.test_accuracy is not None]
-    return {**kept, "test_accuracy": scores} if scores else kept
+    return {**counted, "test_accuracy": scores} if scores else counted
 
 
-def typical_start(cells: Sequence[Mapping[str, Any]]) -> int:
-    """The start whose numbers of wrong nodes are nearest to the means of all cells: the one to draw."""
-    wrong = np.array([cell["wrong"] for cell in cells])  # [cells, starts]
+def typical_start(tallies: Sequence[Mapping[str, Any]]) -> int:
+    """The start whose numbers of wrong nodes are nearest to the means of all cases: the one to draw."""
+    wrong = np.array([one["wrong"] for one in tallies])  # [cases, starts]
     return int(abs(wrong - wrong.mean(axis=1, keepdims=True)).sum(axis=0).argmin())
 
 
-def find_cell(cells: Sequence[Mapping[str, Any]], case: Case) -> Mapping[str, Any]:
-    """The cell of a case."""
+def find_tally(tallies: Sequence[Mapping[str, Any]], case: Case) -> Mapping[str, Any]:
+    """The tally of a case."""
     try:
-        return next(c for c in cells if (c["method"], c["network"], c["layers"]) == tuple(case))
+        return next(one for one in tallies if (one["method"], one["network"], one["layers"]) == tuple(case))
     except StopIteration:
         raise ValueError(f"no starts of {case}; run the figure in full") from None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gcn_lpa.paper import figure6, figures, influence_study, sweeps, tables, verdicts
+from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
-from gcn_lpa.paper.study import DATASETS, Result, Study
+from gcn_lpa.paper.exhibits import Exhibit
+from gcn_lpa.paper.study import PAPER_DATASETS, Study
 
 
-def drawn(figure: Callable[..., Result]) -> Callable[[Study], Result]:
-    """A figure that needs no study: what it is drawn from is computed on the spot."""
+def drawn(figure: Callable[..., Exhibit]) -> Callable[[Study], Exhibit]:
+    """A figure without a ledger: what it is drawn from is computed each time."""
 
-    def draw(study: Study) -> Result:
+    def draw(study: Study) -> Exhibit:
         if study.quick:
             study.note("fewer random starts")
         return figure(study.out, quick=study.quick)
@@ -20,18 +21,18 @@ def drawn(figure: Callable[..., Result]) -> Callable[[Study], Result]:
     return draw
 
 
-PARTS: dict[str, Callable[[Study], Result]] = {
+PARTS: dict[str, Callable[[Study], Exhibit]] = {
     "table1": tables.table1,
     "table2": tables.table2,
     "table3": tables.table3,
     "table4": tables.table4,
-    "figure1": drawn(figures.figure1),
-    "figure2": drawn(figures.figure2),
+    "figure1": drawn(figure1.figure1),
+    "figure2": drawn(karate_figures.figure2),
     "figure3": sweeps.figure3,
     "figure4": sweeps.figure4,
     "figure5": sweeps.figure5,
     "figure6": drawn(figure6.figure6),
-    "figure7": drawn(figures.figure7),
+    "figure7": drawn(karate_figures.figure7),
     "table-two-step": tables.table_two_step,
     "table-edges": tables.table_edges,
     "table-lpa": tables.table_lpa,
@@ -43,38 +44,48 @@ ON_CITESEER = ("table3", "figure3", "figure4")
 WITH_ROWS = ("table2", "table-two-step", "table-edges", "table-lpa")  # that can be chosen
 
 
-def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None = None) -> Iterator[Result]:
-    """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and give it.
+def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None = None) -> Iterator[Exhibit]:
+    """Compute one part or all, write each to `study.out` as Markdown, JSON and pictures, and yield it.
 
-    Of all, the parts about data sets that were not chosen are left out, and so are the claims, which are about all five.
-    The claims alone are judged by the parts that `study.out` holds; only those that it lacks are computed.
+    "all" drops the parts about data sets that were not chosen, and the claims, which need all five. "claims" scores the
+    claims by the parts that `study.out` holds, and computes only the parts that it lacks.
     """
     check_choice(what, study)
-    study.out.mkdir(parents=True, exist_ok=True)
     needed = {claim.study for claim in CLAIMS}
     wanted = [name for name in PARTS if what in ("all", name) or (what == "claims" and name in needed)]
     wanted = [name for name in wanted if name not in ON_CITESEER or "citeseer" in study.datasets]
-    results: dict[str, Result] = {}
-    for name in wanted:
-        if what == "claims" and (kept := Result.read(study.out, name)) is not None:
-            results[name] = kept
-            continue
+    exhibits = kept_parts(wanted, study) if what == "claims" else {}
+    todo = [name for name in wanted if name not in exhibits]
+    study.out.mkdir(parents=True, exist_ok=True)
+    for name in todo:
         if on_part is not None:
             on_part(name)
         study.notes.clear()
-        result = results[name] = PARTS[name](study)
-        result.reduced = study.reductions(result)
-        result.write(study.out)
-        yield result
-    if what in ("all", "claims") and {*study.datasets} == {*DATASETS}:
-        claims = verdicts.judge(results)
-        claims.reduced = sorted({note for result in results.values() for note in result.reduced})
+        exhibit = exhibits[name] = PARTS[name](study)
+        exhibit.reduced = study.reductions(exhibit)
+        exhibit.write(study.out)
+        yield exhibit
+    if what in ("all", "claims") and {*study.datasets} == {*PAPER_DATASETS}:
+        claims = verdicts.score_claims(exhibits)
+        claims.reduced = sorted({note for exhibit in exhibits.values() for note in exhibit.reduced})
         claims.write(study.out)
         yield claims
 
 
+def kept_parts(names: list[str], study: Study) -> dict[str, Exhibit]:
+    """The parts that the folder of the study holds; trainings of another code version are refused."""
+    kept = {name: found for name in names if (found := Exhibit.read(study.out, name)) is not None}
+    for name, found in kept.items():
+        if found.runs and found.code != study.ledger.code:
+            raise ValueError(
+                f"{study.out / name}.json is of code {found.code}, not {study.ledger.code}; --code {found.code} scores the "
+                "claims by that version, another --out computes them by this one"
+            )
+    return kept
+
+
 def check_choice(what: str, study: Study) -> None:
-    """Refuse, before anything is computed, what would leave nothing, or hours later too little."""
+    """Refuse, before anything is computed, a choice that leaves nothing, or too little for the claims."""
     if what not in NAMES:
         raise ValueError(f"cannot reproduce {what!r}; there are {', '.join(NAMES)}")
     if study.methods and what not in WITH_ROWS:
@@ -83,5 +94,5 @@ def check_choice(what: str, study: Study) -> None:
         )
     if what in ON_CITESEER and "citeseer" not in study.datasets:
         raise ValueError(f"{what} is about citeseer; with --dataset {study.datasets[0]} nothing is left of it")
-    if what == "claims" and {*study.datasets} != {*DATASETS}:
+    if what == "claims" and {*study.datasets} != {*PAPER_DATASETS}:
         raise ValueError("the claims are about all five data sets; leave --dataset out")

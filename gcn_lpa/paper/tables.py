@@ -1,4 +1,4 @@
-"""The tables of the paper and three of our own, each a function from a `Study` to a `Result`.
+"""The tables of the paper and three of our own, each a function from a `Study` to an `Exhibit`.
 
 Accuracies are in per cent on test nodes, ± the half-width of the 95 % t interval over splits. Differences are paired:
 taken split by split, with the p-value of Wilcoxon's signed-rank test.
@@ -12,12 +12,14 @@ from typing import Any
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.claims import TABLE2, TABLE3, TABLE4_ROWS
-from gcn_lpa.paper.study import DATASETS, Cell, Result, Study, Summary, markdown_table
+from gcn_lpa.paper.exhibits import Exhibit, markdown_table
+from gcn_lpa.paper.study import PAPER_DATASETS, Cell, Study, Summary
 from gcn_lpa.recipes import DEFAULT, PAPER, WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.datasets import table1 as count_table1
+from gcn_lpa.theory.checks import Check
 from gcn_lpa.theory.theorems import check_theorems
 from gcn_lpa.train import learn_whole
 
@@ -25,7 +27,7 @@ LARGE = ("coauthor-cs", "coauthor-phy")
 ROW_NORMALISED = ("cora", "citeseer")  # on the larger graphs one such perceptron takes scikit-learn minutes
 
 
-def table1(study: Study) -> Result:
+def table1(study: Study) -> Exhibit:
     """Statistics of the five data sets."""
     rows, data = [], []
     for row in count_table1(study.root, names=study.datasets):
@@ -41,20 +43,17 @@ def table1(study: Study) -> Result:
         rows.append([row.name, *cells, rate])
     text = "Ours / the paper's. The intra-class rate counts nodes without a label as class 0, as the paper does.\n\n"
     text += markdown_table(["", "nodes", "edges", "features", "classes", "intra-class edges"], rows)
-    return Result("table1", "Table 1: statistics of the data sets", text, {"rows": data})
+    return Exhibit("table1", "Table 1: statistics of the data sets", text, {"rows": data})
 
 
 def table2_cells(dataset: str) -> list[Cell]:
-    """The rows of Table 2 on one data set: the paper's eight, and those that tell what makes the difference."""
+    """The rows of Table 2 on one data set: the paper's eight, and variants that separate the effects."""
     few = min(2, PAPER[dataset].lpa_iterations)  # leave-one-out is exact for at most two
+    by_rows = {"features": "row"}
     return [
         *(Cell(dataset, name, name) for name in ("mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")),
-        *(
-            [Cell(dataset, "mlp, row-normalised", "mlp", changes={"features": "row"})]
-            if dataset in ROW_NORMALISED
-            else []
-        ),
-        Cell(dataset, "lr, row-normalised", "lr", changes={"features": "row"}),
+        *(Cell(name, "mlp, row-normalised", "mlp", changes=by_rows) for name in ROW_NORMALISED if name == dataset),
+        Cell(dataset, "lr, row-normalised", "lr", changes=by_rows),
         Cell(dataset, "gcn, D⁻¹A", "gcn", changes={"normalization": "row"}),
         Cell(dataset, "gcn-same", "gcn-same"),
         Cell(dataset, "λ = 0", "gcn-lpa", changes={"lpa_weight": 0.0}),
@@ -79,9 +78,9 @@ ROWS2 = {
 }
 
 
-def table2(study: Study) -> Result:
+def table2(study: Study) -> Exhibit:
     """All methods on all data sets."""
-    cells = study.chosen([cell for dataset in DATASETS for cell in table2_cells(dataset)])
+    cells = study.chosen([cell for dataset in PAPER_DATASETS for cell in table2_cells(dataset)])
     reference = "gcn" if any(cell.row == "gcn" for cell in cells) else None
     runs = study.run(cells)
     found = study.summaries(cells, runs, reference)
@@ -98,12 +97,15 @@ def table2(study: Study) -> Result:
             0, "On the one split that the authors' code fixes (NumPy seed 234); intervals are over initialisations."
         )
     elif (splits := max(one.num_runs for one in found)) == 3:
-        parts.insert(0, "Three repeats as in the paper: a 95 % t interval of three runs is 2.5 standard deviations wide on "
-                        "each side, 3.5 times that of 20 runs.")  # fmt: skip
+        parts.insert(
+            0,
+            "Three repeats as in the paper: a 95 % t interval of three runs is 2.5 standard deviations wide on each side, "
+            "3.5 times that of 20 runs.",
+        )
     elif splits == 1:
         parts.insert(0, "One split: no interval, and no difference can be told from noise.")
     name = "table2" if study.split == "uniform" else "table2-authors"
-    return Result(
+    return Exhibit(
         name, "Table 2: accuracy of all methods", "\n\n".join(parts), {"rows": [facts(o) for o in found]}, runs
     )
 
@@ -121,10 +123,11 @@ def accuracy_matrix(found: Sequence[Summary]) -> str:
 def table2_row(one: Summary) -> list[str]:
     paper = TABLE2[one.cell.dataset].get(one.cell.row if one.cell.row != "official" else "gcn-lpa")
     printed = ["–", "–"] if paper is None else [str(paper), f"{100 * one.accuracy.mean - paper.mean:+.1f}"]
-    return [one.cell.row, str(one.accuracy), *printed, *told(one.difference), str(one.train_accuracy)]
+    return [one.cell.row, str(one.accuracy), *printed, *reported(one.difference), str(one.train_accuracy)]
 
 
-def told(difference: Difference | None) -> tuple[str, str]:
+def reported(difference: Difference | None) -> tuple[str, str]:
+    """The two columns of a difference: itself, and its p-value."""
     return ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
 
 
@@ -157,14 +160,15 @@ def facts(one: Summary) -> dict[str, Any]:
     }
 
 
-def table3(study: Study) -> Result:
+def table3(study: Study) -> Exhibit:
     """Share of the labelled nodes that LPA may see, Citeseer."""
     losses = ("literal", "official")
-    cells = [
-        Cell("citeseer", f"{name} {percent} %", "gcn-lpa", "paper" if name == "literal" else "official",
-             {} if percent == 100 else {"lpa_ratio": percent / 100})
-        for name in losses for percent in TABLE3
-    ]  # fmt: skip
+    cells = []
+    for name in losses:
+        recipe = "paper" if name == "literal" else name
+        for percent in TABLE3:
+            changes = {} if percent == 100 else {"lpa_ratio": percent / 100}
+            cells.append(Cell("citeseer", f"{name} {percent} %", "gcn-lpa", recipe, changes))
     runs, parts, data = study.run(cells, most=10), [], []
     for name in losses:
         of_loss = [cell for cell in cells if cell.row.startswith(name)]
@@ -173,16 +177,16 @@ def table3(study: Study) -> Result:
         for (percent, paper), one in zip(TABLE3.items(), found, strict=True):
             spread = "–" if one.deviation is None else f"{100 * one.deviation:.2f}"
             gap = f"{100 * one.accuracy.mean - paper.mean:+.1f}"
-            rows.append([f"{percent} %", str(one.accuracy), spread, str(paper), gap, *told(one.difference)])
+            rows.append([f"{percent} %", str(one.accuracy), spread, str(paper), gap, *reported(one.difference)])
             data.append({"loss": name, "percent": percent, **facts(one)})
         header = ["labels in LPA", "ours", "standard deviation", "paper", "gap", "to 0 %", "p"]
         parts += [f"## Loss `{name}`", markdown_table(header, rows), verdict(found, "0 %")]
-    return Result(
+    return Exhibit(
         "table3", "Table 3: ratio of labelled nodes in LPA, Citeseer", "\n\n".join(parts), {"rows": data}, runs
     )
 
 
-def table4(study: Study) -> Result:
+def table4(study: Study) -> Exhibit:
     """The settings as they are run."""
     rows = [
         [printed, *(f"{getattr(PAPER[dataset], name):g}" for dataset in study.datasets)]
@@ -194,12 +198,12 @@ def table4(study: Study) -> Result:
     text += (
         "\n\nThe paper's settings, unchanged; 200 epochs of Adam, the first epoch of best validation accuracy is kept."
     )
-    return Result("table4", "Table 4: the settings", text, data)
+    return Exhibit("table4", "Table 4: the settings", text, data)
 
 
 def grouped(
-    study: Study, name: str, title: str, cells: Sequence[Cell], reference: str, most: int, notes: str
-) -> Result:
+    study: Study, name: str, title: str, cells: Sequence[Cell], *, reference: str, most: int, notes: str
+) -> Exhibit:
     """A table per data set with differences to one of its rows."""
     cells = study.chosen(cells)
     runs = study.run(cells, most=most)
@@ -208,76 +212,88 @@ def grouped(
     parts = [accuracy_matrix(found)]
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         own = [one for one in found if one.cell.dataset == dataset]
-        rows = [[one.cell.row, str(one.accuracy), *told(one.difference), str(one.train_accuracy)] for one in own]
+        rows = [[one.cell.row, str(one.accuracy), *reported(one.difference), str(one.train_accuracy)] for one in own]
         header = ["", "accuracy", f"to {reference}", "p", "training accuracy"]
         parts += [f"## {dataset}, {own[0].num_runs} splits", markdown_table(header, rows), verdict(own, reference)]
-    return Result(name, title, "\n\n".join([*parts, notes]), {"rows": [facts(one) for one in found]}, runs)
+    return Exhibit(name, title, "\n\n".join([*parts, notes]), {"rows": [facts(one) for one in found]}, runs)
 
 
-def table_two_step(study: Study) -> Result:
+def table_two_step(study: Study) -> Exhibit:
     """Edges and weights together, one after the other, or edges without LPA."""
     rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("joint", "gcn-lpa", {}), ("two-step", "gcn-lpa", {"training": "two_step"}),
-        ("λ = 0", "gcn-lpa", {"lpa_weight": 0.0}), ("fixed edges", "gcn-same", {}),
-    ]  # fmt: skip
-    cells = [Cell(dataset, row, method, changes=changes) for dataset in DATASETS for row, method, changes in rows]
+        ("joint", "gcn-lpa", {}),
+        ("two-step", "gcn-lpa", {"training": "two_step"}),
+        ("λ = 0", "gcn-lpa", {"lpa_weight": 0.0}),
+        ("fixed edges", "gcn-same", {}),
+    ]
+    cells = [Cell(dataset, row, method, changes=changes) for dataset in PAPER_DATASETS for row, method, changes in rows]
     notes = "joint: Eq. (18). two-step: the edges by Eq. (15) alone, then the weights by Eq. (17). Settings of Table 4."
-    return grouped(study, "table-two-step", "Joint or two-step training", cells, "joint", 10, notes)
+    return grouped(
+        study, "table-two-step", "Joint or two-step training", cells, reference="joint", most=10, notes=notes
+    )
 
 
-def table_edges(study: Study) -> Result:
+def table_edges(study: Study) -> Exhibit:
     """Every edge form, without and with the LPA loss."""
     cells = []
-    for dataset in DATASETS:
+    for dataset in PAPER_DATASETS:
         cells.append(Cell(dataset, "fixed", "gcn-same"))
         for form in (form for form in EDGE_FORMS if form != "fixed"):
             edges = {} if form == "free" else {"edges": form}  # as in Table 2, whose trainings are these
             cells.append(Cell(dataset, form, "gcn-lpa", changes={**edges, "lpa_weight": 0.0}))
             cells.append(Cell(dataset, f"{form} + λ", "gcn-lpa", changes=edges))
     notes = "Settings of Table 4; only the edge form and λ differ: 0, or the paper's in the rows with + λ. Its form is `free`."
-    return grouped(study, "table-edges", "Edge forms with and without the LPA loss", cells, "fixed", 5, notes)
+    return grouped(
+        study, "table-edges", "Edge forms with and without the LPA loss", cells, reference="fixed", most=5, notes=notes
+    )
 
 
-def table_lpa(study: Study) -> Result:
+def table_lpa(study: Study) -> Exhibit:
     """LPA alone, along edges given or learned for it."""
     names = {
-        "lpa": "classical", "lpa-gaussian": "Gaussian kernel", "lpa-reconstruction": "reconstruction",
-        "lpa-leave-one-out": "leave-one-out", "lpa-sparse": "sparse", "lpa-learned": "A* of Eq. (15)",
-    }  # fmt: skip
+        "lpa": "classical",
+        "lpa-gaussian": "Gaussian kernel",
+        "lpa-reconstruction": "reconstruction",
+        "lpa-leave-one-out": "leave-one-out",
+        "lpa-sparse": "sparse",
+        "lpa-learned": "A* of Eq. (15)",
+    }
     few = {"epochs": 50}  # an epoch of these reads every feature of every neighbour
     cells = [
         Cell(dataset, row, method, changes=few if row in ("reconstruction", "sparse") and dataset in LARGE else {})
-        for dataset in DATASETS
+        for dataset in PAPER_DATASETS
         for method, row in names.items()
     ]
     notes = (
         "All predict by label propagation; see `gcn_lpa.methods.registry.METHODS` for the settings of each. "
         f"reconstruction and sparse have 50 epochs on {' and '.join(LARGE)}, else all that learn have 200."
     )
-    return grouped(study, "table-lpa", "Label propagation alone", cells, "classical", 5, notes)
+    return grouped(study, "table-lpa", "Label propagation alone", cells, reference="classical", most=5, notes=notes)
 
 
-def theorems(study: Study) -> Result:
+def theorems(study: Study) -> Exhibit:
     """Lemmas 1 to 4, Theorems 1 to 4, Eqs. (4) and (5), each with both of its sides."""
     names = ["karate"] if study.quick else ["karate", "cora"]
     if study.quick:
         study.note("the karate club only, not Cora")
     parts, data = [], []
     for name in names:
-        graph = load(name, study.root) if name in DATASETS else load(name)
+        graph = load(name, study.root) if name in PAPER_DATASETS else load(name)
         recipe, masks = PAPER.get(name, DEFAULT if graph.x_kind == "given" else WITHOUT_FEATURES), split(graph, seed=0)
         model, _ = learn_whole(GCNLPA, graph, masks.train, masks.val, recipe, seed=0, device="cpu")
         checks = check_theorems(graph, model=model)
-        rows = [
-            [check.name, check.on, f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}", f"{check.gap:.2g}",
-             "holds" if check.holds else "**does not**", check.assumptions.replace("|", "\\|")]
-            for check in checks
-        ]  # fmt: skip
         held = sum(check.holds for check in checks)
-        parts += [f"## {name}: {held} of {len(checks)} hold as measured",
-                  markdown_table(["statement", "graph", "sides", "gap", "", "measured under"], rows)]  # fmt: skip
+        header = ["statement", "graph", "sides", "gap", "", "measured under"]
+        table = markdown_table(header, map(_check_row, checks))
+        parts += [f"## {name}: {held} of {len(checks)} hold as measured", table]
         data += [{"graph": name, **check.to_dict()} for check in checks]
-    return Result("theorems", "Lemmas and theorems, measured", "\n\n".join(parts), {"checks": data})
+    return Exhibit("theorems", "Lemmas and theorems, measured", "\n\n".join(parts), {"checks": data})
+
+
+def _check_row(check: Check) -> list[str]:
+    sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
+    holds = "holds" if check.holds else "**does not**"
+    return [check.name, check.on, sides, f"{check.gap:.2g}", holds, check.assumptions.replace("|", "\\|")]
 
 
 def _side(value: float | tuple[float, ...]) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from gcn_lpa.paper.claims import CLAIMS, METHODS, Claim
-from gcn_lpa.paper.karate import find_cell
-from gcn_lpa.paper.study import Result, Run, markdown_table
+from gcn_lpa.paper.claims import CLAIMS, TABLE2_METHODS, Claim
+from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
+from gcn_lpa.paper.karate import find_tally
 from gcn_lpa.recipes import PAPER
 from gcn_lpa.stats import mean_of
 
@@ -62,38 +63,39 @@ class Verdict:
         kinds = ("holds", "inside the noise", "contradicted")
         return ", ".join(f"{each.count(kind)} {kind}" for kind in kinds if kind in each)
 
+    def to_dict(self) -> dict[str, Any]:
+        effects = [{**asdict(effect), "verdict": effect.verdict} for effect in self.effects]
+        return {
+            "key": self.claim.key,
+            "sentence": self.claim.sentence,
+            "verdict": self.verdict,
+            "effects": effects,
+        }
 
-def judge(results: Mapping[str, Result]) -> Result:
-    """The verdict on every claim whose study is among the results."""
-    verdicts = [Verdict(c, tuple(KINDS[c.kind](c, results[c.study]))) for c in CLAIMS if c.study in results]
+
+def score_claims(exhibits: Mapping[str, Exhibit]) -> Exhibit:
+    """The verdict on every claim whose study is among the exhibits; all their trainings are of one code version."""
+    codes = {exhibit.code: name for name, exhibit in exhibits.items() if exhibit.runs}
+    if len(codes) > 1:
+        each = ", ".join(f"{name} of {code}" for code, name in codes.items())
+        raise ValueError(f"the claims would mix trainings of several code versions: {each}; reproduce all by one")
+    verdicts = [Verdict(c, tuple(MEASURES[c.kind](c, exhibits[c.study]))) for c in CLAIMS if c.study in exhibits]
     rows = []
     for found in verdicts:
-        said = "; ".join(map(str, found.effects))
-        rows.append(
-            [
-                found.claim.sentence,
-                found.claim.where,
-                f"**{found.verdict}**",
-                found.counts,
-                f"{said} ({found.effects[0].unit})",
-            ]
-        )
+        measured = f"{'; '.join(map(str, found.effects))} ({found.effects[0].unit})"
+        rows.append([found.claim.sentence, found.claim.where, f"**{found.verdict}**", found.counts, measured])
     text = (
         "Each effect should be above 0; ± is its 95 % interval. A claim of several parts holds where all do, and is "
         "contradicted where one part is below 0 by more than its interval.\n\n"
         + markdown_table(["claim, in our words", "where", "verdict", "parts", "measured"], rows)
     )
-    if missing := [c.key for c in CLAIMS if c.study not in results]:
-        text += f"\n\nNot judged, as their studies were not run: {', '.join(missing)}."
-    data = [
-        {"key": v.claim.key, "sentence": v.claim.sentence, "verdict": v.verdict,
-         "effects": [{**asdict(e), "verdict": e.verdict} for e in v.effects]}
-        for v in verdicts
-    ]  # fmt: skip
-    return Result("claims", "The paper's claims", text, {"claims": data})
+    if missing := [c.key for c in CLAIMS if c.study not in exhibits]:
+        text += f"\n\nWithout a verdict, as their studies were not run: {', '.join(missing)}."
+    data = {"claims": [found.to_dict() for found in verdicts]}
+    return Exhibit("claims", "The paper's claims", text, data, code=next(iter(codes), ""))
 
 
-def accuracies(runs: Sequence[Run], row: str, dataset: str, score: str = "test_accuracy") -> np.ndarray:
+def accuracies(runs: Sequence[LedgerLine], row: str, dataset: str, score: str = "test_accuracy") -> np.ndarray:
     found = [run[score] for run in runs if run["row"] == row and run["dataset"] == dataset]
     if not found:
         raise ValueError(f"no training of {row!r} on {dataset}; run the study without --dataset and --method")
@@ -105,49 +107,54 @@ def effect(part: str, differences: np.ndarray, unit: str = "points") -> Effect:
     return Effect(part, found.mean, found.interval, unit)
 
 
-def better(claim: Claim, result: Result) -> list[Effect]:
-    """Of GCN-LPA both readings are judged: the text's, and that of the authors' code."""
+def better(claim: Claim, exhibit: Exhibit) -> list[Effect]:
+    """Of GCN-LPA both readings count: that of the text, and that of the authors' code."""
     a = claim.arguments
     readings = {"gcn-lpa": ", text", "official": ", authors' code"} if a["better"] == "gcn-lpa" else {a["better"]: ""}
-    return [
-        effect(f"{dataset}, {worse}{said}", accuracies(result.runs, row, dataset) - accuracies(result.runs, worse, dataset))
-        for row, said in readings.items() for dataset in a["datasets"] for worse in a["worse"]
-    ]  # fmt: skip
+    effects = []
+    for row, said in readings.items():
+        for dataset in a["datasets"]:
+            own = accuracies(exhibit.runs, row, dataset)
+            for worse in a["worse"]:
+                effects.append(effect(f"{dataset}, {worse}{said}", own - accuracies(exhibit.runs, worse, dataset)))
+    return effects
 
 
-def best(claim: Claim, result: Result) -> list[Effect]:
+def best(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     """Against the best other method of Table 2, chosen by validation accuracy."""
     a, effects = claim.arguments, []
     for sign, datasets in ((1, a["on"]), (-1, a["not_on"])):
         for dataset in datasets:
-            others = [name for name in METHODS if name != a["method"]]
-            rival = max(others, key=lambda name, d=dataset: accuracies(result.runs, name, d, "val_accuracy").mean())  # type: ignore[misc]
-            gain = accuracies(result.runs, a["method"], dataset) - accuracies(result.runs, rival, dataset)
+            others = [name for name in TABLE2_METHODS if name != a["method"]]
+            rival = max(others, key=lambda name, d=dataset: accuracies(exhibit.runs, name, d, "val_accuracy").mean())  # type: ignore[misc]
+            gain = accuracies(exhibit.runs, a["method"], dataset) - accuracies(exhibit.runs, rival, dataset)
             effects.append(effect(f"{dataset}, {'over' if sign > 0 else 'below'} {rival}", sign * gain))
     return effects
 
 
 def along(
-    runs: Sequence[Run], setting: str, value: float, layers: int | None = None, score: str = "test_accuracy"
+    runs: Sequence[LedgerLine], setting: str, value: float, layers: int | None = None, score: str = "test_accuracy"
 ) -> np.ndarray:
     """The scores of the trainings with one value of a setting, by split."""
     recipe = PAPER["citeseer"]
     wanted = {setting: value, "gcn_layers": recipe.gcn_layers if layers is None else layers}
-    found = [
-        run for run in runs
-        if run["recipe"] == "paper" and all(run["changes"].get(k, getattr(recipe, k)) == v for k, v in wanted.items())
-    ]  # fmt: skip
+
+    def is_wanted(run: LedgerLine) -> bool:
+        settings = {name: run["changes"].get(name, getattr(recipe, name)) for name in wanted}
+        return run["recipe"] == "paper" and settings == wanted
+
+    found = [run for run in runs if is_wanted(run)]
     if not found:
         raise ValueError(f"no training with {wanted}; run the study in full")
     return 100 * np.array([run[score] for run in sorted(found, key=lambda run: run["seed"])])
 
 
-def peak(claim: Claim, result: Result) -> list[Effect]:
+def peak(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     a, effects = claim.arguments, []
     for layers in a["lines"]:
 
         def scores(value: float, score: str = "test_accuracy", layers: int = layers) -> np.ndarray:
-            return along(result.runs, a["vary"], value, layers, score)
+            return along(exhibit.runs, a["vary"], value, layers, score)
 
         top = max(a["values"][1:-1], key=lambda value: scores(value, "val_accuracy").mean())
         for end in (a["values"][0], a["values"][-1]):
@@ -155,48 +162,49 @@ def peak(claim: Claim, result: Result) -> list[Effect]:
     return effects
 
 
-def better_setting(claim: Claim, result: Result) -> list[Effect]:
+def better_setting(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     a = claim.arguments
-    return [
-        effect(f"{layers} layers, {value:g} over {a['worse']:g}",
-               along(result.runs, a["vary"], value, layers) - along(result.runs, a["vary"], a["worse"], layers))
-        for layers in a["lines"] for value in a["better"]
-    ]  # fmt: skip
+    effects = []
+    for layers in a["lines"]:
+        base = along(exhibit.runs, a["vary"], a["worse"], layers)
+        for value in a["better"]:
+            gain = along(exhibit.runs, a["vary"], value, layers) - base
+            effects.append(effect(f"{layers} layers, {value:g} over {a['worse']:g}", gain))
+    return effects
 
 
-def wider_gap(claim: Claim, result: Result) -> list[Effect]:
+def wider_gap(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     a = claim.arguments
 
     def gap(value: float) -> np.ndarray:
-        train, test = (along(result.runs, a["vary"], value, score=f"{part}_accuracy") for part in ("train", "test"))
+        train, test = (along(exhibit.runs, a["vary"], value, score=f"{part}_accuracy") for part in ("train", "test"))
         return np.asarray(train - test)
 
     return [effect(f"λ = {a['wide']:g} over {a['narrow']:g}", gap(a["wide"]) - gap(a["narrow"]))]
 
 
-def by_percent(claim: Claim, result: Result, loss: str) -> np.ndarray:
+def by_percent(claim: Claim, exhibit: Exhibit, loss: str) -> np.ndarray:
     """[percent, split]"""
     return np.stack(
-        [accuracies(result.runs, f"{loss} {percent} %", "citeseer") for percent in claim.arguments["values"]]
+        [accuracies(exhibit.runs, f"{loss} {percent} %", "citeseer") for percent in claim.arguments["values"]]
     )
 
 
-def rises(claim: Claim, result: Result) -> list[Effect]:
+def rises(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     share = np.array(claim.arguments["values"]) / 100
     centred = share - share.mean()
-    return [
-        effect(
-            f"loss {loss}", centred @ by_percent(claim, result, loss) / (centred @ centred), "points from 0 to 100 %"
-        )
-        for loss in ("literal", "official")
-    ]
+    effects = []
+    for loss in ("literal", "official"):
+        slopes = centred @ by_percent(claim, exhibit, loss) / (centred @ centred)
+        effects.append(effect(f"loss {loss}", slopes, "points from 0 to 100 %"))
+    return effects
 
 
-def steadier(claim: Claim, result: Result) -> list[Effect]:
+def steadier(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     """log of the ratio of the standard deviations, first over last, with the interval of the F distribution."""
     effects = []
     for loss in ("literal", "official"):
-        found = by_percent(claim, result, loss)
+        found = by_percent(claim, exhibit, loss)
         k = found.shape[1]
         if k < 3:
             effects.append(Effect(f"loss {loss}", 0.0, None, "log ratio of standard deviations"))
@@ -207,43 +215,47 @@ def steadier(claim: Claim, result: Result) -> list[Effect]:
     return effects
 
 
-def at_most(claim: Claim, result: Result) -> list[Effect]:
-    limit = claim.arguments["limit"]
-    return [
-        effect(
-            f"protocol {protocol}",
-            limit - np.array(list(data["extra_percent"].values())),
-            "per cent of time below the limit",
-        )
-        for protocol, data in result.data.items()
-    ]
+def at_most(claim: Claim, exhibit: Exhibit) -> list[Effect]:
+    limit, effects = claim.arguments["limit"], []
+    for protocol, data in exhibit.data.items():
+        below = limit - np.array(list(data["extra_percent"].values()))
+        effects.append(effect(f"protocol {protocol}", below, "per cent of time below the limit"))
+    return effects
 
 
-def majority(claim: Claim, result: Result) -> list[Effect]:
-    rates = {row["dataset"]: row["ours"][claim.arguments["measure"]] for row in result.data["rows"]}
+def majority(claim: Claim, exhibit: Exhibit) -> list[Effect]:
+    rates = {row["dataset"]: row["ours"][claim.arguments["measure"]] for row in exhibit.data["rows"]}
     return [
         Effect(dataset, 100 * rate - 50, None, "points above one half", exact=True) for dataset, rate in rates.items()
     ]
 
 
-def strengthens(claim: Claim, result: Result) -> list[Effect]:
+def strengthens(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     """On random toys."""
-    value, interval = result.data["toys"][claim.arguments["method"]]["gain"]
+    value, interval = exhibit.data["toys"][claim.arguments["method"]]["gain"]
     return [Effect("random toys", 100 * value, None if interval is None else 100 * interval, "points of edges")]
 
 
-def separable(claim: Claim, result: Result) -> list[Effect]:
+def separable(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     """Which starts are linearly separable, start by start: both have the same first weights, noisy edges and split."""
-    effects, cells = [], result.data[claim.arguments["starts"]]
+    effects, tallies = [], exhibit.data[claim.arguments["starts"]]
     for more, less in claim.arguments["pairs"]:
-        one, other = (np.array(find_cell(cells, case)["wrong"]) == 0 for case in (more, less))
+        one, other = (np.array(find_tally(tallies, case)["wrong"]) == 0 for case in (more, less))
         part = f"{more.method} {more.network} {more.layers} over {less.method} {less.network} {less.layers}"
         effects.append(effect(part, 100.0 * (one.astype(float) - other), "points of separable starts"))
     return effects
 
 
-KINDS: dict[str, Callable[[Claim, Result], list[Effect]]] = {
-    "better": better, "best": best, "peak": peak, "better_setting": better_setting, "wider_gap": wider_gap, "rises": rises,
-    "steadier": steadier, "at_most": at_most, "majority": majority, "strengthens": strengthens,
+MEASURES: dict[str, Callable[[Claim, Exhibit], list[Effect]]] = {  # by the kind of a claim
+    "better": better,
+    "best": best,
+    "peak": peak,
+    "better_setting": better_setting,
+    "wider_gap": wider_gap,
+    "rises": rises,
+    "steadier": steadier,
+    "at_most": at_most,
+    "majority": majority,
+    "strengthens": strengthens,
     "separable": separable,
-}  # fmt: skip
+}

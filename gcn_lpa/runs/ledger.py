@@ -1,7 +1,9 @@
-"""A ledger of finished work: many small tasks, in several processes, none computed twice.
+"""A ledger of finished work: many small jobs, in several processes, none computed twice by the same code.
 
-A task is a dict of JSON values that says all that its result depends on. Its result is another dict. Both are appended
-as one line of a JSON Lines file the moment the result is there, so that what was killed goes on where it stopped.
+A job is a dict of JSON values that says everything its outcome depends on but the code. Its outcome is another dict. Both
+are appended as one line of a JSON Lines file as soon as the outcome is there, so an interrupted study continues where it
+stopped. Each outcome carries the hash of the code that computed it. A ledger reads the outcomes of one code version:
+lines of another stay in the file and are not returned.
 """
 
 from __future__ import annotations
@@ -20,79 +22,94 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Task = dict[str, Any]
-Result = dict[str, Any]
-Work = Callable[[Task], Result]
+from gcn_lpa.runs.code_version import code_hash
+
+Job = dict[str, Any]
+Outcome = dict[str, Any]
+Work = Callable[[Job], Outcome]
 
 
 class Ledger:
-    """The file of finished tasks. Without a path nothing is kept."""
+    """The file of finished jobs, as far as one code version computed them.
 
-    def __init__(self, path: Path | str | None = None) -> None:
+    Args:
+        path: without it nothing is kept.
+        code: the code version whose outcomes are read; None for this code. The outcomes of another can only be read.
+    """
+
+    def __init__(self, path: Path | str | None = None, *, code: str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self.found: dict[str, Result] = {}
+        self.code = code_hash() if code is None else code
+        self.found: dict[str, Outcome] = {}
         if self.path is not None and self.path.exists():
             whole = self.path.read_bytes().splitlines(keepends=True)
             if whole and not whole[-1].endswith(b"\n"):
-                whole.pop()  # cut off by a kill: that task is computed again
+                whole.pop()  # cut off by a kill: that job is computed again
             for number, line in enumerate(whole, 1):
                 self._read(line, number)
 
     def _read(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
-            self.found[task_key(entry["task"])] = entry["result"]
-        except (ValueError, KeyError, TypeError) as error:
+            key, outcome = job_key(entry["task"]), entry["result"]
+            if outcome.get("code") == self.code:
+                self.found[key] = outcome
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             shown = line.decode(errors="replace").rstrip()[:60]
             raise ValueError(
-                f"{self.path}, line {number}: not a finished task ({shown!r}); remove the line to compute it again"
+                f"{self.path}, line {number}: not a finished job ({shown!r}); remove the line to compute it again"
             ) from error
 
-    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+    def missing(self, jobs: Sequence[Job]) -> list[Job]:
         """Those not computed yet, each once, in their order."""
-        unknown = {task_key(task): task for task in tasks}
-        return [task for key, task in unknown.items() if key not in self.found]
+        unknown = {job_key(job): job for job in jobs}
+        return [job for key, job in unknown.items() if key not in self.found]
 
     def run(
         self,
-        tasks: Sequence[Task],
+        jobs: Sequence[Job],
         work: Work,
         *,
         workers: int = 1,
-        on_result: Callable[[Progress], None] | None = None,
-    ) -> list[Result]:
-        """`{**task, **result}` for every task, in order; those in the file are read, the others computed.
+        on_outcome: Callable[[Progress], None] | None = None,
+    ) -> list[Outcome]:
+        """`{**job, **outcome}` for every job, in order; those in the file are read, the others computed.
 
-        The first task that fails ends it, with an error that names the task; what was computed until then is kept.
+        The first job that fails ends it, with an error that names the job; what was computed until then is kept.
 
         Args:
             work: a function of a module, since other processes import it.
             workers: processes; 1 computes here.
-            on_result: told of each new result.
+            on_outcome: called with each new outcome.
         """
-        todo, start = self.missing(tasks), time.perf_counter()
+        todo, start = self.missing(jobs), time.perf_counter()
+        if todo and self.code != code_hash():
+            raise ValueError(
+                f"{self.path} has no outcome of {json.dumps(todo[0])} by code {self.code}, and {len(todo)} of "
+                f"{len(jobs)} jobs are missing; this is code {code_hash()}, which cannot compute them as that code would"
+            )
         if todo and self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._end_the_last_line()
-        for done, (task, result) in enumerate(_compute(todo, work, min(workers, len(todo))), 1):
-            kept = self._keep(task, result)
-            if on_result is not None:
-                on_result(Progress(task, kept, done, len(todo), time.perf_counter() - start))
-        return [{**task, **self.found[task_key(task)]} for task in tasks]
+        for done, (job, outcome) in enumerate(_compute(todo, work, min(workers, len(todo))), 1):
+            kept = self._keep(job, outcome)
+            if on_outcome is not None:
+                on_outcome(Progress(job, kept, done, len(todo), time.perf_counter() - start))
+        return [{**job, **self.found[job_key(job)]} for job in jobs]
 
-    def _keep(self, task: Task, result: Result) -> Result:
-        """Append a finished task; returns its result as a later run will read it."""
+    def _keep(self, job: Job, outcome: Outcome) -> Outcome:
+        """Append a finished job; returns its outcome as a later run will read it."""
         try:
-            line = json.dumps({"task": task, "result": result})
+            line = json.dumps({"task": job, "result": {**outcome, "code": self.code}})
         except TypeError as error:
-            raise TypeError(f"task {task}: its result {result!r:.200} cannot be kept: {error}") from error
+            raise TypeError(f"job {job}: its outcome {outcome!r:.200} cannot be kept: {error}") from error
         if self.path is not None:
             with self.path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(line + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-        kept: Result = json.loads(line)["result"]
-        self.found[task_key(task)] = kept
+        kept: Outcome = json.loads(line)["result"]
+        self.found[job_key(job)] = kept
         return kept
 
     def _end_the_last_line(self) -> None:
@@ -105,10 +122,10 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Progress:
-    """One new result, and how far the whole is: `done` of `total` new ones in so many seconds."""
+    """One new outcome, and how far the whole is: `done` of `total` new ones in so many seconds."""
 
-    task: Task
-    result: Result
+    job: Job
+    outcome: Outcome
     done: int
     total: int
     seconds: float
@@ -121,23 +138,23 @@ class Progress:
         return f"{self.done} of {self.total}, {_duration(self.seconds)}, about {_duration(self.seconds_left)} left"
 
 
-def task_key(task: Task) -> str:
-    """A name for the task that does not depend on the order of its fields."""
-    return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
+def job_key(job: Job) -> str:
+    """A name for the job that does not depend on the order of its fields."""
+    return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _compute(tasks: Sequence[Task], work: Work, workers: int) -> Iterator[tuple[Task, Result]]:
+def _compute(jobs: Sequence[Job], work: Work, workers: int) -> Iterator[tuple[Job, Outcome]]:
     if workers <= 1:
-        for task in tasks:
+        for job in jobs:
             try:
-                result = work(task)
+                outcome = work(job)
             except Exception as error:
-                raise _failure(task, error) from error
-            yield task, result
+                raise _failure(job, error) from error
+            yield job, outcome
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        waiting = {pool.submit(work, task): task for task in tasks}
+        waiting = {pool.submit(work, job): job for job in jobs}
         try:
             yield from _collect(waiting)
         finally:
@@ -157,9 +174,9 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _collect(waiting: dict[Future[Result], Task]) -> Iterator[tuple[Task, Result]]:
-    """Results as they come. After a failure nothing new is begun, but what was under way is still given."""
-    failed: tuple[Task, Exception] | None = None
+def _collect(waiting: dict[Future[Outcome], Job]) -> Iterator[tuple[Job, Outcome]]:
+    """Outcomes as they come. After a failure nothing new is begun, but what was under way is still yielded."""
+    failed: tuple[Job, Exception] | None = None
     for future in as_completed(waiting):
         if future.cancelled():
             continue
@@ -175,15 +192,15 @@ def _collect(waiting: dict[Future[Result], Task]) -> Iterator[tuple[Task, Result
         raise _failure(*failed) from failed[1]
 
 
-def _failure(task: Task, error: Exception) -> Exception:
-    """The error of a task with its name. What a user can put right, such as a missing file, stays what it was; others are ours."""
-    if isinstance(error, BrokenProcessPool):  # of all that were under way: it does not tell whose process it was
+def _failure(job: Job, error: Exception) -> Exception:
+    """The error of a job with its name. What a user can put right, such as a missing file, keeps its class; others are ours."""
+    if isinstance(error, BrokenProcessPool):  # it does not say whose process it was
         return ChildProcessError(
             "a worker process was ended from outside, perhaps for lack of memory: try fewer workers"
         )
     kinds = (ValueError, OSError, ImportError, MemoryError)
     kind: type[Exception] = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
-    return kind(f"task {json.dumps(task)} failed: {type(error).__name__}: {error}")
+    return kind(f"job {json.dumps(job)} failed: {type(error).__name__}: {error}")
 
 
 def _duration(seconds: float) -> str:

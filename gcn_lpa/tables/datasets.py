@@ -346,7 +346,7 @@ def _digits(neighbors: int = 10) -> Graph:
 
 
 def _random(n: int = 1000, degree: float = 5.0, classes: int = 1, seed: int = 0) -> Graph:
-    """The paper's timing graphs (Section 4.6): n nodes, `degree` neighbours on average, identity features, label 0.
+    """The paper's timing graphs (Section 4.4): n nodes, `degree` neighbours on average, identity features, label 0.
 
     With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0.
     """

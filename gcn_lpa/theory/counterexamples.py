@@ -1,4 +1,4 @@
-"""Small graphs on which a printed statement fails, or holds with nothing to spare."""
+"""Graphs on which a printed statement fails, or holds with nothing to spare, each as small as we could find."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 
 from gcn_lpa.graph import Graph
-
-# The graphs on which statements fail. Each is as small as we could find.
 
 
 def double_star(leaves: int = 6) -> Graph:
@@ -50,5 +48,9 @@ def line(spacing: float, nodes: int = 64) -> Graph:
 
 
 COUNTEREXAMPLES: dict[str, Callable[[], Graph]] = {
-    "double_star": double_star, "star": star, "diamond": diamond, "dead_end": dead_end, "two_sides": two_sides,
-}  # fmt: skip
+    "double_star": double_star,
+    "star": star,
+    "diamond": diamond,
+    "dead_end": dead_end,
+    "two_sides": two_sides,
+}

@@ -1,4 +1,4 @@
-"""Who moves whom: the influence of one node's label or features on another, Section 2.3.
+"""The influence of one node's label or features on another, Section 2.3.
 
 Both are probabilities of walks on `transition` = D*⁻¹A*. A walk starts at v_a and leaves a node along its row. Feature influence
 (Lemma 1) is where it is after K steps. Label influence (Lemma 2) is where it ends if labelled nodes absorb it: so the influences
@@ -48,9 +48,8 @@ def label_influence(transition: SparseMatrix, labeled: Tensor, nodes: Tensor, it
         iterations: k, the number of hops a label may travel.
     """
     steps = _walk(transition, _start_at(transition, nodes), iterations, absorbing=_mask(transition, labeled))
-    return LabelInfluence(
-        nodes, torch.stack(list(steps)).transpose(1, 2)
-    )  # a view: turning it would take longer than the walk
+    by_length = torch.stack(list(steps)).transpose(1, 2)  # a view: a copy would take longer than the walk
+    return LabelInfluence(nodes, by_length)
 
 
 def label_influence_blocks(
@@ -70,17 +69,24 @@ def label_influence_matrix(transition: SparseMatrix, labeled: Tensor, iterations
 def feature_influence(transition: SparseMatrix, nodes: Tensor, layers: int) -> Tensor:
     """The normalised feature influence Ĩ_f(v_a, v_b; K) of every node on each of `nodes`, [b, n].
 
-    Lemma 1: the probability that a walk from v_a is at v_b after K steps, a row of transition^K. Xu et al. (2018), from where it
-    is, take each path of the ReLU network to be active with the same probability; `theory.lemma_1` measures what that leaves out.
+    Lemma 1: the probability that a walk from v_a is at v_b after K steps, a row of transition^K. Xu et al. (2018), whose
+    result it is, take each path of the ReLU network to be active with the same probability; `lemmas.lemma_1` measures what
+    that leaves out.
     """
     *_, last = _walk(transition, _start_at(transition, nodes), layers)
     return last.T.contiguous()
 
 
 def intra_class_label_influence(
-    transition: SparseMatrix, labels: Tensor, labeled: Tensor, iterations: int, *,
-    targets: Tensor | None = None, with_self: bool = True, num_classes: int | None = None,
-) -> Tensor:  # fmt: skip
+    transition: SparseMatrix,
+    labels: Tensor,
+    labeled: Tensor,
+    iterations: int,
+    *,
+    targets: Tensor | None = None,
+    with_self: bool = True,
+    num_classes: int | None = None,
+) -> Tensor:
     """Σ I_l(v_a, v_b; k) over the pairs of class i, for every class, Eq. (13), [c]. All pairs at once in O(kEc).
 
     Args:
@@ -95,9 +101,15 @@ def intra_class_label_influence(
 
 
 def intra_class_feature_influence(
-    transition: SparseMatrix, labels: Tensor, layers: int, *,
-    targets: Tensor | None = None, sources: Tensor | None = None, with_self: bool = True, num_classes: int | None = None,
-) -> Tensor:  # fmt: skip
+    transition: SparseMatrix,
+    labels: Tensor,
+    layers: int,
+    *,
+    targets: Tensor | None = None,
+    sources: Tensor | None = None,
+    with_self: bool = True,
+    num_classes: int | None = None,
+) -> Tensor:
     """Σ Ĩ_f(v_a, v_b; K) over the pairs of class i, for every class, Eq. (12), [c].
 
     Args:
@@ -112,9 +124,15 @@ def intra_class_feature_influence(
 
 
 def _intra_class(
-    transition: SparseMatrix, labels: Tensor, sources: Tensor, targets: Tensor | None, steps: int,
-    absorbing: Tensor | None, with_self: bool, num_classes: int | None,
-) -> Tensor:  # fmt: skip
+    transition: SparseMatrix,
+    labels: Tensor,
+    sources: Tensor,
+    targets: Tensor | None,
+    steps: int,
+    absorbing: Tensor | None,
+    with_self: bool,
+    num_classes: int | None,
+) -> Tensor:
     known = labels >= 0
     targets = known if targets is None else _mask(transition, targets) & known
     num_classes = int(labels.max()) + 1 if num_classes is None else num_classes

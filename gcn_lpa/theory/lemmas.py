@@ -1,8 +1,8 @@
-"""The paper's lemmas, theorems and fixed points as measurements: what each side is on a given graph, and whether they agree.
+"""Eqs. (4) and (5) and Lemmas 1 to 4 as measurements: what each side is on a given graph, and whether they agree.
 
 Nothing here asserts. Each function returns `Check`s: of the statement as printed, of the form that holds where the printed one does
-not, and of the smallest graphs on which it fails. All numbers are float64. `THEOREMS` lists the functions, `check_theorems`
-runs them. The graph is taken with self-loops, as the paper does (Section 2.1).
+not, and of the smallest graphs on which it fails. All numbers are float64. The graph is taken with self-loops, as the paper
+does (Section 2.1).
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
-import scipy.stats
 import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -27,25 +25,20 @@ from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.splits import split
 from gcn_lpa.theory.checks import (
     ROUNDING,
-    SMALL,
     Check,
     at_most,
-    distance,
-    energy,
     equal,
+    equal_everywhere,
+    feature_rows,
     few_columns,
-    hessian,
-    is_small,
     label_mass,
     largest,
-    random_features,
     sample,
     walk_matrix,
 )
 from gcn_lpa.theory.counterexamples import double_star, star
+from gcn_lpa.theory.energy import energy, hessian, top_eigenvalue
 from gcn_lpa.theory.influence import feature_influence, label_influence
-
-# Eqs. (4) and (5)
 
 
 def eq_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
@@ -84,23 +77,30 @@ def eq_5(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check
     words = f"σ and W the identity; the mean of each component, weighted by degree{undirected}"
     return [
         equal(
-            "Eq. 5, the mean of its component at every node is a fixed point", graph.name,
-            largest((transition @ limit - limit).abs()), 0.0, f"{words}; the largest |x_i - Σ ã_ij x_j|",
+            "Eq. 5, the mean of its component at every node is a fixed point",
+            graph.name,
+            largest((transition @ limit - limit).abs()),
+            0.0,
+            f"{words}; the largest |x_i - Σ ã_ij x_j|",
         ),
         at_most(
-            "Eq. 5, all else fades: after 1, 10, 100, 1000 steps", graph.name, tuple(left), (1.0, *left[:-1]),
+            "Eq. 5, all else fades: after 1, 10, 100, 1000 steps",
+            graph.name,
+            tuple(left),
+            (1.0, *left[:-1]),
             f"{words}; distance to it, relative to the start, beside the one before. So the limit tells the component and no more",
         ),
-    ]  # fmt: skip
-
-
-# Lemmas 1 and 2: influence
+    ]
 
 
 def jacobian(
-    transition: SparseMatrix, x: Any, weights: Sequence[Tensor], node: int, sources: Tensor,
+    transition: SparseMatrix,
+    x: Any,
+    weights: Sequence[Tensor],
+    node: int,
+    sources: Tensor,
     activation: Callable[[Tensor], Tensor],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """∂x_a^(K) / ∂x_b of a GCN, Eq. (3), for one v_a and every v_b in `sources`, by autograd, [d_K, b, d_0].
 
     Autograd goes back to X W⁰ only: ∂x_a / ∂x_b = ∂x_a / ∂(x_b W⁰) · W⁰ᵀ.
@@ -113,17 +113,37 @@ def jacobian(
     return torch.stack([row.index_select(0, sources) @ weights[0].T for row in rows])
 
 
+class _Subject(NamedTuple):
+    """A GCN without its weights: what Lemma 1 is measured on."""
+
+    graph: Graph
+    transition: SparseMatrix
+    x: Any  # [n, d]
+    layers: int
+    nodes: list[int]  # the v_a
+
+
+class _Drawing(NamedTuple):
+    """How weights and gates come about, and over how many draws the Jacobian is averaged."""
+
+    name: str
+    words: str
+    draws: int
+    weights: Callable[[], list[Tensor]]
+    activation: Callable[[Tensor], Tensor]
+
+
 def lemma_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, draws: int = 32, layers: int = 2) -> list[Check]:
     """Lemma 1: Ĩ_f(v_a, v_b; K) is the probability that a walk of K steps from v_a ends at v_b.
 
     Exact without σ. With ReLU it is Xu et al.'s under their assumption that every path is open with the same probability,
     whatever W; measured here under that assumption, and with the gates that the features really open. Over a symmetric
-    distribution of W the expected Jacobian of Definition 1 is 0, so what is averaged over is said each time.
+    distribution of W the expected Jacobian of Definition 1 is 0, so each check says what it averages over.
     """
-    transition, x, rng = walk_matrix(graph), random_features(graph), torch.Generator().manual_seed(seed)
+    transition, x, rng = walk_matrix(graph), feature_rows(graph), torch.Generator().manual_seed(seed)
     shapes = list(itertools.pairwise([x.shape[1], *[16] * (layers - 1), graph.num_classes]))
     size = x.shape[1] * graph.num_classes
-    nodes = sample(is_small(transition, layers, size), 3, seed).tolist()
+    nodes = sample(_is_small(transition, layers, size), 3, seed).tolist()
 
     def gate(h: Tensor) -> Tensor:
         return h * torch.randint(2, h.shape, generator=rng)
@@ -132,63 +152,73 @@ def lemma_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, draws: int
         return [glorot(*shape, generator=rng).detach().double() for shape in shapes]
 
     fixed, at_data = redraw(), "Glorot's W, the features of the graph"
-    kinds: list[tuple[str, str, int, Callable[[], list[Tensor]], Callable[[Tensor], Tensor]]] = [
-        ("no σ", "W fixed", 1, lambda: fixed, lambda h: h),
-        ("each gate open by a coin", f"W fixed, {draws} draws of the gates", draws, lambda: fixed, gate),
-        ("ReLU, W fixed", f"one draw of {at_data}", 1, lambda: fixed, torch.relu),
-        ("ReLU, W drawn", f"mean over {draws} draws of {at_data}", draws, redraw, torch.relu),
+    drawings = [
+        _Drawing("no σ", "W fixed", 1, lambda: fixed, lambda h: h),
+        _Drawing("each gate open by a coin", f"W fixed, {draws} draws of the gates", draws, lambda: fixed, gate),
+        _Drawing("ReLU, W fixed", f"one draw of {at_data}", 1, lambda: fixed, torch.relu),
+        _Drawing("ReLU, W drawn", f"mean over {draws} draws of {at_data}", draws, redraw, torch.relu),
     ]
-    checks = [
-        _lemma_1(f"Lemma 1, {name}", graph, transition, x, nodes, layers, number, draw, sigma, words)
-        for name, words, number, draw, sigma in kinds
-    ]
+    untrained = _Subject(graph, transition, x, layers, nodes)
+    checks = [_by_autograd(untrained, drawing) for drawing in drawings]
     if model is not None and model.is_plain:
         learned = [weight.detach().cpu().double() for weight in model.weights]
-        inputs = random_features(graph, model.recipe.features)
         matrix, depth = walk_matrix(graph, model), len(learned)
-        some = sample(is_small(matrix, depth, size), 3, seed).tolist()
+        some = sample(_is_small(matrix, depth, size), 3, seed).tolist()
+        trained = _Subject(graph, matrix, feature_rows(graph, model.recipe.features), depth, some)
         words = f"the trained model's W and edges, {depth} layers"
-        checks.append(
-            _lemma_1("Lemma 1, trained", graph, matrix, inputs, some, depth, 1, lambda: learned, torch.relu, words)
-        )
+        checks.append(_by_autograd(trained, _Drawing("trained", words, 1, lambda: learned, torch.relu)))
     printed = feature_influence(transition.T, torch.tensor(nodes), layers).sum(dim=1)
-    checks.append(
-        _worst_pair("Lemma 1, ã indexed as printed", graph.name, printed, torch.ones_like(printed),
-              f"Σ_b Ĩ_f(v_a, v_b), which is 1 by Definition 1; {len(nodes)} nodes, the one that is furthest from it; "
-              "ã_{v(i-1),v(i)} divides by the degree of the node that is entered")
-    )  # fmt: skip
-    return checks
+    words = (
+        f"Σ_b Ĩ_f(v_a, v_b), which is 1 by Definition 1; {len(nodes)} nodes, the one that is furthest from it; "
+        "ã_{v(i-1),v(i)} divides by the degree of the node that is entered"
+    )
+    name = "Lemma 1, ã indexed as printed"
+    return [*checks, equal_everywhere(name, graph.name, printed, torch.ones_like(printed), words)]
 
 
-def _lemma_1(
-    name: str, graph: Graph, transition: SparseMatrix, x: Any, nodes: list[int], layers: int, draws: int,
-    draw: Callable[[], list[Tensor]], sigma: Callable[[Tensor], Tensor], words: str,
-) -> Check:  # fmt: skip
+def _is_small(transition: SparseMatrix, layers: int, outputs: int) -> Tensor:
+    """The nodes with neighbours whose Jacobian within `layers` hops has at most a few million numbers."""
+    pattern, one = transition.pattern, torch.ones(transition.num_entries, dtype=torch.float64)
+    reach = pattern.row_sum(one)
+    has_neighbours = reach > 1
+    for _ in range(layers - 1):
+        reach = (transition.with_values(one) @ reach).clamp_max(transition.shape[0])  # an upper bound: some count twice
+    fits = has_neighbours & (reach * outputs <= 3e7)
+    return fits if bool(fits.any()) else has_neighbours & (reach == reach[has_neighbours].min())
+
+
+def _by_autograd(subject: _Subject, drawing: _Drawing) -> Check:
     """The pair where autograd and the walk differ most. It holds if they differ no more than two halves of the draws do."""
+    graph, transition, draws = subject.graph, subject.transition, drawing.draws
     worst, distances, noises, slow, quick = (0.0, 0.0), [], [], 0.0, 0.0
-    for node in nodes:
+    for node in subject.nodes:
         start = time.perf_counter()
-        walk = feature_influence(transition, torch.tensor([node]), layers)[0]
+        walk = feature_influence(transition, torch.tensor([node]), subject.layers)[0]
         quick += time.perf_counter() - start
         sources, start = walk.nonzero().squeeze(1), time.perf_counter()
         walk = walk[sources]
         halves = [torch.zeros(()), torch.zeros(())]
-        for number in range(draws):
-            halves[number % 2] = halves[number % 2] + jacobian(transition, x, draw(), node, sources, sigma)
-        found = _influence_of(halves[0] + halves[1])
+        for k in range(draws):
+            found = jacobian(transition, subject.x, drawing.weights(), node, sources, drawing.activation)
+            halves[k % 2] = halves[k % 2] + found
+        influence = _influence_of(halves[0] + halves[1])
         slow += time.perf_counter() - start
-        noises.append(distance(*map(_influence_of, halves)) if draws > 1 else 0.0)
-        distances.append(distance(found, walk))
-        pair = int((found - walk).abs().argmax())
-        worst = max(worst, (float(found[pair]), float(walk[pair])), key=lambda sides: abs(sides[0] - sides[1]))
+        noises.append(_distance(*map(_influence_of, halves)) if draws > 1 else 0.0)
+        distances.append(_distance(influence, walk))
+        pair = int((influence - walk).abs().argmax())
+        worst = max(worst, (float(influence[pair]), float(walk[pair])), key=lambda sides: abs(sides[0] - sides[1]))
     mean, noise = float(np.mean(distances)), float(np.mean(noises))
-    size = x.shape[1] * graph.num_classes * graph.num_nodes * 8 / 1e6
-    cost = (
-        f"autograd {slow / len(nodes):.2g} s a node and {size:,.3g} MB for all v_b, the walk {quick / len(nodes):.1g} s"
+    size, num_nodes = subject.x.shape[1] * graph.num_classes * graph.num_nodes * 8 / 1e6, len(subject.nodes)
+    words = f"{drawing.words}; mean ½Σ|difference| {mean:.3g}" + (f", of which chance {noise:.2g}" if draws > 1 else "")
+    words += (
+        f"; autograd {slow / num_nodes:.2g} s a node and {size:,.3g} MB for all v_b, the walk {quick / num_nodes:.1g} s"
     )
-    told = f"{words}; mean ½Σ|difference| {mean:.3g}" + (f", of which chance {noise:.2g}" if draws > 1 else "")
-    gap = abs(worst[0] - worst[1])
-    return Check(name, *worst, gap, mean <= max(ROUNDING, noise), f"{told}; {cost}", "=", graph.name)
+    holds, gap = mean <= max(ROUNDING, noise), abs(worst[0] - worst[1])
+    return Check(f"Lemma 1, {drawing.name}", *worst, gap, holds, words, "=", graph.name)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().sum() / 2)
 
 
 def _influence_of(jacobian: Tensor) -> Tensor:
@@ -207,21 +237,21 @@ def lemma_2(graph: Graph, model: GCNLPA | None = None, seed: int = 0, iterations
     gradient = torch.stack(gradients) * labeled
     words = f"{len(nodes)} unlabelled nodes, {iterations} iterations, 60 % labelled; the pair that differs most"
     return [
-        _worst_pair("Lemma 2", graph.name, gradient, label_influence(transition, labeled, nodes, iterations).total,
-                    f"∂y_a/∂y_b by autograd beside the absorbing walk; {words}"),
-        _worst_pair("Lemma 2, ã indexed as printed", graph.name, gradient,
-                    label_influence(transition.T, labeled, nodes, iterations).total,
-                    f"ã_{{v(i-1),v(i)}} divides by the degree of the node that is entered; {words}"),
-    ]  # fmt: skip
-
-
-def _worst_pair(name: str, on: str, lhs: Tensor, rhs: Tensor, words: str) -> Check:
-    apart = (lhs - rhs).abs()
-    at = int(apart.argmax() if bool(apart.any()) else lhs.argmax())
-    return equal(name, on, float(lhs.flatten()[at]), float(rhs.flatten()[at]), words)
-
-
-# Lemmas 3 and 4, Theorem 4: smoothing shrinks distances, or not
+        equal_everywhere(
+            "Lemma 2",
+            graph.name,
+            gradient,
+            label_influence(transition, labeled, nodes, iterations).total,
+            f"∂y_a/∂y_b by autograd beside the absorbing walk; {words}",
+        ),
+        equal_everywhere(
+            "Lemma 2, ã indexed as printed",
+            graph.name,
+            gradient,
+            label_influence(transition.T, labeled, nodes, iterations).total,
+            f"ã_{{v(i-1),v(i)}} divides by the degree of the node that is entered; {words}",
+        ),
+    ]
 
 
 def lemma_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
@@ -239,8 +269,8 @@ def lemma_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Ch
         symmetric = x.detach() - 0.5 * of_e / adjacency.row_sums().unsqueeze(1)
         words = "true gradient by autograd; the entry of h that differs most"
         checks += [
-            _worst_pair("Lemma 3, as printed", subject.name, after, x.detach() - of_d, words),
-            _worst_pair("Lemma 3, h = x - ½D⁻¹∇E", subject.name, after, symmetric, f"{words}; needs symmetric A"),
+            equal_everywhere("Lemma 3, as printed", subject.name, after, x.detach() - of_d, words),
+            equal_everywhere("Lemma 3, h = x - ½D⁻¹∇E", subject.name, after, symmetric, f"{words}; needs symmetric A"),
         ]
     return checks
 
@@ -256,16 +286,19 @@ def lemma_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Ch
         normal = subject.with_self_loops().adjacency.to(torch.float64).symmetric_normalized().to_scipy()
         laplacian = scipy.sparse.eye_array(subject.num_nodes) - (normal + normal.T) / 2
         checks += [
-            at_most("Lemma 4, as printed", subject.name, _top_eigenvalue(hessian(walk)), 2.0,
-                    "largest eigenvalue of the true ∇²D; every eigenvalue of I - D⁻¹A is in [0, 2], but that is not ∇²D"),
-            at_most("Lemma 4, ½∇²E ⪯ 2D", subject.name, _top_eigenvalue(laplacian), 2.0,
-                    "largest eigenvalue of I - D^-½AD^-½; needs symmetric A"),
-        ]  # fmt: skip
+            at_most(
+                "Lemma 4, as printed",
+                subject.name,
+                top_eigenvalue(hessian(walk)),
+                2.0,
+                "largest eigenvalue of the true ∇²D; every eigenvalue of I - D⁻¹A is in [0, 2], but that is not ∇²D",
+            ),
+            at_most(
+                "Lemma 4, ½∇²E ⪯ 2D",
+                subject.name,
+                top_eigenvalue(laplacian),
+                2.0,
+                "largest eigenvalue of I - D^-½AD^-½; needs symmetric A",
+            ),
+        ]
     return checks
-
-
-def _top_eigenvalue(matrix: scipy.sparse.csr_array) -> float:
-    if matrix.shape[0] <= SMALL:
-        return float(np.linalg.eigvalsh(matrix.toarray())[-1])
-    first = np.random.default_rng(0).normal(size=matrix.shape[0])  # given, so that the same input gives the same bits
-    return float(scipy.sparse.linalg.eigsh(matrix, k=1, which="LA", v0=first, return_eigenvectors=False)[0])

@@ -1,4 +1,4 @@
-"""Theorems 1 to 4, measured, and the list of every statement there is."""
+"""Theorems 1 to 4 as measurements, and the list of every statement that can be measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 import scipy.stats
 import torch
 from torch import Tensor
@@ -17,62 +16,25 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.splits import split
+from gcn_lpa.stats import mean_of
 from gcn_lpa.theory.checks import (
     ROUNDING,
     Check,
     at_most,
-    energy,
     equal,
+    feature_rows,
     few_columns,
     label_mass,
     largest,
-    random_features,
     sample,
     walk_matrix,
-    worst,
 )
 from gcn_lpa.theory.counterexamples import dead_end, diamond, double_star, line, two_sides
+from gcn_lpa.theory.energy import energy, worst_features
 from gcn_lpa.theory.influence import feature_influence, label_influence
 from gcn_lpa.theory.lemmas import eq_4, eq_5, lemma_1, lemma_2, lemma_3, lemma_4
 
-
-def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
-    """Theorem 4: D(h) ≤ D(x). False: see `double_star`. E(x) = ½ Σ a_ij ‖x_i - x_j‖² with symmetric A does not grow."""
-    checks = []
-    for subject in (double_star(), graph):
-        x = few_columns(subject, seed)
-        mixed = "" if subject.num_features <= x.shape[1] else f"{x.shape[1]} random mixtures of the features; "
-        checks += _shrinks(
-            subject.name, walk_matrix(subject), subject.with_self_loops().adjacency, x, f"{mixed}given weights"
-        )
-        checks += worst(subject.name, walk_matrix(subject), "given weights")
-    if model is not None:
-        prepared = model.recipe.prepare(graph)
-        with torch.no_grad():
-            transition, scores = walk_matrix(graph, model), model.edge_scores(prepared)
-            learned = (scores.values - scores.values.max()).exp().double()
-            strength = scores.with_values(learned)
-            symmetric = strength.with_values((learned + strength.T_values) / 2) if not graph.directed else strength
-            outputs = model.layers(model.smoothing(prepared, model.transition(prepared)), prepared.x)
-            inputs = [few_columns(prepared, seed), *(output.double() for output in outputs[:-1])]
-        checks += worst(graph.name, transition, "the trained model's edges")
-        for number, x in enumerate(inputs, 1):
-            words = f"the trained model's edges, input of layer {number} of {len(inputs)}"
-            checks += _shrinks(graph.name, transition, symmetric, x, words)
-    return checks
-
-
-def _shrinks(on: str, transition: SparseMatrix, adjacency: SparseMatrix, x: Tensor, words: str) -> list[Check]:
-    weights = adjacency.to(torch.float64)
-    before, after = energy(transition, x), energy(transition, transition @ x)
-    even_before, even_after = energy(weights, x), energy(weights, weights.row_normalized() @ x)
-    return [
-        at_most("Theorem 4, D(h) ≤ D(x), as printed", on, float(after), float(before), words),
-        at_most("Theorem 4, E(h) ≤ E(x)", on, float(even_after), float(even_before), f"{words}, (A + Aᵀ)/2 where they differ"),
-    ]  # fmt: skip
-
-
-# Theorem 1: smooth features, smooth labels
+MEDIUM = 5000  # nodes up to which a sparse linear system takes no time
 
 
 def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: int = 48, hops: int = 5) -> list[Check]:
@@ -82,12 +44,12 @@ def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: i
     ‖y_i - y_j‖ / ‖x_i - x_j‖ found. The node itself is no neighbour here, or every ε_i could be 0. Over k hops ã are the
     probabilities of a walk of k steps; least-squares weights take any nodes within k hops.
     """
-    x, known = random_features(graph), graph.labeled
+    x, known = feature_rows(graph), graph.labeled
     y = label_mass(graph, known).numpy()
     chosen = sample(_has_known_neighbour(graph), nodes, seed)
     lipschitz, twins = _lipschitz(x, y, known.numpy(), np.union1d(chosen, sample(known, 256, seed + 1)))
-    told = f"{len(chosen)} nodes, means over them, 1 to {hops} hops; L = {lipschitz:.3g}, no remainder"
-    told += f"; {twins:,} pairs of equal features and unequal labels left out of L" if twins else ""
+    words = f"{len(chosen)} nodes, means over them, 1 to {hops} hops; L = {lipschitz:.3g}, no remainder"
+    words += f"; {twins:,} pairs of equal features and unequal labels left out of L" if twins else ""
     matrices = {"given": walk_matrix(graph)} | ({} if model is None else {"learned": walk_matrix(graph, model)})
     ways = {
         name: [_others(feature_influence(matrix, chosen, k).numpy(), chosen, known) for k in range(1, hops + 1)]
@@ -102,9 +64,15 @@ def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: i
         over = np.array(wrong) - lipschitz * np.array(epsilon)  # [hops, nodes]
         broken = f"; broken in {int((over > ROUNDING).sum())} of {over.size} cases"
         checks.append(
-            at_most(f"Theorem 1, {name} weights", graph.name, tuple(float(w.mean()) for w in wrong),
-                    tuple(lipschitz * e for e in errors[name]), told + broken, gap=float(over.max()))
-        )  # fmt: skip
+            at_most(
+                f"Theorem 1, {name} weights",
+                graph.name,
+                tuple(float(w.mean()) for w in wrong),
+                tuple(lipschitz * e for e in errors[name]),
+                words + broken,
+                gap=float(over.max()),
+            )
+        )
     smallest = f"mean ‖ε_i‖ of features of length 1, {len(chosen)} nodes, 1 to {hops} hops"
     checks += [
         equal(
@@ -125,7 +93,7 @@ def _known_mapping(seed: int) -> list[Check]:
     spacings, wrong = (1.0, 0.1, 0.01), []
     for spacing in spacings:
         points = line(spacing)
-        y = torch.from_numpy(np.sin(random_features(points, "raw").toarray()))
+        y = torch.from_numpy(np.sin(feature_rows(points, "raw").toarray()))
         wrong.append(largest((y - points.adjacency.to(torch.float64).row_normalized() @ y).abs()[1:-1]))
     x, slope = np.random.default_rng(seed).random((400, 2)), np.array([3.0, 2.0])
     apart = np.linalg.norm(x[:, None] - x[None], axis=2)
@@ -139,12 +107,22 @@ def _known_mapping(seed: int) -> list[Check]:
     ends = "inner points of a line, y = sin x, L = 1; ε = 0 since each point is the mean of its neighbours"
     return [
         at_most("Theorem 1, without the remainder", "line", wrong[0], 0.0, f"{ends}; spacing 1"),
-        at_most("Theorem 1, the error is o(spacing)", "line", tuple(w / h for w, h in zip(wrong, spacings, strict=True)),
-                tuple(h / 2 for h in spacings), f"{ends}; error / spacing for spacings 1, .1, .01 beside Taylor's bound"),
-        at_most("Theorem 1, known mapping", "400 points in a square", float(error.mean()), float(bound.mean()),
-                "y = sin(3x₁ + 2x₂), 6 nearest neighbours, L = √13, remainder ½L²·max‖x_j - x_i‖²; means",
-                gap=float((error - bound).max())),
-    ]  # fmt: skip
+        at_most(
+            "Theorem 1, the error is o(spacing)",
+            "line",
+            tuple(w / h for w, h in zip(wrong, spacings, strict=True)),
+            tuple(h / 2 for h in spacings),
+            f"{ends}; error / spacing for spacings 1, .1, .01 beside Taylor's bound",
+        ),
+        at_most(
+            "Theorem 1, known mapping",
+            "400 points in a square",
+            float(error.mean()),
+            float(bound.mean()),
+            "y = sin(3x₁ + 2x₂), 6 nearest neighbours, L = √13, remainder ½L²·max‖x_j - x_i‖²; means",
+            gap=float((error - bound).max()),
+        ),
+    ]
 
 
 def _has_known_neighbour(graph: Graph) -> Tensor:
@@ -214,9 +192,6 @@ def _onto_simplex(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(values - excess[last], 0))
 
 
-# Theorems 2 and 3: label influence
-
-
 def expected_label_influence(transition: SparseMatrix, a: int, b: int, iterations: int, unlabeled: float) -> float:
     """E[I_l(v_a, v_b; k)] over all patterns of labels in which v_a has none, v_b has one, and every other node has none with
     probability β, by going through all 2^(n-2) of them."""
@@ -266,10 +241,8 @@ def theorem_2(
     transition, count = walk_matrix(graph), 16
     nodes = sample(torch.ones(graph.num_nodes, dtype=torch.bool), count, seed)
     totals = _absorbed(transition, nodes, iterations, unlabeled, draws, seed)
-    exact, spread = (
-        float(totals.mean()),
-        float(scipy.stats.t.ppf(0.975, draws - 1) * totals.std(ddof=1) / math.sqrt(draws)),
-    )
+    measured = mean_of(totals)
+    exact, spread = measured.mean, measured.interval or 0.0
     words = (
         f"{draws} random patterns of labels, β = {unlabeled:g}, k = {iterations}, {len(nodes)} nodes v_a; Σ over all v_b but v_a, "
         f"mean, ± {spread:.2g} (95 %) on the left"
@@ -322,11 +295,11 @@ def theorem_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0, iteratio
         own.append(float(votes[graph.y == label].sum()))
         score.append(float(y[label]))
         share.append(float(y[label] / y.sum().clamp_min(1e-300)))
-    told = f"{len(nodes)} nodes, each taken as unlabelled, {iterations} iterations, 60 % of the others labelled"
+    words = f"{len(nodes)} nodes, each taken as unlabelled, {iterations} iterations, 60 % of the others labelled"
     worst = int(np.abs(np.array(own) - score).argmax())
     ratios = [influence / probability for influence, probability in zip(own, share, strict=True) if probability > 0]
     ranks = float(scipy.stats.spearmanr(own, share).statistic) if len({*own}) > 1 and len({*share}) > 1 else math.nan
-    checks = [equal("Theorem 3, y_a[c] = Σ I_l", graph.name, score[worst], own[worst], told)]
+    checks = [equal("Theorem 3, y_a[c] = Σ I_l", graph.name, score[worst], own[worst], words)]
     if ratios:
         linked = "" if math.isnan(ranks) else f"; rank correlation of the two {ranks:.2f}"
         checks.append(
@@ -335,16 +308,23 @@ def theorem_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0, iteratio
                 graph.name,
                 min(ratios),
                 max(ratios),
-                f"smallest and largest Σ I_l / Pr; {told}{linked}",
+                f"smallest and largest Σ I_l / Pr; {words}{linked}",
             )
         )
     probability, influence = zip(*(_vote(small) for small in (dead_end(), two_sides())), strict=True)
     checks.append(
-        Check("Theorem 3, more Pr is more influence", probability, influence, float(probability[0] - influence[0]),
-              (probability[0] > probability[1]) == (influence[0] > influence[1]),
-              "Pr on the left, Σ I_l on the right: weights .1 to the own class and .9 to a dead end; .6 to the own and .4 to the "
-              "other class; one iteration, no self-loops", "same order as", "dead end; two sides")
-    )  # fmt: skip
+        Check(
+            "Theorem 3, more Pr is more influence",
+            probability,
+            influence,
+            float(probability[0] - influence[0]),
+            (probability[0] > probability[1]) == (influence[0] > influence[1]),
+            "Pr on the left, Σ I_l on the right: weights .1 to the own class and .9 to a dead end; .6 to the own and .4 to the "
+            "other class; one iteration, no self-loops",
+            "same order as",
+            "dead end; two sides",
+        )
+    )
     return checks
 
 
@@ -358,9 +338,61 @@ def _vote(graph: Graph) -> tuple[float, float]:
     return float(y[0] / y.sum()), float(influence[graph.y == graph.y[0]].sum())
 
 
+def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
+    """Theorem 4: D(h) ≤ D(x). False: see `double_star`. E(x) = ½ Σ a_ij ‖x_i - x_j‖² with symmetric A does not grow."""
+    checks = []
+    for subject in (double_star(), graph):
+        x = few_columns(subject, seed)
+        mixed = "" if subject.num_features <= x.shape[1] else f"{x.shape[1]} random mixtures of the features; "
+        checks += _shrinks(
+            subject.name, walk_matrix(subject), subject.with_self_loops().adjacency, x, f"{mixed}given weights"
+        )
+        checks += _on_the_worst_features(subject.name, walk_matrix(subject), "given weights")
+    if model is not None:
+        prepared = model.recipe.prepare(graph)
+        with torch.no_grad():
+            transition, scores = walk_matrix(graph, model), model.edge_scores(prepared)
+            learned = (scores.values - scores.values.max()).exp().double()
+            strength = scores.with_values(learned)
+            symmetric = strength.with_values((learned + strength.T_values) / 2) if not graph.directed else strength
+            outputs = model.layers(model.smoothing(prepared, model.transition(prepared)), prepared.x)
+            inputs = [few_columns(prepared, seed), *(output.double() for output in outputs[:-1])]
+        checks += _on_the_worst_features(graph.name, transition, "the trained model's edges")
+        for number, x in enumerate(inputs, 1):
+            words = f"the trained model's edges, input of layer {number} of {len(inputs)}"
+            checks += _shrinks(graph.name, transition, symmetric, x, words)
+    return checks
+
+
+def _shrinks(on: str, transition: SparseMatrix, adjacency: SparseMatrix, x: Tensor, words: str) -> list[Check]:
+    weights = adjacency.to(torch.float64)
+    before, after = energy(transition, x), energy(transition, transition @ x)
+    even_before, even_after = energy(weights, x), energy(weights, weights.row_normalized() @ x)
+    return [
+        at_most("Theorem 4, D(h) ≤ D(x), as printed", on, float(after), float(before), words),
+        at_most(
+            "Theorem 4, E(h) ≤ E(x)",
+            on,
+            float(even_after),
+            float(even_before),
+            f"{words}, (A + Aᵀ)/2 where they differ",
+        ),
+    ]
+
+
+def _on_the_worst_features(on: str, transition: SparseMatrix, words: str) -> list[Check]:
+    """Theorem 4 for every x: measured on the x on which D grows most; of large graphs nothing."""
+    if transition.shape[0] > MEDIUM:
+        return []
+    x = worst_features(transition)
+    x = x / energy(transition, x).sqrt()
+    after, before = float(energy(transition, transition @ x)), float(energy(transition, x))
+    return [
+        at_most("Theorem 4, D(h) ≤ D(x) for every x", on, after, before, f"{words}, the x with the largest D(h) / D(x)")
+    ]
+
+
 Theorem = Callable[..., list[Check]]  # of (graph, model, seed)
-
-
 THEOREMS: dict[str, Theorem] = {
     "eq-4": eq_4,
     "eq-5": eq_5,
@@ -373,8 +405,6 @@ THEOREMS: dict[str, Theorem] = {
     "theorem-3": theorem_3,
     "theorem-4": theorem_4,
 }
-
-
 LEARNED = ("lemma-1", "theorem-1", "theorem-4")  # those that say more where there is a trained model
 
 
