@@ -7,7 +7,6 @@ The public names are imported when they are first used, so that `import gcn_lpa`
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
@@ -134,7 +133,7 @@ __all__ = list(_MODULE)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = version("gcn-lpa")
+        value: Any = import_module("gcn_lpa.storage").version_of("gcn-lpa")
     elif name in _MODULE:
         value = getattr(import_module(f"gcn_lpa.{_MODULE[name]}"), name)
     else:

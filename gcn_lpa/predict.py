@@ -203,27 +203,33 @@ def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
 
 def scores(graph: Graph, nodes: Any, probabilities: Tensor, class_names: Sequence[str] | None = None) -> Scores:
     """The scores of class probabilities, [n, c], on `nodes`; their columns are `class_names`, or the classes of the graph."""
-    from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
-
     mask, names = node_mask(nodes, graph.num_nodes), graph.class_names
-    truth, guess = graph.y.cpu()[mask].numpy(), probabilities[mask].argmax(dim=1).numpy()
+    truth, guess = graph.y.cpu()[mask], probabilities[mask].argmax(dim=1)
     if len(truth) == 0:
         raise ValueError("there is no node to score: the mask is empty")
     if (truth < 0).any():
         raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
     if class_names is not None and tuple(class_names) != names:
         names = (*names, *(name for name in class_names if name not in names))
-        guess = np.array([names.index(name) for name in class_names])[guess]
-    classes = range(len(names))
-    columns = precision_recall_fscore_support(truth, guess, labels=classes, zero_division=0)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+        guess = torch.tensor([names.index(name) for name in class_names])[guess]
+    c = len(names)
+    confusion = torch.bincount(c * truth + guess, minlength=c * c).view(c, c).numpy()
+    right, true, called = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    f1 = _share(2 * right, true + called)
+    rows = zip(*(column.tolist() for column in (_share(right, called), _share(right, true), f1, true)), strict=True)
     return Scores(
-        accuracy=float(accuracy_score(truth, guess)),
-        macro_f1=float(f1_score(truth, guess, average="macro", zero_division=0)),
+        accuracy=float(right.sum() / len(truth)),
+        macro_f1=float(f1[true + called > 0].mean()),
         num_nodes=len(truth),
         per_class={name: ClassScores(*row) for name, row in zip(names, rows, strict=True)},
-        confusion=confusion_matrix(truth, guess, labels=classes).tolist(),
+        confusion=confusion.tolist(),
     )
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole, 0 where the whole is 0."""
+    share: np.ndarray = np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return share
 
 
 def calibrate(trained: Trained, graph: Graph, nodes: Any, *, protocol: str = "reserved") -> Trained:

@@ -27,9 +27,9 @@ import platform
 import re
 import shlex
 import stat
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,14 +172,28 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "gcn_lpa": version("gcn-lpa"),
+        "gcn_lpa": version_of("gcn-lpa"),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy", "scipy", "numba")},
+        **{name: version_of(name) for name in ("torch", "numpy", "scipy", "numba")},
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; ours may also run from a source tree. "unknown" where nothing says."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    with contextlib.suppress(PackageNotFoundError):
+        return version(package)
+    source = Path(__file__).parents[1] / "pyproject.toml"
+    if package == "gcn-lpa" and source.is_file():
+        project = tomllib.loads(source.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == package:
+            return str(project.get("version", "unknown"))
+    return "unknown"
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

@@ -1,9 +1,12 @@
 """Statistics by hand and by brute force, the same splits for all methods, and processes that tell the truth."""
 
 import dataclasses
+import io
 import itertools
 import json
 import math
+import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -199,6 +202,37 @@ def test_an_error_in_that_process_is_raised_here_as_it_was(karate):
     task = Task(negative, "gcn", recipe, (split(karate, seed=0),), 0, "cpu", 1)
     with pytest.raises(ValueError, match="tfidf needs features that are counts"):
         list(run_apart(task))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the process that ends early is a shell script")
+@pytest.mark.parametrize("num_nodes", [100, 20_000])  # the task fits into a pipe, or it does not
+def test_a_process_that_ends_before_it_reads_is_named_with_its_code(tmp_path, monkeypatch, num_nodes):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    arguments = ["compare", "sbm", "-o", f"n={num_nodes}", "--methods", "gcn", "--splits", "2"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert result.stderr == "gcn-lpa: the process that trained gcn ended with code 3, after 0 of 2 splits\n"
+
+
+class RefusedError(ValueError):
+    """Stands for an exception of a package: its name means nothing to the process that hears of it."""
+
+
+def test_an_exception_of_a_package_arrives_as_the_builtin_it_is(karate, monkeypatch, capsys):
+    def refuse(task):
+        raise RefusedError("no")
+        yield
+
+    task = Task(karate, "gcn", METHODS["gcn"].settings(), (split(karate, seed=0),), 0, "cpu", 1)
+    monkeypatch.setattr(comparison, "run_here", refuse)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(task))))
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    comparison.work()
+    assert json.loads(out.getvalue()) == ["error", {"type": "ValueError", "message": "no"}]
 
 
 def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_path):

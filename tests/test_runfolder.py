@@ -1,6 +1,7 @@
 """Run folders: what goes in comes out, and whatever happens to the writer or to the files, nothing wrong comes out."""
 
 import errno
+import importlib.metadata
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gcn_lpa
 from gcn_lpa import storage
 from gcn_lpa.storage import FILES, FORMAT, encode_json, encode_lines, load, read_json, save, write_atomic, write_json
 
@@ -153,6 +155,23 @@ def test_the_environment_is_the_one_we_run_in():
     assert found["threads"] == torch.get_num_threads()
     assert (found["cuda_device"] is None) != torch.cuda.is_available()
     encode_json(found)
+
+
+def test_a_source_tree_without_metadata_has_the_version_of_its_pyproject(monkeypatch, tmp_path):
+    """As where the package is found through PYTHONPATH; and "unknown" where it was copied without pyproject.toml."""
+
+    def nothing_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing_installed)
+    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    found = storage.environment()
+    assert (found["gcn_lpa"], found["torch"]) == (pyproject["project"]["version"], "unknown")
+    assert gcn_lpa.__getattr__("__version__") == pyproject["project"]["version"]
+    monkeypatch.setattr(storage, "__file__", str(tmp_path / "gcn_lpa" / "storage.py"))
+    assert storage.environment()["gcn_lpa"] == "unknown"
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "7"\n')
+    assert storage.environment()["gcn_lpa"] == "unknown"
 
 
 # a checkpoint

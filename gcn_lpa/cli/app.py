@@ -6,6 +6,7 @@ why), 2 mistyped, 130 interrupted. torch and its like are imported inside the co
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Annotated
 
@@ -23,6 +24,8 @@ def main() -> int:
         app()
     except KeyboardInterrupt:
         return 130
+    finally:
+        gc.freeze()  # what is left ends with the process: Python's last collection need not walk through all of it
     return 0
 
 

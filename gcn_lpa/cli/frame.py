@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import inspect
 import re
 import sys
@@ -82,17 +83,60 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            _import_torch()
             function(*args, **kwargs)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise  # the reader of our output has gone; typer ends quietly
-        except (ValueError, OSError, ImportError, MemoryError) as error:
-            message = " ".join(str(error).split()) or type(error).__name__
+        except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+            message = out_of_memory(error)
+            if message is None and isinstance(error, RuntimeError):
+                raise  # a mistake of ours
+            message = message or " ".join(str(error).split())
             print(f"gcn-lpa: {message}{_as_option(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
     return app.command()(run)
+
+
+def _import_torch() -> None:
+    """Import torch, which every command needs, with the garbage collector off.
+
+    The import makes a million objects, and all of them stay. Walking through them on the way, while other modules are
+    imported, and once more at the end takes as long as half the import; what is frozen is not walked through again.
+    """
+    if "torch" in sys.modules:
+        return
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """What to say of an error of torch, CUDA or NumPy that is about memory: the size asked for and what would help."""
+    text = str(error)
+    if not isinstance(error, MemoryError) and not re.search(
+        "can't allocate memory|not enough memory|out of memory", text
+    ):
+        return None
+    found = re.search(r"(?:tried|unable) to allocate ([\d.]+) (\w+)", text, re.IGNORECASE)
+    size = "" if found is None else f" for {_size(*found.groups())} more"
+    if "CUDA" in text:
+        return f"the GPU has no memory{size}; a smaller --hidden, fewer feature columns or --device cpu would help"
+    return f"there is no memory{size}; a smaller --hidden or fewer feature columns would help"
+
+
+def _size(number: str, unit: str) -> str:
+    """A size as torch ("4096 bytes") or NumPy ("1.50 GiB") writes it, in the unit that a person would choose."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    size, place = float(number), units.index(unit) if unit in units else 0
+    while size >= 1024 and place < len(units) - 1:
+        size, place = size / 1024, place + 1
+    return f"{size:.3g} {units[place]}"
 
 
 def _as_option(message: str) -> str:

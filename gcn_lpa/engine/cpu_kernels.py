@@ -14,6 +14,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -273,22 +274,24 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, o
 
 
 _pool: ThreadPoolExecutor | None = None
-_threads: int | None = None
+_threads: ContextVar[int | None] = ContextVar(
+    "_threads", default=None
+)  # each thread its own: models train side by side
 
 
 @contextlib.contextmanager
 def use_threads(threads: int) -> Iterator[None]:
     """Share the kernels of the block among so many threads, whatever torch's own setting."""
-    global _threads
-    before, _threads = _threads, threads
+    before = _threads.get()
+    _threads.set(threads)
     try:
         yield
     finally:
-        _threads = before
+        _threads.set(before)  # not `reset`: a generator may be closed in another context than it began in
 
 
 def num_threads() -> int:
-    return _threads or torch.get_num_threads()
+    return _threads.get() or torch.get_num_threads()
 
 
 def _forget_pool() -> None:  # threads do not cross a fork

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import torch
 
 from gcn_lpa.engine.backends import use_threads
 
 SMALL = 2_000_000  # numbers in a layer, rows times width
+
+_lock = threading.Lock()
+_num_open = 0  # blocks of `num_threads` that have begun and not ended, in all threads
+_outside = 0  # torch's setting before the first of them
+_is_inside: ContextVar[bool] = ContextVar("_is_inside", default=False)  # whether this thread is in such a block
 
 
 def same_device(one: torch.device | str, other: torch.device | str) -> bool:
@@ -42,14 +49,27 @@ def num_threads(threads: int | None, *, layer: int | None = None) -> Iterator[No
 
     torch's threads spin while they wait for each other, so that on a busy machine a small loop shared by two of them takes
     many times as long as on one. Ours sleep.
+
+    Blocks may overlap in several threads. torch keeps a number for each thread that has used it and one for those to come,
+    so a thread that enters while another is inside may read the other's number: it is given back the one from outside.
     """
-    before = torch.get_num_threads()
+    global _num_open, _outside
     if threads is not None and threads < 1:
         raise ValueError(f"threads = {threads}; it is at least 1")
-    is_small = threads is None and layer is not None and layer < SMALL
-    torch.set_num_threads(1 if is_small else threads or before)
+    is_small, was_inside = threads is None and layer is not None and layer < SMALL, _is_inside.get()
+    with _lock:
+        found = torch.get_num_threads()  # asking makes torch keep a number for this thread
+        if _num_open == 0:
+            _outside = found
+        _num_open += 1
+        before = found if was_inside else _outside
+        torch.set_num_threads(1 if is_small else threads or before)
+    _is_inside.set(True)
     try:
         with use_threads(threads or before):
             yield
     finally:
-        torch.set_num_threads(before)
+        _is_inside.set(was_inside)
+        with _lock:
+            torch.set_num_threads(before)
+            _num_open -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import json
 import pickle
@@ -229,16 +230,21 @@ def run_apart(task: Task) -> Iterator[Record | Memory]:
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
+    num_records = 0
     try:
-        with process.stdin as stdin:
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it ended before it had read all: see below
             pickle.dump(task, stdin)
         for line in process.stdout:
             kind, fields = json.loads(line)
             if kind == "error":
-                raise getattr(builtins, fields["type"], RuntimeError)(fields["message"])
+                raise getattr(builtins, fields["type"])(fields["message"])
+            num_records += kind == "record"
             yield Record(**fields) if kind == "record" else Memory(**fields)
-        if process.wait() != 0:
-            raise ChildProcessError(f"the process that trained {task.method} ended with code {process.returncode}")
+        if process.wait() != 0 or num_records < len(task.splits):
+            raise ChildProcessError(
+                f"the process that trained {task.method} ended with code {process.returncode}, after {num_records} of "
+                f"{len(task.splits)} splits"
+            )
     finally:
         process.kill()
         process.wait()
@@ -259,7 +265,8 @@ def work() -> None:
             gpu = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
             _send(out, "memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
     except Exception as error:
-        _send(out, "error", {"type": type(error).__name__, "message": str(error)})
+        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        _send(out, "error", {"type": kind, "message": str(error)})
 
 
 def _send(out: IO[str], kind: str, fields: dict[str, Any]) -> None:

@@ -1,0 +1,99 @@
+"""Our Adam beside torch.optim.Adam: the same bits, the same state."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from gcn_lpa.engine.adam import Adam
+
+SHAPES = [(5, 3), (3,), (257,)]  # the first two in one group, the third in another
+DECAYS = (0.01, 0.0)
+
+
+def groups_of(parameters):
+    return [(parameters[:2], DECAYS[0]), (parameters[2:], DECAYS[1])]
+
+
+def drawn(dtype, device="cpu"):
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype).to(device)) for shape in SHAPES]
+
+
+def loss(parameters, k):
+    """A cost whose gradients differ from step to step."""
+    return sum((parameter * (k + 1) - 1).pow(2).sum() + parameter.sin().sum() for parameter in parameters)
+
+
+def torchs_adam(parameters):
+    groups = [{"params": group, "weight_decay": decay} for group, decay in groups_of(parameters)]
+    return torch.optim.Adam(groups, lr=0.03, fused=True, capturable=parameters[0].is_cuda)
+
+
+NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_twenty_steps_are_those_of_torch_bit_for_bit(dtype, device):
+    ours, theirs = drawn(dtype, device), drawn(dtype, device)
+    adam, other = Adam(groups_of(ours), lr=0.03), torchs_adam(theirs)
+    for k in range(20):
+        for parameters, optimizer in ((ours, adam), (theirs, other)):
+            optimizer.zero_grad()
+            loss(parameters, k).backward()
+            optimizer.step()
+        for one, two in zip(ours, theirs, strict=True):
+            assert torch.equal(one, two)
+    expected = {f"adam.{i}.{name}": tensor for i, p in enumerate(theirs) for name, tensor in other.state[p].items()}
+    found = adam.state()
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor)
+        assert (found[name].dtype, found[name].device) == (tensor.dtype, tensor.device)
+        assert not found[name].requires_grad
+
+
+def test_a_parameter_without_a_gradient_stays_and_counts_no_step():
+    parameters = drawn(torch.float32)
+    before = [parameter.detach().clone() for parameter in parameters]
+    adam = Adam([*groups_of(parameters), ([], 0.5)], lr=0.03)
+    (parameters[0] ** 2).sum().backward()
+    adam.step()
+    assert [torch.equal(*pair) for pair in zip(parameters, before, strict=True)] == [False, True, True]
+    assert [float(adam.state()[f"adam.{i}.step"]) for i in range(3)] == [1, 0, 0]
+    adam.zero_grad()
+    assert [parameter.grad for parameter in parameters] == [None, None, None]
+
+
+def test_state_that_was_copied_goes_on_as_if_nothing_had_happened():
+    straight = drawn(torch.float64)
+    adam = Adam(groups_of(straight), lr=0.03)
+    for k in range(6):
+        if k == 3:
+            resumed = [nn.Parameter(parameter.detach().clone()) for parameter in straight]
+            other = Adam(groups_of(resumed), lr=0.03)
+            for name, tensor in other.state().items():
+                tensor.copy_(adam.state()[name])
+        for parameters, optimizer in [(straight, adam)] + ([(resumed, other)] if k >= 3 else []):
+            optimizer.zero_grad()
+            loss(parameters, k).backward()
+            optimizer.step()
+    assert all(torch.equal(*pair) for pair in zip(straight, resumed, strict=True))
+
+
+@pytest.mark.long
+def test_a_step_leaves_the_compiler_of_torch_alone():
+    code = """
+import sys, torch
+from gcn_lpa.engine.adam import Adam
+weight = torch.nn.Parameter(torch.ones(3))
+adam = Adam([([weight], 0.0)], lr=0.1)
+weight.sum().backward()
+adam.step()
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
