@@ -57,8 +57,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.runs.stages import train_run as train_run
     from gcn_lpa.splits import split as split
     from gcn_lpa.tables.datasets import load as load
-    from gcn_lpa.tables.datasets import read_csv as read_csv
     from gcn_lpa.tables.datasets import table1 as table1
+    from gcn_lpa.tables.own_files import read_csv as read_csv
     from gcn_lpa.theory.checks import Check as Check
     from gcn_lpa.theory.influence import LabelInfluence as LabelInfluence
     from gcn_lpa.theory.influence import feature_influence as feature_influence
@@ -76,7 +76,7 @@ _MODULE = {
     "expected_calibration_error": "calibration",
     "fit_calibrator": "calibration",
     "load": "tables.datasets",
-    "read_csv": "tables.datasets",
+    "read_csv": "tables.own_files",
     "table1": "tables.datasets",
     "GraphInfo": "description",
     "describe": "description",

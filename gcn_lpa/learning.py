@@ -16,7 +16,7 @@ from gcn_lpa.graph import Graph, Split, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.train import Batch, Epoch, Validation, Watching, fit
+from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
 
 
@@ -67,18 +67,27 @@ def learn(
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
         model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(where)
         prepared = prepared.to(where)
-        run = fit(
-            model,
-            [Batch(prepared, train.nonzero().squeeze(1).to(where))],
-            validation_of(graph, prepared, val),
-            recipe,
-            seed=seed,
-            stop_at=stop_at,
-            capture=capture,
-            watching=Watching(on_epoch, checkpoint, checkpoint_every, resume, identity),
-        )
-    known = KnownLabels.of(graph, train, val)
-    return Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
+
+        def trained(run: Run) -> Trained:
+            known = KnownLabels.of(graph, train, val)
+            return Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
+
+        try:
+            run = fit(
+                model,
+                [Batch(prepared, train.nonzero().squeeze(1).to(where))],
+                validation_of(graph, prepared, val),
+                recipe,
+                seed=seed,
+                stop_at=stop_at,
+                capture=capture,
+                watching=Watching(on_epoch, checkpoint, checkpoint_every, resume, identity),
+            )
+        except DivergedError as error:
+            if error.run is not None and error.run.best_epoch:
+                error.trained = trained(error.run)
+            raise
+    return trained(run)
 
 
 def learn_whole(*arguments: Any, **options: Any) -> Trained:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa import storage
@@ -33,7 +33,10 @@ WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are un
 
 
 class DivergedError(ValueError):
-    """A loss that is not finite. The model has the best weights before it."""
+    """A loss that is not finite. The model has the best weights before it; `learn` hands it over in `trained`."""
+
+    run: Run | None = None
+    trained: Any = None
 
 
 class Batch(NamedTuple):
@@ -281,23 +284,7 @@ class _Step:
         for parameters, _, trains in groups:
             for parameter in parameters:
                 parameter.requires_grad_(trains)
-        self.optimizer = torch.optim.Adam(
-            [{"params": some, "weight_decay": l2} for some, l2, trains in groups if trains and some],  # ½ l2 ‖·‖²
-            lr=recipe.lr,
-            capturable=device.type == "cuda",
-            fused=True,
-        )
-        for (
-            parameter
-        ) in self.parameters():  # as Adam would at its first step; from here on it can be saved and restored
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.optimizer = Adam([(some, l2) for some, l2, trains in groups if trains and some], lr=recipe.lr)
 
     def __call__(self) -> Tensor:
         losses = [self.learn(batch) for batch in self.training.batches]
@@ -317,19 +304,15 @@ class _Step:
         objective = self.phase.objective(loss)
         objective.backward()
         world = self.training.world
-        world.add_up([parameter.grad for parameter in self.parameters() if parameter.grad is not None])
+        world.add_up([parameter.grad for parameter in self.optimizer.parameters() if parameter.grad is not None])
         self.optimizer.step()
         self.model.eval()
         return world.total(torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double())
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name; the tensors themselves."""
-        adam = {
-            f"adam.{i}.{name}": tensor
-            for i, parameter in enumerate(self.parameters())
-            for name, tensor in self.optimizer.state[parameter].items()
-        }
-        return {"epoch": self.epoch, **{f"model.{name}": t for name, t in self.model.state_dict().items()}, **adam}
+        model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        return {"epoch": self.epoch, **model, **self.optimizer.state()}
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -391,6 +374,9 @@ class _Training:
             if not self.best.epoch:
                 raise
             interrupted = True
+        except DivergedError as error:
+            error.run = Run(self.recipe, self.seed, tuple(self.history), self.best.epoch)
+            raise
         finally:
             for parameter in (*self.model.weight_parameters(), *self.model.edge_parameters()):
                 parameter.requires_grad_(True)

@@ -11,7 +11,8 @@ from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.splits import split
-from gcn_lpa.tables.datasets import load, read_csv
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.tables.own_files import read_csv
 
 NAN, INF = float("nan"), float("inf")
 EDGE = [(0, 1)]

@@ -1,4 +1,4 @@
-"""Strangers' files: every honest encoding is read, all else is refused unexecuted, quickly and in little memory."""
+"""Untrusted files: every honest encoding is read, all else is refused unexecuted, quickly and in little memory."""
 
 import collections
 import io
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gcn_lpa.tables import planetoid as _untrusted
-from gcn_lpa.tables.planetoid import read_npz, read_pickle
+from gcn_lpa.tables.npz_files import read_npz
+from gcn_lpa.tables.planetoid import MAX_PICKLE_BYTES, read_pickle
 
 MATRIX = scipy.sparse.csr_matrix(np.array([[0.0, 2.5, 0.0], [1.0, 0.0, -3.0]], dtype=np.float32))
 ADJACENCY = collections.defaultdict(list, {0: [1], 1: [0, 2], 2: [1]})
@@ -107,7 +107,7 @@ def hostile_pickles(canary):
     yield "empty", b""
     yield "text", b"hello, world"
     yield "a number", pickle.dumps(17, 2)
-    yield "too many bytes", b"\x80\x02" + bytes(_untrusted.MAX_PICKLE_BYTES)
+    yield "too many bytes", b"\x80\x02" + bytes(MAX_PICKLE_BYTES)
 
 
 def hostile_archives(canary):
@@ -161,7 +161,8 @@ def archive_of(array=None, raw=None, name="a", compression=zipfile.ZIP_DEFLATED)
 READER = """
 import json, sys, time
 from pathlib import Path
-from gcn_lpa.tables.planetoid import read_npz, read_pickle
+from gcn_lpa.tables.npz_files import read_npz
+from gcn_lpa.tables.planetoid import read_pickle
 read = {"pickles": read_pickle, "archives": lambda path: read_npz(path, ["a"])}[sys.argv[1]]
 at_start = peak_megabytes()
 for name in sys.argv[2:]:

@@ -194,15 +194,16 @@ def subject_of(
     name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
 ) -> tuple[Graph, GCNLPA | None]:
     """The graph, and the GCN-LPA of a run folder or one trained here by the paper's recipe, or else the default one."""
+    from gcn_lpa.learning import learn_whole
     from gcn_lpa.model import GCNLPA
     from gcn_lpa.recipes import PAPER, recipe_for
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.splits import split
-    from gcn_lpa.train import learn_whole, num_epochs
+    from gcn_lpa.train import num_epochs
 
     if (Path(name) / "recipe.json").is_file():
-        trained = load_run(name, data)
-        return trained.graph, trained.model if isinstance(trained.model, GCNLPA) else None
+        run = load_run(name, data)
+        return run.graph, run.trained.model if isinstance(run.trained.model, GCNLPA) else None
     graph = load_graph(name, root, options)
     if not train:
         return graph, None
@@ -210,8 +211,8 @@ def subject_of(
     recipe, parts = recipe_for(settings, graph.name, has_features=graph.x_kind == "given"), split(graph, seed=seed)
     with progress() as watch:
         on_epoch = watch("training", num_epochs(recipe))
-        model, _ = learn_whole(GCNLPA, graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
-    return graph, model
+        trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
+    return graph, trained.model
 
 
 def _node_counts(sizes: str) -> list[int]:

@@ -24,6 +24,9 @@ class Adam:
         self.lr = lr
         self.groups = [([_Moments(parameter) for parameter in group], decay) for group, decay in groups]
 
+    def parameters(self) -> list[nn.Parameter]:
+        return [moments.parameter for group, _ in self.groups for moments in group]
+
     def zero_grad(self) -> None:
         for group, _ in self.groups:
             for moments in group:

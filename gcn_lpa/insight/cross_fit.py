@@ -97,8 +97,8 @@ def log_multiples(trained: Trained, graph: Graph) -> Tensor:
         learned = trained.model.transition(prepared).values
     given = prepared.adjacency.row_normalized().values
     logs = [values.cpu().double().clamp_min(TINY).log() for values in (learned, given)]
-    multiples: Tensor = logs[0] - logs[1]
-    return multiples[positions(graph, prepared)]
+    multiples: Tensor = (logs[0] - logs[1]).index_select(0, positions(graph, prepared))
+    return multiples
 
 
 def checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.palette import BLACK, GREY
 from gcn_lpa.paper.canvas import CLASS_STYLES, canvas, save
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.stats import mean_of
-from gcn_lpa.train import learn_whole
 
 EDGE_COLUMNS = {
     "gain": "intra-class among stronger edges, minus among all",
@@ -81,7 +80,7 @@ class LearnedEdge(NamedTuple):
 def learned_edges(toy: Toy, recipe: Recipe, seed: int) -> tuple[list[LearnedEdge], float]:
     """Every edge before and after a run of GCN-LPA on the labels of the toy, and the accuracy on its unlabelled nodes."""
     no_val = torch.zeros_like(toy.labeled)
-    model, _ = learn_whole(GCNLPA, toy.graph, toy.labeled, no_val, recipe, seed=seed, device="cpu", threads=1)
+    model = learn_whole(toy.graph, toy.labeled, no_val, recipe, seed=seed, device="cpu", threads=1).model
     graph = recipe.prepare(toy.graph)
     with torch.no_grad():
         after, guess = model.transition(graph).to_dense(), model(graph).argmax(dim=1)

@@ -21,7 +21,8 @@ from torch import Tensor
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph, Split
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
+from gcn_lpa.losses import mean_cost, one_hot
+from gcn_lpa.model import GCNLPA, , propagate_labels
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.study import Cell, Study, graph_of, versions
 from gcn_lpa.predict import predict_proba, scores
@@ -30,7 +31,7 @@ from gcn_lpa.runs.ledger import Job, Outcome
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.theory.influence import intra_class_feature_influence, intra_class_label_influence
-from gcn_lpa.train import learn_whole
+from gcn_lpa.learning import learn_whole
 
 ROWS: dict[str, str] = {
     "gcn": "fixed edges, λ = 0",
@@ -117,17 +118,16 @@ def train_and_measure(
 ) -> dict[str, Any]:
     """One row of the study on one split: accuracies, overall and per class, and the links."""
     start = time.perf_counter()
-    build = METHODS[recipe.method].build
-    model, run = learn_whole(build, graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
     seconds = time.perf_counter() - start
-    probabilities = predict_proba(model, graph, recipe=recipe)
-    test, links = scores(graph, parts.test, probabilities), measure(model, graph, parts, iterations)
+    probabilities = predict_proba(trained, graph, raw=True)
+    test, links = scores(graph, parts.test, probabilities), measure(trained.model, graph, parts, iterations)
     return {
         "split_hash": parts.hash,
         "recipe_hash": recipe.hash(),
-        "best_epoch": run.best_epoch,
+        "best_epoch": trained.run.best_epoch,
         "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
-        "val_accuracy": run.best.val_accuracy,
+        "val_accuracy": trained.run.best.val_accuracy,
         "test_accuracy": test.accuracy,
         "class_names": list(graph.class_names),
         "seconds": round(seconds, 3),
@@ -140,10 +140,10 @@ def train_and_measure(
 def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[str, Any]:
     """Losses and influences under the edges of a model: over all classes, and per class under "classes"."""
     recipe = model.recipe
-    prepared = recipe.prepare(graph).to(model.weights[0].device)
+    prepared = recipe.prepare(graph).to(model.body.weights[0].device)
     transition, y = model.transition(prepared), prepared.y
     train, test = parts.train.to(y.device), parts.test.to(y.device)
-    seeds = torch.nn.functional.one_hot(y.clamp_min(0), graph.num_classes).to(transition.dtype) * train.unsqueeze(1)
+    seeds = one_hot(torch.where(train, y, -1), graph.num_classes, transition.dtype)
     votes = propagate_labels(transition, seeds, iterations, labeled=train)
     label = partial(intra_class_label_influence, transition, y, train, iterations, num_classes=graph.num_classes)
     feature = partial(

@@ -19,13 +19,13 @@ import torch
 from scipy import stats
 
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.claims import KARATE, Case
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn_whole
 
 TOUCHING = 1e-6  # of the standard deviation: points nearer than this have no line between them
 THIN = 1e-3  # of the length of a cloud of points: less width than this counts as none
@@ -190,8 +190,8 @@ def trained(case: Case, seed: int, epochs: int) -> Embedding:
     """A model trained on 60 % of the labels, at its last epoch: 34 nodes are too few to choose one."""
     recipe, graph = trained_recipe(case.method, case.layers, epochs), network(case.network, seed)
     train = split(graph, seed=seed).train
-    model, _ = learn_whole(GCNLPA, graph, train, torch.zeros_like(train), recipe, seed=seed, device="cpu", threads=1)
-    accuracy = evaluate(model, graph, ~train, recipe=recipe).accuracy
+    trained = learn_whole(graph, train, torch.zeros_like(train), recipe, seed=seed, device="cpu", threads=1)
+    model, accuracy = trained.model, evaluate(trained, graph, ~train).accuracy
     return embedding(model, recipe.prepare(graph), accuracy)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from gcn_lpa import storage
-from gcn_lpa import train as training
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine
 from gcn_lpa.predict import predict_proba, scores
@@ -29,7 +29,7 @@ from gcn_lpa.runs.ledger import Job, Ledger, Outcome, Progress
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn_whole
+from gcn_lpa.train import DivergedError
 
 FIRST_EDITION = "a5d3f6de4a39"  # the code version of the trainings in results/
 PAPER_DATASETS = tuple(PAPER)
@@ -193,47 +193,28 @@ def train_once(job: Job, *, device: str, root: str | None, threads: int) -> Outc
         parts = split(graph, seed=job["split_seed"])
     recipe = Cell(job["dataset"], "", job["method"], job["recipe"], job["changes"]).settings()
     start = time.perf_counter()
-    model, run = learn_or_diverge(
-        METHODS[job["method"]].build,
-        graph,
-        parts.train,
-        parts.val,
-        recipe,
-        seed=job["seed"],
-        device=device,
-        threads=threads,
-    )
+    diverged = False
+    try:
+        trained = learn_whole(graph, parts.train, parts.val, recipe, seed=job["seed"], device=device, threads=threads)
+    except DivergedError as error:  # the model at the best epoch before that
+        if error.trained is None:
+            raise
+        trained, diverged = error.trained, True
     seconds = time.perf_counter() - start
-    probabilities = predict_proba(model, graph, recipe=recipe)
-    test = scores(graph, parts.test, probabilities)
+    probabilities, names = predict_proba(trained, graph, raw=True), trained.class_names
+    test = scores(graph, parts.test, probabilities, names)
     return {
         "recipe_hash": recipe.hash(),
         "split_hash": parts.hash,
-        "best_epoch": None if run is None else run.best_epoch,  # None: training diverged, and the best so far was kept
-        "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
-        "val_accuracy": scores(graph, parts.val, probabilities).accuracy,
+        "best_epoch": None if diverged else trained.run.best_epoch,  # None: the best before training diverged
+        "train_accuracy": scores(graph, parts.train, probabilities, names).accuracy,
+        "val_accuracy": scores(graph, parts.val, probabilities, names).accuracy,
         "test_accuracy": test.accuracy,
         "test_macro_f1": test.macro_f1,
         "seconds": round(seconds, 3),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
         "versions": versions(),
     }
-
-
-def learn_or_diverge(build: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, training.Run | None]:
-    """`learn`; where training diverges, the model at the best epoch before that, and no Run."""
-    built: list[Any] = []
-
-    def remember(*parts: Any) -> Any:
-        built.append(build(*parts))
-        return built[-1]
-
-    try:
-        return learn_whole(remember, *arguments, **options)
-    except ValueError as error:
-        if "training diverged" not in str(error):
-            raise
-        return built[-1], None
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Read the pickles and npz archives of strangers: nothing in them is executed, and they cannot ask for much memory.
+"""Planetoid's files (cora, citeseer, pubmed), read without executing anything in them and in little memory.
 
 A Planetoid file is a Python pickle, so reading one with `pickle.load` runs what it contains. Here its opcodes are
 first checked against the few that arrays, matrices and adjacency lists need, and every class it names is replaced
@@ -7,24 +7,52 @@ by a stand-in that only stores data. Sizes are checked before anything is unpack
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import math
 import pickle
 import pickletools
-import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
+
+from gcn_lpa.graph import Graph, Split
+from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped
 
 MAX_PICKLE_BYTES = 16 * 2**20  # the largest Planetoid file has 7.6 million
 MAX_PICKLE_OPCODES = 500_000  # the longest Planetoid file has 178 thousand
-MAX_ARCHIVE_BYTES = 64 * 2**20  # on disk, and unpacked
-MAX_DIRECTORY_BYTES = 64 * 2**10  # of a zip file: some hundred members
-MAX_COLUMNS = 10_000_000
-NUMBER_TYPES = "fiub"  # NumPy kinds: floats, integers, booleans
+PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+NUM_PUBLIC_VAL = 500  # Planetoid: the nodes after the training nodes
+MAX_EDGE_ENDS = 1_000_000  # in a Planetoid adjacency list; Pubmed has 108 thousand
+
+PLANETOID_SHA256 = {
+    "ind.citeseer.allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
+    "ind.citeseer.ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
+    "ind.citeseer.graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
+    "ind.citeseer.test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
+    "ind.citeseer.tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
+    "ind.citeseer.ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
+    "ind.citeseer.x": "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6",
+    "ind.citeseer.y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
+    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
+    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
+    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
+    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
+    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
+    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
+    "ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
+    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
+    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
+    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
+    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
+    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
+    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
+    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
+    "ind.pubmed.x": "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
+    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
+}
 
 OPCODES = frozenset(
     {
@@ -101,7 +129,7 @@ class _Array(_Inert):
         _, shape, dtype, is_fortran, data = self.state
         if not isinstance(dtype, _DType) or not isinstance(shape, tuple):
             raise ValueError("an array without type or shape")
-        return _array(_Bytes.resolve(data), dtype.resolve(), shape, bool(is_fortran))
+        return array_of_bytes(_Bytes.resolve(data), dtype.resolve(), shape, bool(is_fortran))
 
 
 class _Buffer(_Inert):
@@ -116,7 +144,7 @@ class _Buffer(_Inert):
         data, dtype, shape, order = self.state
         if not isinstance(dtype, _DType) or not isinstance(shape, tuple):
             raise ValueError("an array without type or shape")
-        return _array(bytes(data), dtype.resolve(), shape, order == "F")
+        return array_of_bytes(bytes(data), dtype.resolve(), shape, order == "F")
 
 
 class _Matrix(_Inert):
@@ -174,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
 
 def read_pickle(path: Path) -> Any:
     """The array, CSR matrix or adjacency list in a Planetoid file; anything else is refused, unexecuted."""
-    raw = _read_capped(path, MAX_PICKLE_BYTES)
+    raw = read_capped(path, MAX_PICKLE_BYTES)
     try:
         _check_opcodes(raw)
         value = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
@@ -200,76 +228,75 @@ def _check_opcodes(raw: bytes) -> None:
             raise ValueError(f"it stores into memo slot {argument:,} after {count:,} opcodes")
 
 
-def read_npz(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The named arrays of numbers in an npz archive; one that would unpack to too much is refused."""
-    raw = _read_capped(path, MAX_ARCHIVE_BYTES)
-    try:
-        _check_directory(raw)
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            members = {name: archive.getinfo(f"{name}.npy") for name in names}
-            size = sum(member.file_size for member in members.values())
-            if size > MAX_ARCHIVE_BYTES:
-                raise ValueError(f"it unpacks to {size:,} bytes, more than {MAX_ARCHIVE_BYTES:,}")
-            return {name: _read_npy(archive, member) for name, member in members.items()}
-    except Exception as error:
-        raise ValueError(f"{path.name} is refused: it is not an archive of the arrays expected ({error})") from error
+def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:
+    """A Planetoid data set with its public split: 20 nodes per class train, the next 500 validate, test.index tests.
+
+    Nodes that are in neither `allx` nor the test index (15 of Citeseer) have no features and no label.
+    """
+    parts = {part: read_pickle(folder / f"ind.{name}.{part}") for part in PLANETOID_PARTS[:-1]}
+    test = _read_index(folder / f"ind.{name}.test.index")
+    _check_planetoid(name, parts, test)
+    n, num_all = len(parts["graph"]), parts["allx"].shape[0]
+    place = np.full(n, num_all + len(test))  # of each node among the rows of allx, tx, and one row of zeros
+    place[:num_all] = np.arange(num_all)
+    place[test] = num_all + np.arange(len(test))
+    num_features, num_classes = parts["allx"].shape[1], parts["ally"].shape[1]
+    x = scipy.sparse.vstack([parts["allx"], parts["tx"], scipy.sparse.csr_array((1, num_features))]).tocsr()[place]
+    one_hot = np.concatenate([parts["ally"], parts["ty"], np.zeros((1, num_classes))])[place]
+    y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
+    graph = Graph.from_edges(
+        _adjacency_pairs(name, parts["graph"]),
+        num_nodes=n,
+        x=x,
+        y=y,
+        class_names=class_names if len(class_names) == num_classes else map(str, range(num_classes)),
+        name=name,
+    )
+    train, val, tested = (torch.zeros(n, dtype=torch.bool) for _ in range(3))
+    num_train = len(parts["y"])
+    train[:num_train] = True
+    val[num_train : num_train + NUM_PUBLIC_VAL] = True
+    tested[torch.from_numpy(test)] = True
+    return dataclasses.replace(graph, public=Split(train, val & ~tested, tested, "public"))
 
 
-def _check_directory(raw: bytes) -> None:
-    """The end of a zip file says how long its directory is; a long one takes memory as soon as it is opened."""
-    end = raw.rfind(b"PK\x05\x06")
-    if end < 0 or len(raw) < end + 22:
-        raise ValueError("not a zip file")
-    if (
-        int.from_bytes(raw[end + 12 : end + 16], "little") > MAX_DIRECTORY_BYTES
-        or raw[end - 20 : end - 16] == b"PK\x06\x07"
-    ):
-        raise ValueError("too many members")
+def _read_index(path: Path) -> np.ndarray:
+    lines = path.read_bytes()[: 2**20].split()
+    if not lines or not all(line.isdigit() and len(line) < 10 for line in lines):
+        raise ValueError(f"{path.name} is not a list of node numbers")
+    return np.asarray([int(line) for line in lines])
 
 
-def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{member.filename} is compressed in a way NumPy does not use")
-    stream = io.BytesIO(archive.read(member))
-    version = np.lib.format.read_magic(stream)
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read_header:
-        raise ValueError(f"{member.filename} has NumPy's format {version}")
-    shape, is_fortran, dtype = read_header[version](stream)
-    if dtype.kind not in NUMBER_TYPES:
-        raise ValueError(f"{member.filename} holds {dtype}, not numbers")
-    return _array(stream.read(), dtype, shape, is_fortran)
+def _check_planetoid(name: str, parts: dict[str, Any], test: np.ndarray) -> None:
+    """The eight files must belong together."""
+    for part in ("x", "tx", "allx"):
+        if not scipy.sparse.issparse(parts[part]):
+            raise ValueError(f"ind.{name}.{part} is not a sparse matrix")
+    for part in ("y", "ty", "ally"):
+        if not isinstance(parts[part], np.ndarray) or parts[part].ndim != 2:
+            raise ValueError(f"ind.{name}.{part} is not an array of one-hot labels")
+    if not isinstance(parts["graph"], dict):
+        raise ValueError(f"ind.{name}.graph is not an adjacency list")
+    for features, labels in (("x", "y"), ("tx", "ty"), ("allx", "ally")):
+        sizes = parts[features].shape, parts[labels].shape
+        expected = (sizes[0][0], parts["allx"].shape[1]), (sizes[0][0], parts["ally"].shape[1])
+        if sizes != expected:
+            raise ValueError(f"ind.{name}.{features} and ind.{name}.{labels} have shapes {sizes}, not {expected}")
+    n = len(parts["graph"])
+    if len(test) != parts["tx"].shape[0] or len(set(test.tolist())) != len(test) or not test.max() < n:
+        raise ValueError(f"ind.{name}.test.index does not number the {parts['tx'].shape[0]} rows of tx among {n} nodes")
+    if parts["allx"].shape[0] > n or parts["x"].shape[0] > n:
+        raise ValueError(f"ind.{name}.allx has more rows than ind.{name}.graph has nodes")
 
 
-def _array(raw: Any, dtype: np.dtype[Any], shape: tuple[Any, ...], is_fortran: bool) -> np.ndarray:
-    """An array over bytes, which must be exactly as many as type and shape say."""
-    if not isinstance(raw, bytes) or len(shape) > 2 or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"an array of shape {shape}")
-    if math.prod(shape) * dtype.itemsize != len(raw):
-        raise ValueError(f"an array of shape {shape} and type {dtype} in {len(raw):,} bytes")
-    array = np.frombuffer(raw, dtype).reshape(shape, order="F" if is_fortran else "C")
-    return array.astype(dtype.newbyteorder("="))
-
-
-def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: Any) -> scipy.sparse.csr_array:
-    """A CSR matrix whose arrays fit together: SciPy's own routines trust them and would read beyond the end."""
-    if len(shape) != 2:
-        raise ValueError(f"a matrix of shape {tuple(shape)}")
-    rows, columns = (int(size) for size in shape)
-    if not (data.ndim == indices.ndim == indptr.ndim == 1 and indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"):
-        raise ValueError("a matrix whose data, indices and indptr are not lists of numbers")
-    if not (0 <= columns <= MAX_COLUMNS and len(indptr) == rows + 1 and len(data) == len(indices)):
-        raise ValueError(f"a matrix of shape {(rows, columns)} with {len(indptr)} row ends and {len(data)} numbers")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
-        raise ValueError("a matrix whose rows overlap")
-    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < columns):
-        raise ValueError(f"a matrix of {columns} columns with an entry in column {int(indices.max())}")
-    return scipy.sparse.csr_array((data, indices, indptr), shape=(rows, columns))
-
-
-def _read_capped(path: Path, most: int) -> bytes:
-    with path.open("rb") as file:
-        raw = file.read(most + 1)
-    if len(raw) > most:
-        raise ValueError(f"{path.name} is refused: it has more than {most:,} bytes, far beyond any file of its kind")
-    return raw
+def _adjacency_pairs(name: str, adjacency: dict[Any, Any]) -> np.ndarray:
+    """Every (node, neighbour) of an adjacency list, [E, 2]."""
+    if not all(isinstance(neighbours, list) for neighbours in adjacency.values()):
+        raise ValueError(f"ind.{name}.graph has a node without a list of neighbours")
+    counts = [len(neighbours) for neighbours in adjacency.values()]
+    if sum(counts) > MAX_EDGE_ENDS:  # one list can stand in a pickle many times
+        raise ValueError(f"ind.{name}.graph has {sum(counts):,} edges, more than {MAX_EDGE_ENDS:,}")
+    ends = [end for neighbours in adjacency.values() for end in neighbours]
+    if not all(type(node) is int for node in (*adjacency, *ends)):
+        raise ValueError(f"ind.{name}.graph has a node that is not a number")
+    return np.stack([np.repeat(np.fromiter(adjacency, np.int64), counts), np.asarray(ends, dtype=np.int64)], axis=1)

@@ -160,8 +160,8 @@ def lemma_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, draws: int
     ]
     untrained = _Subject(graph, transition, x, layers, nodes)
     checks = [_by_autograd(untrained, drawing) for drawing in drawings]
-    if model is not None and model.is_plain:
-        learned = [weight.detach().cpu().double() for weight in model.weights]
+    if model is not None and model.body.is_plain:
+        learned = [weight.detach().cpu().double() for weight in model.body.weights]
         matrix, depth = walk_matrix(graph, model), len(learned)
         some = sample(_is_small(matrix, depth, size), 3, seed).tolist()
         trained = _Subject(graph, matrix, feature_rows(graph, model.recipe.features), depth, some)

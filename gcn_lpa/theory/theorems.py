@@ -354,8 +354,10 @@ def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[
             transition, scores = walk_matrix(graph, model), model.edge_scores(prepared)
             learned = (scores.values - scores.values.max()).exp().double()
             strength = scores.with_values(learned)
-            symmetric = strength.with_values((learned + strength.T_values) / 2) if not graph.directed else strength
-            outputs = model.layers(model.smoothing(prepared, model.transition(prepared)), prepared.x)
+            symmetric = (
+                strength.with_values((learned + strength.reversed_values) / 2) if not graph.directed else strength
+            )
+            outputs = model.body.layers(model.smoothing(prepared, model.transition(prepared)), prepared.x)
             inputs = [few_columns(prepared, seed), *(output.double() for output in outputs[:-1])]
         checks += _on_the_worst_features(graph.name, transition, "the trained model's edges")
         for number, x in enumerate(inputs, 1):
