@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa import storage
+from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, Loss, Model
