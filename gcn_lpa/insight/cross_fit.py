@@ -104,8 +104,8 @@ def log_multiples(trained: Trained, graph: Graph) -> Tensor:
 def checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:
     """The mask of the labels that may be used, on the CPU, if there is something to audit."""
     check_graph(graph)
-    given = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
-    labels = graph.y.cpu()[given]
+    mask = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
+    labels = graph.y.cpu()[mask]
     if (labels < 0).any():
         raise ValueError(f"{int((labels < 0).sum())} of the {len(labels)} nodes of `given` have no label")
     if repeats < 1 or folds < 2:
@@ -115,7 +115,7 @@ def checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:
             f"an audit with {folds} folds needs {folds} labelled nodes and two classes among them; "
             f"there are {len(labels)} nodes of {len(labels.unique())} classes"
         )
-    return given
+    return mask
 
 
 def label_folds(labels: Tensor, given: Tensor, folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
