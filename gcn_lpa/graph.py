@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.features import Scaling
+from gcn_lpa.features import Scaling, structure_columns
 from gcn_lpa.intake import (
     Ends,
     alike_names,
@@ -348,22 +348,40 @@ class Graph:
         adjacency = SparseMatrix.from_scipy(self.adjacency.to_scipy() + loops).to(self.device)
         return adjacency, f"self-loops of weight 1 added to {int(missing.sum()):,} nodes", {}
 
-    def scaling(self, kind: str) -> Scaling:
-        """The scaling of a kind, one of FEATURE_KINDS, as learned from the features of this graph."""
+    def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
+        """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with columns about its `structure`."""
         kind = "raw" if self.x_kind == "identity" else kind
-        if f"scaling {kind}" not in self._derived:
-            self._derived[f"scaling {kind}"] = Scaling.learned(kind, self._raw_features())
-        found: Scaling = self._derived[f"scaling {kind}"]
+        name = f"scaling {kind} {structure}"
+        if name not in self._derived:
+            scaling = Scaling.learned(kind, self._raw_features())
+            if structure and self.x_kind != "identity":
+                columns = self.structure_columns()
+                spread = np.where(columns.std(axis=0) > 1e-9, columns.std(axis=0), 1)
+                scaling = dataclasses.replace(scaling, structure=np.stack([columns.mean(axis=0), spread]))
+            self._derived[name] = scaling
+        found: Scaling = self._derived[name]
         return found
+
+    def structure_columns(self) -> np.ndarray:
+        """What the place of each node in the graph says about it, raw: see `features.structure_columns`."""
+        x = self._raw_features()
+        filled = np.diff(x.indptr) if scipy.sparse.issparse(x) else (x != 0).sum(axis=1)
+        return structure_columns(self.adjacency.to_scipy(), filled, self.directed)
 
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
-        if scaling.kind == "raw":
+        if scaling.kind == "raw" and scaling.structure is None:
             return self
-        name = f"features {scaling.kind}" if scaling.idf is None else f"features {scaling.kind} {id(scaling)}"
+        plain = scaling.idf is None and scaling.structure is None
+        name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
         if name not in self._derived:  # once for all trainings on this graph
             x = scaling(self._raw_features())
+            if scaling.structure is not None:
+                mean, spread = scaling.structure
+                about = (self.structure_columns() - mean) / spread
+                join = scipy.sparse.hstack if scipy.sparse.issparse(x) else np.hstack
+                x = join([x, about])
             x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]

@@ -60,7 +60,7 @@ def learn(
         raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     train, val = checked_nodes(graph, train, val)
     graph = with_classes(graph.reveal(train | val), classes)
-    scaling, where = graph.scaling(recipe.features), choose_device(device)
+    scaling, where = graph.scaling(recipe.features, structure=recipe.structure), choose_device(device)
     prepared = graph.reveal(train).with_features(scaling)
     prepared = prepared.with_self_loops() if recipe.self_loops else prepared
     identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}
