@@ -186,29 +186,57 @@ class Hops(Perceptron):
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(recipe, graph, generator)
-        alpha, last = recipe.teleport, recipe.propagation_steps
-        start = [alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]
-        self.gamma = nn.Parameter(torch.tensor(start))
+        self.gamma = hop_weights(recipe)
 
     def forward(  # type: ignore[override]
         self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
     ) -> Tensor:
-        z = super().forward(x, key)
-        total = self.gamma[0] * z
-        for k in range(1, len(self.gamma)):
-            z = smoothing @ z
-            total = total + self.gamma[k] * z
+        total = walk(self.gamma, smoothing, super().forward(x, key))
         return total if rows is None else total.index_select(0, rows)
 
 
-BODIES: dict[str, Any] = {"layers": Convolutions, "hops": Hops}
+def hop_weights(recipe: Recipe) -> nn.Parameter:
+    """γ at the start: personalised PageRank's."""
+    alpha, last = recipe.teleport, recipe.propagation_steps
+    return nn.Parameter(torch.tensor([alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]))
+
+
+def walk(gamma: Tensor, smoothing: SparseMatrix, z: Tensor) -> Tensor:
+    """Σ_k γ_k S^k z."""
+    total = gamma[0] * z
+    for k in range(1, len(gamma)):
+        z = smoothing @ z
+        total = total + gamma[k] * z
+    return total
+
+
+class LayersThenHops(Convolutions):
+    """Convolutions, whose logits then walk as in `Hops`."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(recipe, graph, generator)
+        self.gamma = hop_weights(recipe)
+
+    def forward(
+        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+    ) -> Tensor:
+        total = walk(self.gamma, smoothing, super().forward(smoothing, x, key))
+        return total if rows is None else total.index_select(0, rows)
+
+
+BODIES: dict[str, Any] = {"layers": Convolutions, "hops": Hops, "layers_then_hops": LayersThenHops}
 
 
 def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key | None = None) -> Votes:
     """Y^(k), what the labels say about the rows of `labels` under `recipe.loss`."""
 
     def spread(seeds: Tensor, clamp: bool = True) -> Tensor:
-        return propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=clamp, rows=labels.rows)
+        labeled = (
+            labels.labeled if seeds is labels.seeds else None
+        )  # known already: no need to look for them at every step
+        return propagate_labels(
+            transition, seeds, recipe.lpa_iterations, clamp=clamp, labeled=labeled, rows=labels.rows
+        )
 
     return LPA_LOSSES[recipe.loss].votes(transition, labels, recipe.lpa_iterations, key or Key(0), spread)
 

@@ -82,7 +82,7 @@ class Recipe:
     propagation: str = _field(
         "layers",
         "how features travel: layers of convolutions, or predictions that walk several hops, Σ_k γ_k P^k f(x)",
-        ("layers", "hops"),
+        ("layers", "hops", "layers_then_hops"),
         added=True,
     )
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
