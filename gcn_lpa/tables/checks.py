@@ -42,13 +42,10 @@ def _first_fraction(cells: Iterable[Any]) -> int | None:
     return next((places[text] for text, value in numbers.items() if not value.is_integer()), None)
 
 
-def require_header(table: Table, guessed: Sequence[str], names: Iterable[Any]) -> None:
+def require_header(table: Table, guessed: Sequence[str], names: Sequence[Any]) -> None:
     """Refuse a first row taken for a header by its usual names where one of these is also the id of a node."""
-    if not table.first_row_names or not guessed:
-        return
-    nodes = set(names)
-    node = next((name for name in guessed if name in nodes), None)
-    if node is not None:
+    node = next((name for name in guessed if name in names), None)
+    if table.first_row_names and node is not None:
         raise ValueError(
             f"the first row of {table.path.name} is {some(list(table.columns))}, and {node!r} is also a node: that row may be "
             "an edge. Say header=False if it is, or source=… and target=… if these are names of columns"

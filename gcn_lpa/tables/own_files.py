@@ -63,7 +63,16 @@ def read_csv(
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
     """
-    stated = Stated(id, label, features, text, source, target, weight, unknown)
+    stated = Stated(
+        id=id,
+        label=label,
+        features=features,
+        text=text,
+        source=source,
+        target=target,
+        weight=weight,
+        unknown=unknown,
+    )
     tables = _read_tables(nodes, edges, labels, Format(header, encoding, delimiter), stated)
     graph = _graph_of(tables, stated, directed=directed)
     return graph if not name else dataclasses.replace(graph, name=name)
@@ -89,7 +98,7 @@ def _table_in(folder: Path, role: str) -> Path | None:
     return found[0] if found else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stated:
     """The columns that the caller names, as in `read_csv`; None leaves a column to its usual names."""
 
@@ -111,6 +120,14 @@ class Tables:
     edges: Table | None
     labels: Table | None
     notes: list[str]
+
+    @property
+    def origin(self) -> Table:
+        """The file that says which nodes there are."""
+        found = self.nodes or self.edges
+        if found is None:
+            raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
+        return found
 
 
 @dataclass(frozen=True)
@@ -160,8 +177,6 @@ def _read_tables(
         return named or table
 
     tables = Tables(read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES), notes)
-    if tables.nodes is None and tables.edges is None:
-        raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
     _require_file(tables.nodes, "nodes", text=stated.text)
     _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
     _require_file(tables.edges, "edges", source=stated.source, target=stated.target, weight=stated.weight)
@@ -209,9 +224,8 @@ def _names_role(first: Mapping[str, str], role: str, wanted: str | None) -> list
 
 
 def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
-    """The graph that the tables say: every edge and every label at a node that is listed."""
-    origin = tables.nodes or tables.edges
-    assert origin is not None
+    """The graph that the tables describe; an edge or a label of a node that is not listed is refused."""
+    origin = tables.origin
     edges = _edges(tables.edges, stated)
     labels = _labels(tables, stated)
     nodes = _listed_nodes(tables.nodes, tables, stated) if tables.nodes else _nodes_at_ends(edges, labels, stated)
