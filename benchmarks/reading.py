@@ -1,4 +1,4 @@
-"""How long it takes to read one's own files, beside what pandas alone needs for them.
+"""How long reading your own files takes, beside what pandas alone needs for them.
 
     python benchmarks/reading.py [--nodes 200000] [--edges 1000000] [--repeats 3] [--out FILE.json]
 
