@@ -32,6 +32,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Scaling, structure_columns
 from gcn_lpa.intake import (
     Ends,
+    Positions,
     alike_names,
     are_integers,
     edge_ends,
@@ -100,7 +101,8 @@ class Graph:
         stated = stated_size(num_nodes, x, y)
         if node_names is not None:
             names = unique_names(node_names)
-            source, target = positions_of(source, target, names, "node_names")
+            if not isinstance(edges, Positions):
+                source, target = positions_of(source, target, names, "node_names")
         elif stated is not None and are_integers(source, target):
             names = range(stated[0])
             source, target = in_range(source, target, *stated)
