@@ -69,7 +69,12 @@ class Graph:
     notes: tuple[str, ...] = ()  # what was done to the input
     x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
     public: Split | None = None  # the split that was published with the data
-    _derived: dict[str, Any] = field(default_factory=dict)  # of pattern and x; shared by graphs that differ in labels
+    _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
+
+    def __post_init__(self) -> None:
+        made_of = self._derived.setdefault("made of", (self.adjacency, self.x))
+        if made_of[0] is not self.adjacency or made_of[1] is not self.x:  # a copy with other edges or features
+            object.__setattr__(self, "_derived", {"made of": (self.adjacency, self.x)})
 
     @classmethod
     def from_edges(
@@ -401,15 +406,10 @@ class Graph:
             return self.pattern.edge_dot(u if weights is None else u * weights, v)
         if u is not v or not isinstance(u, SparseMatrix):
             raise TypeError("sparse features have an edge_dot with themselves only: edge_dot(graph.x, graph.x)")
-        products = self._feature_products() if u is self.x else u.row_products(self.pattern)
+        if u is self.x and "products" not in self._derived:
+            self._derived["products"] = u.row_products(self.pattern)
+        products: SparseMatrix = self._derived["products"] if u is self.x else u.row_products(self.pattern)
         return products.row_sums() if weights is None else products @ weights
-
-    def _feature_products(self) -> SparseMatrix:
-        if "products" not in self._derived:
-            assert isinstance(self.x, SparseMatrix)
-            self._derived["products"] = self.x.row_products(self.pattern)
-        products: SparseMatrix = self._derived["products"]
-        return products
 
     def index_of(self, node_name: Hashable) -> int:
         """The position of a node. Text finds a node whose name prints the same: "17" finds 17."""
