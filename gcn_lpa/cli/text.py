@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcn_lpa.description import GraphInfo
-    from gcn_lpa.insight.advice import Advice, Line
+    from gcn_lpa.insight.advice import Advice, MethodLine
     from gcn_lpa.insight.comparison import Row
     from gcn_lpa.insight.suggestions import Suggestion
     from gcn_lpa.predict import Scores
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gcn_lpa.theory.checks import Check
 
 
-def advice_line(line: Line) -> tuple[str, ...]:
+def advice_line(line: MethodLine) -> tuple[str, ...]:
     from gcn_lpa.stats import signed
 
     over = "" if line.over_features is None else signed(line.over_features)

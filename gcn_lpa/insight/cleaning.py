@@ -1,4 +1,4 @@
-"""Whether a repair helps: the labels or edges that look wrong changed, and the model compared before and after."""
+"""Whether a repair helps: suspicious labels changed or suspicious edges dropped, and accuracy before and after."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def relabeled(graph: Graph, audit: LabelAudit, *, above: float = 0.5) -> tuple[G
 
 def without_edges(graph: Graph, audit: EdgeAudit, share: float) -> tuple[Graph, int]:
     """The same graph without the most suspicious `share` of its edges, and how many those are."""
-    judged = [row for row in audit.findings if row.status == "judged"]
-    dropped = judged[: round(share * len(audit.findings))]
+    scored = [row for row in audit.findings if row.status == "judged"]
+    dropped = scored[: round(share * len(audit.findings))]
     ends = np.array([[graph.index_of(row.source), graph.index_of(row.target)] for row in dropped], dtype=np.int64)
     source, target = ends.reshape(-1, 2).T
     n, key = graph.num_nodes, (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy()
