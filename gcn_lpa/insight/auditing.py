@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.cross_fit import CrossFit, cross_fit, settings_of
 from gcn_lpa.insight.evidence import (
     ERROR_RATE,
@@ -165,6 +165,7 @@ def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **
         options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
     """
     check_rate(rate)
+    check_graph(graph)
     return rank_labels(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 
 
@@ -215,6 +216,7 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
         rate, options: as in `audit_labels`.
     """
     check_rate(rate)
+    check_graph(graph)
     check_has_edges(graph)
     return rank_edges(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 

@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import checked_given, cross_fit
 from gcn_lpa.learning import learn_whole
@@ -79,6 +79,7 @@ def try_cleaning(
         )
     if splits < 2:
         raise ValueError(f"splits = {splits}; it takes at least 2 to tell an effect from noise")
+    check_graph(graph)
     recipe, given = trained.recipe, checked_given(graph, trained.given(graph), folds, 1)
     known, nobody = graph.reveal(given), torch.zeros_like(given)
     effects: list[dict[str, float]] = []
