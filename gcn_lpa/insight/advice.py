@@ -38,7 +38,7 @@ UNPREDICTABLE, TOO_FEW = "nothing predicts these labels", "too few labels to tel
 
 
 @dataclass(frozen=True)
-class MethodLine:
+class AdviceLine:
     """One method over all splits. Differences are paired, split by split; None for the method itself."""
 
     method: str
@@ -68,7 +68,7 @@ class Advice:
     sentence: str
     method: str  # the one to use
     recipe: str
-    lines: tuple[MethodLine, ...]
+    lines: tuple[AdviceLine, ...]
     labeled: int
     unlabeled: int
     unreachable: int  # nodes that no label can reach along edges
@@ -199,7 +199,7 @@ def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
     return {"select": "loss"} if by_loss else {}, protocol
 
 
-def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[MethodLine, ...]:
+def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
     ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
     num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
     by_method = {
@@ -220,7 +220,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Me
         return resampled_mean(by_method[method] - by_method[str(other)], ratio, num_scored)
 
     return tuple(
-        MethodLine(
+        AdviceLine(
             method=row.method,
             accuracy=resampled_mean(by_method[row.method], ratio, num_scored),
             over_features=gain(row.method, features),
@@ -233,7 +233,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Me
     )
 
 
-def _verdict(lines: Sequence[MethodLine]) -> tuple[str, str, str]:
+def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     best = _best(lines)
     with_graph = _best([line for line in lines if line.method in WITH_GRAPH])
@@ -267,7 +267,7 @@ def _verdict(lines: Sequence[MethodLine]) -> tuple[str, str, str]:
     return NEUTRAL, sentence, features
 
 
-def _best(lines: Sequence[MethodLine]) -> MethodLine:
+def _best(lines: Sequence[AdviceLine]) -> AdviceLine:
     """The most accurate, the first of equals."""
     return max(lines, key=lambda line: line.accuracy.mean)
 

@@ -54,7 +54,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One method over all splits."""
 
     method: str
@@ -72,7 +72,7 @@ class Comparison:
 
     graph: str
     reference: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     records: tuple[Record, ...]
     recipes: dict[str, Recipe]
     device: str
@@ -289,11 +289,11 @@ def resident_memory() -> tuple[float, float] | None:
     return peak, peak
 
 
-def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> Row:
+def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
     own, base = ([record for record in records if record.method == method] for method in (name, reference))
     accuracy = np.array([record.accuracy for record in own])
     gain = accuracy - np.array([record.accuracy for record in base])
-    return Row(
+    return ComparisonRow(
         method=name,
         accuracy=mean_of(accuracy),
         macro_f1=mean_of(np.array([record.macro_f1 for record in own])),
