@@ -122,6 +122,21 @@ def test_of_equal_paths_the_shortest_then_the_one_through_smaller_nodes_is_liste
     assert strongest_paths(transition, labeled, 6, 2, [4]) == [([6, 5, 4], (1.0, 0.5))]
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_of_equal_paths_of_different_length_the_shortest_is_listed(share):
+    """0 - 2* in one step with probability `share` / 5, and 0 - 1 - 2* in two: 1/5 times `share`. 3 takes what is left.
+
+    As floats 0.2 · 0.1 is more than 0.02: rounding makes no path the better one.
+    """
+    direct = share / 5
+    rows = [[0, 0.2, direct, 0.8 - direct], [0, 0, share, 1 - share], [0, 0, 1, 0], [0, 0, 0, 1]]
+    transition = SparseMatrix.from_scipy(np.array(rows), torch.float64)
+    labeled = torch.tensor([False, False, True, False])
+    assert direct <= 0.2 * share
+    for hops in (1, 2, 4):
+        assert strongest_paths(transition, labeled, 0, hops, [2]) == [([0, 2], (direct,))]
+
+
 def test_a_longer_path_is_listed_where_it_is_the_more_probable():
     dense = torch.tensor([[0.0, 0.9, 0.1], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     transition = SparseMatrix.from_scipy(dense.numpy(), torch.float64)
