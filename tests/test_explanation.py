@@ -24,6 +24,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import draw_explanation
 from gcn_lpa.insight.explanation import Explainer, explain, explain_all
 from gcn_lpa.insight.paths import strongest_paths
+from gcn_lpa.insight.suggestions import suggest
 from gcn_lpa.insight.what_ifs import changed, other_edges, what_if
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
@@ -306,6 +307,108 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
     plain = METHODS["lpa"].settings()
     trained = learn(graph, known, [], plain, device="cpu")
     assert "is the shares of all given labels" in " ".join(explain(trained, graph, 4).notes)
+
+
+def test_a_validation_node_is_labeled_as_in_predict_and_does_not_vote():
+    #  0* - 1 - 2? - 3    4? - 5, and no features: * trains, ? chooses the epoch
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], y=["a", None, "b", None, "b", None])
+    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    train = torch.arange(6) == 0
+    trained = untrained(graph, train, recipe, val=graph.labeled & ~train)
+    explainer = Explainer.of(trained, graph, hops=4)
+    found, reported = [explainer.explain(node) for node in range(6)], predictions(trained, graph, hops=True)
+    assert [why.status for why in found] == reported.status.tolist()
+    assert [why.status for why in found] == ["labeled", "reached", "labeled", "reached", "labeled", "reached"]
+    assert [why.given_label for why in found] == ["a", None, "b", None, "b", None]
+    assert [why.label for why in found] == reported.label.tolist()
+    assert [why.probability for why in found] == pytest.approx(reported.probability.tolist(), abs=1e-9)
+    assert [why.distance for why in found] == [0, 1, 2, 3, None, None]  # to the label that votes
+    assert {vote.node for why in found for vote in why.votes} == {0}
+    assert [why.lpa_label for why in found] == ["a", "a", "a", "a", None, None]
+    chose = "its label helped to choose the epoch; the model did not learn from it, and it has no vote"
+    assert [chose in why.notes for why in found] == [False, False, True, False, True, False]
+    assert [str(why).splitlines()[0] for why in found] == [
+        "node 0: trained on as a",
+        "node 1: no training label, the nearest is 1 hop away",
+        "node 2: validation node, given as b",
+        "node 3: no training label, the nearest is 3 hops away",
+        "node 4: validation node, given as b",
+        "node 5: no training label, and none can reach it",
+    ]
+    assert found[5].notes[-1].startswith("no training label can reach this node")
+    assert explainer.table().id.tolist() == [1, 3, 5]
+    assert explainer.table([2]).status.tolist() == ["labeled"]
+    assert what_if(trained, graph, label={2: "a"}).asked == ("label 2 as a",)  # it may be given a vote
+
+
+def with_names(names, pairs, seed=0):
+    """A graph of named nodes with two features."""
+    x = np.random.default_rng(seed).normal(size=(len(names), 2))
+    return Graph.from_edges(pairs, node_names=names, x=x)
+
+
+HOME = ["a", "b", "c", "d", "e"]
+PAIRS = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("a", "c")]
+ELSEWHERE = {
+    "some of its nodes": (["v", "b", "w", "c", "u"], [("v", "b"), ("v", "w"), ("w", "c"), ("w", "u"), ("u", "v")]),
+    "none of its nodes": (["p", "q", "r"], [("p", "q")]),
+    "no names": (range(5), [(0, 1), (1, 2), (2, 3), (3, 4), (0, 3)]),
+}
+
+
+@pytest.mark.parametrize("shares", ELSEWHERE)
+@pytest.mark.parametrize("form", ["fixed", "agnn"])
+def test_on_another_graph_the_labels_of_shared_nodes_vote_and_no_others(shares, form):
+    """a, b are trained on, c chose the epoch."""
+    home = dataclasses.replace(with_names(HOME, PAIRS), y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
+    recipe = DEFAULT.replace(method="gcn-same" if form == "fixed" else "gcn-lpa", edges=form, edge_rank=2, hidden=3)
+    trained = learn(home, [0, 1], [2], recipe.replace(epochs=2), device="cpu")
+    graph = with_names(*ELSEWHERE[shares], seed=1)
+    names = list(graph.node_names)
+    with torch.no_grad():
+        dense = trained.model.transition(trained.prepare(graph)).to_dense().double().numpy()
+    voters = [name in ("a", "b") for name in names]
+    reported, table = predictions(trained, graph), explain_all(trained, graph, nodes=range(len(names)), hops=3)
+    for at, name in enumerate(names):
+        why, ended = explain(trained, graph, name, hops=3), walks(dense, voters, at, 3)
+        assert {vote.node for vote in why.votes} == {names[walk[-1]] for walk, _ in ended}
+        assert sum(why.scores.values()) == pytest.approx(sum(share for _, share in ended), abs=1e-6)
+        assert why.scores["x"] == 0  # a is not here
+        assert (why.status, why.label) == (reported.status[at], reported.label[at])
+        assert (why.label, why.lpa_label) == (table.label[at], table.lpa_label[at])
+        assert why.given_label == {"b": "y", "c": "y"}.get(name)
+        assert why.distance is None or any(voters)
+        assert str(why).startswith(f"node {name}: ")
+    left = sorted(map(str, names)) if shares != "some of its nodes" else ["u", "v", "w"]
+    assert sorted(str(one.id) for one in suggest(trained, graph, n=10)) == left
+    answer = what_if(trained, graph, label={names[0]: "x"}, remove_edges=[(names[0], names[1])])
+    assert answer.num_nodes == len(names) - 1 - sum(voters)
+    assert (answer.lpa.num_moved > 0) == (shares != "none of its nodes")  # p and q are no longer joined
+    with pytest.raises(ValueError, match="has no label that the run was trained on; label it instead"):
+        what_if(trained, graph, unlabel=[names[0]])
+    with pytest.raises(ValueError, match=r"has no node 'a'"):
+        explain(trained, graph, "a")
+
+
+def test_what_cannot_be_explained_on_another_graph_is_refused_with_a_reason():
+    home, graph = with_names(HOME, PAIRS), with_names(*ELSEWHERE["some of its nodes"])
+    home = dataclasses.replace(home, y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
+    free = learn(home, [0, 1], [2], DEFAULT.replace(edges="free", epochs=2, hidden=3), device="cpu")
+    wide = dataclasses.replace(graph, x=torch.ones(5, 3), _derived={})
+    for ask in (
+        lambda g: explain(free, g, "v"),
+        lambda g: explain_all(free, g),
+        lambda g: suggest(free, g),
+        lambda g: what_if(free, g, label={"v": "x"}),
+    ):
+        with pytest.raises(ValueError, match=r"edge form 'free' .* cannot score a graph with other edges"):
+            ask(graph)
+        with pytest.raises(ValueError, match=r"was trained on 2 columns \(given\), but 'graph' has 3 \(given\)"):
+            ask(wide)
+    lpa = learn(home, [0, 1], [2], METHODS["lpa"].settings(), device="cpu")
+    why = explain(lpa, with_names(*ELSEWHERE["none of its nodes"]), "p")
+    assert list(why.probabilities.values()) == pytest.approx([0.5, 0.5])
+    assert "no label can reach this node: what is said of it is alike for all classes" in why.notes
 
 
 @pytest.mark.parametrize(

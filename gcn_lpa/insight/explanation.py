@@ -278,8 +278,10 @@ class Explainer:
                 f"no label within {hops_in_words(self.hops)}: the nearest is {hops_in_words(near)} away, ask with hops {near}"
             )
         elif not np.isfinite(self.distance[at]):
-            is_share = walks == "none" or self._is_prior(at)
-            origin = "is the shares of all given labels" if is_share else "comes from features alone"
+            origin = "comes from features alone"
+            if walks == "none" or self._is_prior(at):
+                has_labels = bool((self.given >= 0).any())
+                origin = "is the shares of all given labels" if has_labels else "is alike for all classes"
             kind = "training label" if self.status[at] == "reached" else "label"  # of a validation node at most
             notes.append(f"no {kind} can reach this node: what is said of it {origin}")
         best = np.flatnonzero(is_highest(self.scores[at].expand(graph.num_classes, -1), np.arange(graph.num_classes)))
