@@ -49,6 +49,7 @@ from gcn_lpa.intake import (
     stated_size,
     unique_names,
 )
+from gcn_lpa.splits import Split
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -519,43 +520,6 @@ class Graph:
             return source, target, weight
         once = target <= source
         return target[once], source[once], weight[once]
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Which nodes train, which validate and which test: three boolean masks without a node in common."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
-    kind: str = "own"
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        masks = {"train": self.train, "val": self.val, "test": self.test}
-        for part, mask in masks.items():
-            if mask.dtype != torch.bool or mask.shape != self.train.shape or mask.dim() != 1:
-                raise ValueError(f"{part} must be a boolean mask of the nodes, not {mask.dtype} {tuple(mask.shape)}")
-        shared = (self.train & self.val) | (self.train & self.test) | (self.val & self.test)
-        if shared.any():
-            raise ValueError(f"node {int(shared.nonzero()[0])} is in more than one of train, val and test")
-
-    def __repr__(self) -> str:
-        sizes = "/".join(f"{int(mask.sum()):,}" for mask in (self.train, self.val, self.test))
-        return f"Split {self.hash} ({self.kind}, seed {self.seed}): {sizes} nodes train/validate/test"
-
-    @cached_property
-    def hash(self) -> str:
-        """10 hexadecimal digits over the masks: who has the same has the same split."""
-        digest = hashlib.sha256(str(len(self.train)).encode())
-        for mask in (self.train, self.val, self.test):
-            digest.update(np.packbits(mask.cpu().numpy()).tobytes())
-        return digest.hexdigest()[:10]
-
-    def to(self, device: torch.device | str) -> Split:
-        return dataclasses.replace(
-            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
-        )
 
 
 def check_graph(graph: object) -> None:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.splits import Split
 from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
 

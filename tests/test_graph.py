@@ -17,8 +17,8 @@ from sklearn.preprocessing import normalize
 from gcn_lpa.description import describe, homophily, node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.features import FEATURE_KINDS
-from gcn_lpa.graph import Graph, Split
-from gcn_lpa.splits import split
+from gcn_lpa.graph import Graph
+from gcn_lpa.splits import Split, split
 
 WEIGHTS = st.integers(1, 40).map(lambda quarters: quarters / 4)  # exact in 32 bits, and so are their sums
 NAMES = {

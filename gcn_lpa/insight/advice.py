@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.description import describe
+from gcn_lpa.description import Homophily, describe, homophily
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.comparison import Comparison, Record, compare
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
@@ -48,15 +48,6 @@ class AdviceLine:
     over_best: Mean | None  # minus that of the best method
     seconds: float  # median of a split
     note: str
-
-
-@dataclass(frozen=True)
-class Homophily:
-    """How often an edge joins nodes of one class, of the edges whose two ends are labelled."""
-
-    edges: int  # with both labels known
-    rate: float | None
-    chance: float | None  # the rate if the same ends were joined at random
 
 
 @dataclass(frozen=True)
@@ -167,17 +158,6 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
         rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
         splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
     return splits
-
-
-def homophily(graph: Graph) -> Homophily:
-    """Self-loops aside; every undirected edge counts once."""
-    y, row, col = (tensor.cpu().numpy() for tensor in (graph.y, graph.row, graph.col))
-    known = (row != col) & (y[row] >= 0) & (y[col] >= 0)
-    edges = int(known.sum()) // (1 if graph.directed else 2)
-    if edges == 0:
-        return Homophily(0, None, None)
-    ends = np.bincount(np.concatenate([y[row[known]], y[col[known]]]))
-    return Homophily(edges, float((y[row] == y[col])[known].mean()), float(np.square(ends / ends.sum()).sum()))
 
 
 def commonest_class_accuracy(graph: Graph, part: Split) -> float:

@@ -20,13 +20,13 @@ import torch
 
 from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 
 

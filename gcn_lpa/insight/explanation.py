@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcn_lpa.description import node_hops
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -31,7 +32,7 @@ from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.predict import node_hops, node_status, posteriors, with_prior
+from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence
 from gcn_lpa.trained import Trained

@@ -152,7 +152,7 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelColumn:
     """What a file of labels says."""
 
     ids: Series
@@ -283,16 +283,16 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     return Edges(table.ids(source), table.ids(target), (source, target), weights, notes)
 
 
-def _labels(tables: Tables, stated: Stated) -> Labels:
+def _labels(tables: Tables, stated: Stated) -> LabelColumn:
     table = tables.labels
     if table is None:
-        return Labels(series([], text_type()), [])
+        return LabelColumn(series([], text_type()), [])
     id_column = table.require("id", _meant_for(table, stated.id, tables.nodes))
     wanted = _meant_for(table, stated.label or None, tables.nodes)
     label_column = table.require("label", wanted, taken=(id_column,))
     labels = table.labels(label_column, stated.unknown)
     notes = guessed_label(table, label_column, labels) if wanted is None else []
-    return Labels(table.ids(id_column, unique=True), labels, id_column, notes)
+    return LabelColumn(table.ids(id_column, unique=True), labels, id_column, notes)
 
 
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:
@@ -300,7 +300,7 @@ def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | N
     return None if other is not None and wanted in other.columns and wanted not in table.columns else wanted
 
 
-def _nodes_at_ends(edges: Edges, labels: Labels, stated: Stated) -> Nodes:
+def _nodes_at_ends(edges: Edges, labels: LabelColumn, stated: Stated) -> Nodes:
     """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
     import pandas
 
