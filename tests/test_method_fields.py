@@ -34,6 +34,7 @@ BASE = {  # what has to hold for a field to matter
     **{name: {"edges": "agnn"} for name in ("features", "edge_rank", "l2_edges")},
     **{name: {"edges": "free"} for name in ("edge_init", "symmetric_edges")},
     **{name: {"epochs": 25} for name in ("patience", "select")},
+    **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2", "edge_sparsity")},
 }
 OTHER = {  # values of each field; the first that the base does not have is the change
@@ -69,6 +70,8 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "teleport": (0.7,),
     "label_rate": (0.2,),
     "edge_sparsity": (3.0,),
+    "propagation": ("hops",),
+    "structure": (True,),
     "epochs": (7,),
     "patience": (1,),
     "select": ("last_best",),

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.predict import ClassScores, Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.splits import Split
 from gcn_lpa.train import Run
 from gcn_lpa.trained import Trained
 
