@@ -200,7 +200,7 @@ def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own_run, tm
 def test_predict_all_is_the_table_of_the_library(own_run):
     folder, _ = own_run
     kept = load_run(folder)
-    table = predictions(kept.model, kept.graph, kept.given, recipe=kept.plan.recipe, calibrator=kept.calibrator)
+    table = predictions(kept.trained, kept.graph)
     printed = list(csv.DictReader(io.StringIO(ok("predict", folder, "--all"))))
     assert [row["id"] for row in printed] == [*kept.graph.node_names]
     assert [row["label"] for row in printed] == table["label"].tolist()
