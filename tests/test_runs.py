@@ -283,6 +283,14 @@ def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
         make_plan(SBM, recipe=file)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_recipe_of_a_run_is_a_recipe_file(own, tmp_path, method):
+    for source in (SBM, Source(str(own))):
+        recipe = make_plan(source, method=method)[0].recipe
+        (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+        assert make_plan(source, recipe=tmp_path / "recipe.json")[0].recipe == recipe
+
+
 def test_the_papers_recipe_of_a_data_set_is_found(datasets):
     assert make_plan(Source("cora", str(datasets)), recipe="paper")[0].recipe == PAPER["cora"]
 

@@ -222,7 +222,7 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
 
 def _check_out_of_fold(found: OutOfFold, graph: Graph, num_classes: int) -> None:
     m, p = len(found.node), found.probability
-    if not torch.equal(found.node, graph.labeled.nonzero().squeeze(1)):
+    if found.node.dtype != torch.int64 or not torch.equal(found.node, graph.labeled.nonzero().squeeze(1)):
         raise ValueError("its nodes are not the labelled nodes of the graph")
     if found.fold.shape != (m,) or found.fold.dtype != torch.int64 or (m and int(found.fold.min()) < 0):
         raise ValueError("fold is not a number for each node")

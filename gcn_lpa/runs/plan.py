@@ -102,9 +102,12 @@ def make_plan(
             METHODS[settings.method].check(settings, recipe_for("default", graph.name, has_features=has_features))
     else:
         ours = recipe_for(str(recipe), graph.name, has_features=has_features)
-        settings = METHODS[method or "gcn-lpa"].settings(ours)
-        if kind is None:  # of a few validation nodes, many epochs get all right, and the first of them knows little
-            settings = settings.replace(select="loss")
+        chosen = METHODS[method or "gcn-lpa"]
+        settings = chosen.settings(ours)
+        if kind is None and "select" in chosen.fields:
+            settings = settings.replace(
+                select="loss"
+            )  # many epochs get all of a few nodes right; the first knows little
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:
