@@ -5,8 +5,8 @@
     python3 run.py test --slow     every test at full size; the outcome goes to benchmarks/results/slow-tests.json
     python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute
 
-The first call makes .venv and installs the versions of constraints.txt into it, which takes 1 to 3 minutes. Later calls
-start at once.
+The first call makes .venv and installs the versions of constraints.txt into it, which takes 1 to 3 minutes; what pip says
+goes to .venv/install.log. Later calls start at once.
 """
 
 import contextlib
@@ -14,9 +14,11 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,18 @@ ROOT = Path(__file__).resolve().parent
 USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check"
 QUICK = ["--hypothesis-profile=quick"]  # fewer examples of each property
 Call = Callable[..., int]
+
+# Imports what the commands and the tests import, and runs the shortest command there is. Python keeps the compiled modules:
+# 12 s, where pip or compileall would take 20 to 30 s to compile every file of every package.
+FIRST_USE = """
+import sys
+import hypothesis, matplotlib.figure, networkx, pandas, pytest, rich.progress, rich.table
+import scipy.stats, sklearn.linear_model, sklearn.neural_network, torch_geometric.nn
+import gcn_lpa.engine.cpu_kernels, gcn_lpa.estimator, gcn_lpa.insight.explanation, gcn_lpa.runs.output, gcn_lpa.runs.stages
+from gcn_lpa.cli.app import main
+sys.argv[1:] = ["info", "karate"]
+main()
+"""
 
 
 def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> int:
@@ -151,19 +165,31 @@ def install(root: Path, call: Call) -> int:
         if found == wanted:  # done by the run we waited for
             return 0
         start = time.monotonic()
-        inherit = {} if sys.platform == "win32" else {"pass_fds": (held,)}  # pip that outlives us keeps the lock
+        options: dict[str, Any] = {"cwd": root}
+        if sys.platform != "win32":
+            options["pass_fds"] = (held,)  # pip that outlives us keeps the lock
         stamp_file(root).unlink(missing_ok=True)
         if found.splitlines()[:1] == wanted.splitlines()[:1]:
             say("pyproject.toml or constraints.txt has changed: bringing .venv up to date")
         else:
             say("making .venv and installing into it; this takes 1 to 3 minutes, once")
-            code = call([sys.executable, "-m", "venv", "--clear", str(root / ".venv")], cwd=root, **inherit)
+            code = call([sys.executable, "-m", "venv", "--clear", str(root / ".venv")], **options)
             if code:
-                return failed("making .venv", code)
-        pip = [str(venv_python(root)), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
-        code = call([*pip, "-c", "constraints.txt", "-e", ".[all,test]"], cwd=root, **inherit)
-        if code:
-            return failed("pip install", code)
+                say(f"making .venv failed with exit code {code}; the lines above say why")
+                return code
+        python, log = str(venv_python(root)), root / ".venv" / "install.log"
+        log.write_text("")
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
+        options["env"] = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        options["env"]["PYTHONUNBUFFERED"] = "1"  # the log is read while it is written
+        for what, command in (
+            ("pip install", [*pip, "-c", "constraints.txt", "-e", ".[all,test]"]),
+            ("the first import", [python, "-c", FIRST_USE]),
+        ):
+            with open(log, "ab") as file, progress(what, log):
+                code = call(command, stdout=file, stderr=subprocess.STDOUT, **options)
+            if code:
+                return failed(what, code, log)
         unfinished = stamp_file(root).with_suffix(".part")
         unfinished.write_text(wanted, encoding="utf-8")
         os.replace(unfinished, stamp_file(root))
@@ -253,8 +279,42 @@ def output(command: Sequence[str], root: Path) -> str:
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def failed(what: str, code: int) -> int:
-    say(f"{what} failed with exit code {code}; the lines above say why. The same command starts it again.")
+@contextlib.contextmanager
+def progress(what: str, log: Path) -> Iterator[None]:
+    """Says on a terminal, in one line that is written over and over, what is being done, how long already, and the log's last
+    line.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    start, done = time.monotonic(), threading.Event()
+    width = shutil.get_terminal_size().columns - 1
+
+    def tell() -> None:
+        while not done.wait(0.5):
+            last = (last_lines(log, 1) or [""])[0].partition(" (from ")[0].strip()
+            line = f"run.py: {what}, {time.monotonic() - start:.0f} s: {last}"
+            print(f"\r{line[:width]:{width}}", end="", file=sys.stderr, flush=True)
+        print(f"\r{'':{width}}\r", end="", file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a log that hold a letter; pip also draws bars."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if any(map(str.isalpha, line))][-count:]
+
+
+def failed(what: str, code: int, log: Path) -> int:
+    print(*last_lines(log, 20), sep="\n", file=sys.stderr)
+    say(f"{what} failed with exit code {code}; all it said is in {log}. The same command starts it again.")
     return code
 
 

@@ -8,7 +8,7 @@ labels: 5 % of the training labels of a random 60/20/20 split are given another 
 training nodes; scored is the share of planted errors among the first 5 % (precision). Ours sees no other label; the
 rivals that need validation nodes to choose an epoch have the clean ones.
 
-    ours                    `audit_labels`
+    ours                    `rank_labels`
     own loss                cross-entropy of each training label under the model trained on it (GCN-LPA; and Kipf's GCN)
     confidence margin       as in cleanlab: p[given] - max of the others, p by 5-fold cross-validation; and with our 15 models
     self-confidence         cleanlab's other score, p[given], from the same p
@@ -17,7 +17,7 @@ rivals that need validation nodes to choose an epoch have the clean ones.
 edges: as many random edges between classes as 20 % of the edges are added. Scored is the AUC for added against original
 edges, between unlabelled (test) nodes, and where one or both ends are labelled.
 
-    ours                    `audit_edges`
+    ours                    `rank_edges`
     posteriors disagree     1 - Σ_c p_i[c] p_j[c] alone, of the same models
     GAT attention           mean over heads, layers and directions, as it is and times the degree; the model chosen on validation
     free weights            GCN-LPA's own, log M_ij, and a*_ij, mean of both directions
@@ -46,7 +46,11 @@ from torch.nn import functional as F
 
 from gcn_lpa import storage
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight import auditing, cleaning
+from gcn_lpa.insight.auditing import rank_edges, rank_labels
+from gcn_lpa.insight.cleaning import relabeled, without_edges
+from gcn_lpa.insight.cross_fit import cross_fit
+from gcn_lpa.insight.evidence import edge_ends, votes_without_own
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.rivals import edge_index
 from gcn_lpa.predict import evaluate, predict_proba
@@ -55,7 +59,6 @@ from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.splits import split
 from gcn_lpa.stats import mean_of
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn_whole
 
 FLIPPED, ADDED = 0.05, 0.2
 FREE = DEFAULT.replace(edges="free")
@@ -73,7 +76,7 @@ def flip_labels(graph, nodes, seed):
 def add_edges(graph, seed):
     """Add ADDED times as many edges at random between nodes of different classes; the graph and the added pairs."""
     random, y = np.random.default_rng(seed), graph.y.numpy()
-    source, target = auditing.edge_ends(graph)
+    source, target = edge_ends(graph)
     pairs, added = set(zip(source.tolist(), target.tolist(), strict=True)), []
     while len(added) < round(ADDED * len(source)):
         a, b = sorted(random.integers(0, graph.num_nodes, 2).tolist())
@@ -85,16 +88,9 @@ def add_edges(graph, seed):
     return dataclasses.replace(graph, adjacency=noisy.adjacency, _derived={}), set(added)
 
 
-def trained(method, graph, parts, recipe, job):
-    return learn_whole(
-        METHODS[method].build,
-        graph,
-        parts.train,
-        parts.val,
-        recipe.replace(epochs=job["epochs"]),
-        seed=job["seed"],
-        device=job["device"],
-    )[0]
+def trained_on(graph, parts, recipe, job):
+    recipe, options = recipe.replace(epochs=job["epochs"]), {"seed": job["seed"], "device": job["device"]}
+    return learn_whole(graph, parts.train, parts.val, recipe, classes=graph.class_names, **options)
 
 
 def audited_labels(job):
@@ -114,15 +110,14 @@ def audited_labels(job):
 
     options = {"seed": job["seed"], "device": job["device"], "folds": job["folds"]}
     recipe = DEFAULT.replace(epochs=job["epochs"])
-    fitted = auditing.cross_fit(graph, parts.train, recipe, repeats=job["repeats"], **options)
-    once = auditing.cross_fit(graph, parts.train, recipe, repeats=1, **options).probabilities.numpy()
-    rank = {row.node: place for place, row in enumerate(auditing.audit_labels(graph, fitted=fitted).findings)}
-    votes = auditing.votes_without_own(graph, parts.train).numpy()
+    fitted = cross_fit(graph, parts.train, recipe, repeats=job["repeats"], **options)
+    once = cross_fit(graph, parts.train, recipe, repeats=1, **options).probabilities.numpy()
+    rank = {row.node: place for place, row in enumerate(rank_labels(graph, fitted).findings)}
+    votes = votes_without_own(graph, parts.train).numpy()
     losses = {}
     for method in ("gcn-lpa", "gcn"):
-        settings = METHODS[method].settings(DEFAULT)
-        model = trained(method, graph, parts, settings, job)
-        losses[method] = own(predict_proba(model, graph.reveal(parts.train), recipe=settings).numpy())
+        trained = trained_on(graph, parts, METHODS[method].settings(DEFAULT), job)
+        losses[method] = own(predict_proba(trained, graph, raw=True).numpy())
     all_models = fitted.probabilities.numpy()
     support = {  # of the given label: the lowest is the most suspicious
         "ours": np.array([rank[graph.node_names[node]] for node in nodes]),
@@ -159,12 +154,12 @@ def audited_edges(job):
     graph, added = add_edges(clean, job["seed"])
     parts = split(clean, seed=job["seed"])
     given, recipe = parts.train | parts.val, DEFAULT.replace(epochs=job["epochs"])
-    fitted = auditing.cross_fit(
+    fitted = cross_fit(
         graph, given, recipe, repeats=job["repeats"], folds=job["folds"], seed=job["seed"], device=job["device"]
     )
-    ranked = auditing.audit_edges(graph, fitted=fitted).findings  # those it abstains from are last
+    ranked = rank_edges(graph, fitted).findings  # those it abstains from are last
     rows = {(row.source, row.target): (row, place) for place, row in enumerate(ranked)}
-    source, target = auditing.edge_ends(graph)
+    source, target = edge_ends(graph)
     pairs = list(zip(source.tolist(), target.tolist(), strict=True))
     found, places = zip(*(rows[graph.node_names[a], graph.node_names[b]] for a, b in pairs), strict=True)
     is_added = np.array([pair in added for pair in pairs])
@@ -176,15 +171,14 @@ def audited_edges(job):
         ends = (source.astype(np.int64), target), (target.astype(np.int64), source)
         return np.mean([values[np.searchsorted(key, i * n + j)] for i, j in ends], axis=0)
 
-    gat = METHODS["gat"].settings(DEFAULT)
-    attention = trained("gat", graph, parts, gat, job)
-    seen = gat.prepare(graph.reveal(given)).to(next(attention.parameters()).device)
-    alpha = gat_attention(attention, seen)
+    attention = trained_on(graph, parts, METHODS["gat"].settings(DEFAULT), job)
+    seen = attention.prepare(graph).to(attention.device)
+    alpha = gat_attention(attention.model, seen)
     degree = seen.pattern.spread_rows(seen.pattern.row_sum(torch.ones_like(seen.adjacency.values))).cpu()
-    free = trained("gcn-lpa", graph, parts, FREE, job)
-    prepared = FREE.prepare(graph.reveal(given)).to(next(free.parameters()).device)
+    free = trained_on(graph, parts, FREE, job)
+    prepared = free.prepare(graph).to(free.device)
     with torch.no_grad():
-        mask, share = free.edges(prepared), free.transition(prepared).values
+        mask, share = free.model.edges(prepared), free.model.transition(prepared).values
     support = {
         "ours": np.array(places),
         "posteriors disagree": np.array([row.agreement for row in found]),
@@ -227,18 +221,16 @@ def repaired(job):
                 "seed": job["seed"],
                 "device": job["device"],
             }
-            fits[id(graph)] = auditing.cross_fit(graph, given, recipe, **options)
+            fits[id(graph)] = cross_fit(graph, given, recipe, **options)
         fitted = fits[id(graph)]
         if share is None:
-            better, changed = cleaning.relabeled(graph, auditing.audit_labels(graph, fitted=fitted))
+            better, changed = relabeled(graph, rank_labels(graph, fitted))
         else:
-            better, changed = cleaning.without_edges(graph, auditing.audit_edges(graph, fitted=fitted), share)
+            better, changed = without_edges(graph, rank_edges(graph, fitted), share)
         result[name] = {"changed": changed}
         for when, one in (("before", graph), ("after", better)):
-            model = trained("gcn-lpa", one, parts, DEFAULT, job)
-            result[name][when] = evaluate(
-                model, dataclasses.replace(one, y=clean.y), parts.test, recipe=DEFAULT
-            ).accuracy
+            trained = trained_on(one, parts, DEFAULT, job)
+            result[name][when] = evaluate(trained, dataclasses.replace(one, y=clean.y), parts.test).accuracy
         result[name]["gain"] = result[name]["after"] - result[name]["before"]
     return result
 

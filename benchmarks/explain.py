@@ -39,9 +39,9 @@ FIRST = """
 import sys, time
 from gcn_lpa.insight.explanation import Explainer
 from gcn_lpa.runs.codec import load_run
-trained = load_run(sys.argv[1])
+run = load_run(sys.argv[1])
 start = time.perf_counter()
-Explainer.of_run(trained).explain(int(sys.argv[2]))
+Explainer.of(run.trained, run.graph).explain(int(sys.argv[2]))
 print(time.perf_counter() - start)
 """
 
@@ -57,20 +57,21 @@ def work(job):
 
 def measure(run, hops):
     """What is measured in this process, after the kernels have been compiled."""
-    trained = load_run(run)
-    nodes = np.random.default_rng(0).choice(trained.graph.num_nodes, NUM_NODES, replace=False).tolist()
-    Explainer.of_run(trained, hops=hops).explain(nodes[0])
-    from_nothing = [timed(lambda n=n: Explainer.of_run(trained, hops=hops).explain(n)) for n in nodes]
-    explainer = Explainer.of_run(trained, hops=hops)
+    loaded = load_run(run)
+    trained, graph = loaded.trained, loaded.graph
+    nodes = np.random.default_rng(0).choice(graph.num_nodes, NUM_NODES, replace=False).tolist()
+    Explainer.of(trained, graph, hops=hops).explain(nodes[0])
+    from_nothing = [timed(lambda n=n: Explainer.of(trained, graph, hops=hops).explain(n)) for n in nodes]
+    explainer = Explainer.of(trained, graph, hops=hops)
     explainer.explain(nodes[0])
     further = [timed(lambda n=n: explainer.explain(n)) for n in nodes]
-    everyone = torch.ones(trained.graph.num_nodes, dtype=torch.bool)
-    new = Explainer.of_run(trained, hops=hops)
+    everyone = torch.ones(graph.num_nodes, dtype=torch.bool)
+    new = Explainer.of(trained, graph, hops=hops)
     table_seconds, table_cpu_seconds = timed(lambda: new.table(everyone))
-    answers = {json.dumps(Explainer.of_run(trained, hops=hops).explain(nodes[0]).to_dict()) for _ in range(RUNS)}
+    answers = {json.dumps(Explainer.of(trained, graph, hops=hops).explain(nodes[0]).to_dict()) for _ in range(RUNS)}
     return {
-        "nodes": trained.graph.num_nodes,
-        "voters": int(trained.split.train.sum()),
+        "nodes": graph.num_nodes,
+        "voters": int(explainer.graph.labeled.sum()),
         "lpa_hops": explainer.hops,
         "one_node_ms": 1000 * statistics.median(clock for clock, _ in from_nothing),
         "one_node_cpu_ms": 1000 * statistics.median(cpu for _, cpu in from_nothing),
@@ -101,7 +102,7 @@ def largest_gaps(explainer):
         sums += votes @ seeds[voters]
     with torch.no_grad():
         scores = propagate_labels(explainer.transition, seeds, explainer.hops)
-        single = propagate_labels(explainer.model.transition(graph), seeds.float(), explainer.hops)
+        single = propagate_labels(explainer.trained.model.transition(graph), seeds.float(), explainer.hops)
     return {
         "largest_gap": float((sums - scores).abs().max()),
         "largest_gap_to_float32": float((sums - single).abs().max()),

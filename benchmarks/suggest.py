@@ -24,12 +24,12 @@ from gcn_lpa import load, suggest
 from gcn_lpa.cli.text import print_table
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.insight.suggestions import uncertainty
+from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.stats import Difference, mean_of, signed_rank_test
 from gcn_lpa.storage import environment, write_json
-from gcn_lpa.train import learn_whole
 
 STRATEGIES = ("random", "entropy", "suggest")
 NUM_TEST = 1000
@@ -52,17 +52,16 @@ def start(graph, seed, per_class):
     return masks.unbind()
 
 
-def choose(strategy, model, graph, recipe, given, pool, batch, seed):
-    candidates = pool & ~given
+def choose(strategy, trained, graph, candidates, batch, seed):
     if strategy.startswith("suggest"):
         _, _, sharpness = strategy.partition("-")
         changed = {"sharpness": float(sharpness)} if sharpness else {}
-        found = suggest(model, graph, given, recipe=recipe, n=batch, candidates=candidates, **changed)
+        found = suggest(trained, graph, n=batch, candidates=candidates, **changed)
         return [one.node for one in found]
     if strategy == "random":
         order = np.random.Generator(np.random.PCG64(seed)).permutation(candidates.nonzero().squeeze(1).numpy())
         return order[:batch].tolist()
-    unsure = uncertainty(predict_proba(model, graph, recipe=recipe))
+    unsure = uncertainty(predict_proba(trained, graph, raw=True))
     return torch.where(candidates, unsure, -1.0).argsort(descending=True, stable=True)[:batch].tolist()
 
 
@@ -70,16 +69,16 @@ def work(job):
     torch.set_num_threads(1)
     graph, seed = graph_of(job["dataset"], job["root"]), job["seed"]
     test, pool, given = start(graph, seed, job["per_class"])
-    method = METHODS[job["model"]]
-    recipe = method.settings()
+    recipe = METHODS[job["model"]].settings()
     recipe = recipe if job["epochs"] is None else recipe.replace(epochs=job["epochs"])
     nobody, accuracies, chosen = torch.zeros_like(given), [], []
     for number in range(job["rounds"] + 1):
         shown = graph.reveal(given)  # all that a strategy may see
-        model, _ = learn_whole(method.build, shown, given, nobody, recipe, seed=seed, device=job["device"], threads=1)
-        accuracies.append(scores(graph, test, predict_proba(model, shown, recipe=recipe)).accuracy)
+        options = {"classes": graph.class_names, "seed": seed, "device": job["device"], "threads": 1}
+        trained = learn_whole(shown, given, nobody, recipe, **options)
+        accuracies.append(scores(graph, test, predict_proba(trained, shown, raw=True)).accuracy)
         if number < job["rounds"]:
-            named = choose(job["strategy"], model, shown, recipe, given, pool, job["batch"], [seed, number])
+            named = choose(job["strategy"], trained, shown, pool & ~given, job["batch"], [seed, number])
             chosen.append(named)
             given = given.clone()
             given[named] = True

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from gcn_lpa import Explainer, draw_explanation, learn, load, split
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa import Explainer, draw_explanation, learn, load, split, what_if
 from gcn_lpa.recipes import WITHOUT_FEATURES
 
 club = load("karate")
 parts = split(club, seed=0)
-model, _ = learn(METHODS["gcn-lpa"].build, club, parts.train, parts.val, WITHOUT_FEATURES, device="cpu")
-explainer = Explainer.of(model, club, parts.train, recipe=WITHOUT_FEATURES)
+trained = learn(club, parts.train, parts.val, WITHOUT_FEATURES, device="cpu")
+explainer = Explainer.of(trained, club)
 
 member = int(parts.test.nonzero()[0])
 why = explainer.explain(member, top=5)
@@ -19,6 +18,6 @@ draw_explanation(why, Path("why.png"))
 voter = why.votes[0]
 other = next(side for side in club.class_names if side != voter.label)
 print()
-print(explainer.what_if(relabel={voter.node: other}))
+print(what_if(trained, club, relabel={voter.node: other}))
 print()
 print(explainer.table(parts.test).to_string(index=False))

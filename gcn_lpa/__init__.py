@@ -9,29 +9,39 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MODULE
+if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAMES
+    from gcn_lpa.calibration import Calibration as Calibration
     from gcn_lpa.calibration import Calibrator as Calibrator
     from gcn_lpa.calibration import conformal_sets as conformal_sets
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
     from gcn_lpa.description import GraphInfo as GraphInfo
+    from gcn_lpa.description import Homophily as Homophily
     from gcn_lpa.description import describe as describe
+    from gcn_lpa.description import homophily as homophily
+    from gcn_lpa.description import node_hops as node_hops
     from gcn_lpa.engine.backends import use_backend as use_backend
-    from gcn_lpa.engine.counter_random import Key as Key
-    from gcn_lpa.engine.sparse import Pattern as Pattern
     from gcn_lpa.engine.sparse import SparseMatrix as SparseMatrix
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
     from gcn_lpa.graph import Graph as Graph
-    from gcn_lpa.graph import Split as Split
     from gcn_lpa.insight.advice import Advice as Advice
     from gcn_lpa.insight.advice import advise as advise
+    from gcn_lpa.insight.answers import Change as Change
     from gcn_lpa.insight.answers import Explanation as Explanation
+    from gcn_lpa.insight.answers import Influence as Influence
+    from gcn_lpa.insight.answers import Others as Others
+    from gcn_lpa.insight.answers import Shift as Shift
+    from gcn_lpa.insight.answers import Vote as Vote
+    from gcn_lpa.insight.answers import VotePath as VotePath
     from gcn_lpa.insight.answers import WhatIf as WhatIf
     from gcn_lpa.insight.auditing import EdgeAudit as EdgeAudit
+    from gcn_lpa.insight.auditing import EdgeFinding as EdgeFinding
     from gcn_lpa.insight.auditing import LabelAudit as LabelAudit
+    from gcn_lpa.insight.auditing import LabelFinding as LabelFinding
     from gcn_lpa.insight.auditing import audit_edges as audit_edges
     from gcn_lpa.insight.auditing import audit_labels as audit_labels
+    from gcn_lpa.insight.cleaning import Cleaning as Cleaning
     from gcn_lpa.insight.cleaning import try_cleaning as try_cleaning
     from gcn_lpa.insight.comparison import Comparison as Comparison
     from gcn_lpa.insight.comparison import compare as compare
@@ -43,92 +53,104 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _MOD
     from gcn_lpa.insight.suggestions import suggest as suggest
     from gcn_lpa.insight.what_ifs import what_if as what_if
     from gcn_lpa.learning import learn as learn
+    from gcn_lpa.methods.registry import METHODS as METHODS
+    from gcn_lpa.methods.registry import Method as Method
     from gcn_lpa.model import GCNLPA as GCNLPA
+    from gcn_lpa.model import Loss as Loss
     from gcn_lpa.model import propagate_labels as propagate_labels
+    from gcn_lpa.predict import ClassScores as ClassScores
     from gcn_lpa.predict import Scores as Scores
+    from gcn_lpa.predict import calibrate as calibrate
+    from gcn_lpa.predict import edge_table as edge_table
     from gcn_lpa.predict import evaluate as evaluate
     from gcn_lpa.predict import predict_proba as predict_proba
     from gcn_lpa.predict import predictions as predictions
+    from gcn_lpa.pyg import GCNLPANet as GCNLPANet
+    from gcn_lpa.pyg import LPARegularizer as LPARegularizer
+    from gcn_lpa.recipes import DEFAULT as DEFAULT
     from gcn_lpa.recipes import Recipe as Recipe
+    from gcn_lpa.recipes import recipe_for as recipe_for
+    from gcn_lpa.runs.codec import Results as Results
+    from gcn_lpa.runs.codec import TrainedRun as TrainedRun
     from gcn_lpa.runs.codec import load_run as load_run
+    from gcn_lpa.runs.confidence import CalibrationReport as CalibrationReport
     from gcn_lpa.runs.confidence import calibrate_run as calibrate_run
     from gcn_lpa.runs.output import predict_run as predict_run
+    from gcn_lpa.runs.plan import Plan as Plan
+    from gcn_lpa.runs.plan import Source as Source
+    from gcn_lpa.runs.plan import make_plan as make_plan
     from gcn_lpa.runs.stages import resume_run as resume_run
     from gcn_lpa.runs.stages import train_run as train_run
+    from gcn_lpa.splits import Split as Split
     from gcn_lpa.splits import split as split
+    from gcn_lpa.stats import Difference as Difference
+    from gcn_lpa.stats import Mean as Mean
     from gcn_lpa.tables.datasets import load as load
-    from gcn_lpa.tables.datasets import table1 as table1
     from gcn_lpa.tables.own_files import read_csv as read_csv
     from gcn_lpa.theory.checks import Check as Check
     from gcn_lpa.theory.influence import LabelInfluence as LabelInfluence
     from gcn_lpa.theory.influence import feature_influence as feature_influence
     from gcn_lpa.theory.influence import label_influence as label_influence
     from gcn_lpa.theory.theorems import check_theorems as check_theorems
+    from gcn_lpa.train import Batch as Batch
+    from gcn_lpa.train import DivergedError as DivergedError
+    from gcn_lpa.train import Epoch as Epoch
     from gcn_lpa.train import Run as Run
+    from gcn_lpa.train import Validation as Validation
+    from gcn_lpa.train import Watching as Watching
     from gcn_lpa.train import fit as fit
+    from gcn_lpa.trained import KnownLabels as KnownLabels
+    from gcn_lpa.trained import Trained as Trained
 
     __version__: str
 
-_MODULE = {
-    "Calibrator": "calibration",
-    "conformal_sets": "calibration",
-    "conformal_threshold": "calibration",
-    "expected_calibration_error": "calibration",
-    "fit_calibrator": "calibration",
-    "load": "tables.datasets",
-    "read_csv": "tables.own_files",
-    "table1": "tables.datasets",
-    "GraphInfo": "description",
-    "describe": "description",
-    "Check": "theory.checks",
-    "check_theorems": "theory.theorems",
-    "LabelInfluence": "theory.influence",
-    "feature_influence": "theory.influence",
-    "label_influence": "theory.influence",
-    "propagate_labels": "model",
-    "Advice": "insight.advice",
-    "advise": "insight.advice",
-    "Suggestion": "insight.suggestions",
-    "suggest": "insight.suggestions",
-    "EdgeAudit": "insight.auditing",
-    "LabelAudit": "insight.auditing",
-    "audit_edges": "insight.auditing",
-    "audit_labels": "insight.auditing",
-    "try_cleaning": "insight.cleaning",
-    "Comparison": "insight.comparison",
-    "compare": "insight.comparison",
-    "Graph": "graph",
-    "Split": "graph",
-    "split": "splits",
-    "Key": "engine.counter_random",
-    "Pattern": "engine.sparse",
-    "SparseMatrix": "engine.sparse",
-    "use_backend": "engine.backends",
-    "GCNLPA": "model",
-    "Recipe": "recipes",
-    "Run": "train",
-    "Scores": "predict",
-    "evaluate": "predict",
-    "fit": "train",
-    "learn": "learning",
-    "predict_proba": "predict",
-    "GCNLPAClassifier": "estimator",
-    "Explainer": "insight.explanation",
-    "Explanation": "insight.answers",
-    "WhatIf": "insight.answers",
-    "draw_explanation": "insight.drawing",
-    "explain": "insight.explanation",
-    "explain_all": "insight.explanation",
-    "what_if": "insight.what_ifs",
-    "calibrate_run": "runs.confidence",
-    "load_run": "runs.codec",
-    "predict_run": "runs.output",
-    "resume_run": "runs.stages",
-    "train_run": "runs.stages",
-    "predictions": "predict",
+_NAMES = {  # of each module
+    "calibration": (
+        "Calibration",
+        "Calibrator",
+        "conformal_sets",
+        "conformal_threshold",
+        "expected_calibration_error",
+        "fit_calibrator",
+    ),
+    "description": ("GraphInfo", "Homophily", "describe", "homophily", "node_hops"),
+    "engine.backends": ("use_backend",),
+    "engine.sparse": ("SparseMatrix",),
+    "estimator": ("GCNLPAClassifier",),
+    "graph": ("Graph",),
+    "insight.advice": ("Advice", "advise"),
+    "insight.answers": ("Change", "Explanation", "Influence", "Others", "Shift", "Vote", "VotePath", "WhatIf"),
+    "insight.auditing": ("EdgeAudit", "EdgeFinding", "LabelAudit", "LabelFinding", "audit_edges", "audit_labels"),
+    "insight.cleaning": ("Cleaning", "try_cleaning"),
+    "insight.comparison": ("Comparison", "compare"),
+    "insight.drawing": ("draw_explanation",),
+    "insight.explanation": ("Explainer", "explain", "explain_all"),
+    "insight.suggestions": ("Suggestion", "suggest"),
+    "insight.what_ifs": ("what_if",),
+    "learning": ("learn",),
+    "methods.registry": ("METHODS", "Method"),
+    "model": ("GCNLPA", "Loss", "propagate_labels"),
+    "predict": ("ClassScores", "Scores", "calibrate", "edge_table", "evaluate", "predict_proba", "predictions"),
+    "pyg": ("GCNLPANet", "LPARegularizer"),
+    "recipes": ("DEFAULT", "Recipe", "recipe_for"),
+    "runs.codec": ("Results", "TrainedRun", "load_run"),
+    "runs.confidence": ("CalibrationReport", "calibrate_run"),
+    "runs.output": ("predict_run",),
+    "runs.plan": ("Plan", "Source", "make_plan"),
+    "runs.stages": ("resume_run", "train_run"),
+    "splits": ("Split", "split"),
+    "stats": ("Difference", "Mean"),
+    "tables.datasets": ("load",),
+    "tables.own_files": ("read_csv",),
+    "theory.checks": ("Check",),
+    "theory.influence": ("LabelInfluence", "feature_influence", "label_influence"),
+    "theory.theorems": ("check_theorems",),
+    "train": ("Batch", "DivergedError", "Epoch", "Run", "Validation", "Watching", "fit"),
+    "trained": ("KnownLabels", "Trained"),
 }
+_MODULE = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = list(_MODULE)
+__all__ = sorted(_MODULE)
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.palette import BLUE, ORANGE
+
 BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
@@ -337,7 +339,7 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
     )  # not pyplot's: a notebook keeps its own way to show figures
     top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
-    series = [("before", before, "#E69F00", "s", "--"), ("after", after, "#0072B2", "o", "-")]
+    series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
     at, nodes = (torch.tensor(column, dtype=torch.float64) for column in (after.confidence, after.count))
     chance = 1.96 * (at * (1 - at) / nodes.clamp_min(1)).sqrt()
     low, high = (at - chance).clamp_min(0), (at + chance).clamp_max(1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
+from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -38,23 +40,28 @@ class GraphInfo:
     notes: tuple[str, ...]
 
 
-def describe(graph: Graph) -> GraphInfo:
-    """Count what a user wants to know of a graph before training on it.
+@dataclass(frozen=True)
+class Homophily:
+    """How often edges join nodes of one class, over the edges whose two ends are labelled; None where there is none."""
 
-    Homophily as in Platonov et al. (2023), over edges between two labelled nodes, self-loops aside, unweighted.
-    """
+    edges: int  # between two labelled nodes, self-loops aside; an undirected edge counts once
+    rate: float | None  # edge homophily: the share of them that join one class
+    chance: float | None  # the rate if the same ends were joined at random
+    node: float | None  # mean over nodes of the share of their labelled neighbours in their class
+    adjusted: float | None  # (rate - chance) / (1 - chance): 1 perfect, 0 none; None too where chance is 1
+
+
+def describe(graph: Graph) -> GraphInfo:
+    """Count what a user wants to know of a graph before training on it."""
     y = graph.y.cpu().numpy()
-    row, col = graph.row.cpu().numpy(), graph.col.cpu().numpy()
-    proper = row != col
-    row, col = row[proper], col[proper]
-    filled = np.maximum(y, 0)
-    known = (y[row] >= 0) & (y[col] >= 0)
-    edge, node, adjusted = _homophily(y, row[known], col[known])
+    row, col = _proper_entries(graph)
+    found = homophily(graph)
     sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
     has_neighbour = np.zeros(graph.num_nodes, dtype=bool)
     has_neighbour[row] = has_neighbour[col] = True
-    matrix = graph.adjacency.to_scipy()
+    filled = np.maximum(y, 0)
     is_sparse = isinstance(graph.x, SparseMatrix)
+    matrix = graph.adjacency.to_scipy()
     return GraphInfo(
         name=graph.name,
         nodes=graph.num_nodes,
@@ -68,37 +75,72 @@ def describe(graph: Graph) -> GraphInfo:
         class_sizes=dict(zip(graph.class_names, sizes.tolist(), strict=True)),
         labeled=int((y >= 0).sum()),
         intra_class_edge_rate=float((filled[row] == filled[col]).mean()) if len(row) and (y >= 0).any() else None,
-        intra_class_edge_rate_known=edge,
-        edge_homophily=edge,
-        node_homophily=node,
-        adjusted_homophily=adjusted,
+        intra_class_edge_rate_known=found.rate,
+        edge_homophily=found.rate,
+        node_homophily=found.node,
+        adjusted_homophily=found.adjusted,
         components=int(csgraph.connected_components(matrix, directed=graph.directed, return_labels=False)),
         isolated=int((~has_neighbour).sum()),
-        unreachable=graph.num_nodes - _num_reached(matrix, y >= 0),
+        unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
         notes=graph.notes,
     )
 
 
-def _homophily(y: np.ndarray, row: np.ndarray, col: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """Edge, node and adjusted homophily over edges whose ends are labelled."""
+def homophily(graph: Graph) -> Homophily:
+    """Edge, node and adjusted homophily as in Platonov et al. (2023), unweighted."""
+    y = graph.y.cpu().numpy()
+    row, col = _proper_entries(graph)
+    known = (y[row] >= 0) & (y[col] >= 0)
+    row, col = row[known], col[known]
     if len(row) == 0:
-        return None, None, None
+        return Homophily(0, None, None, None, None)
     same = y[row] == y[col]
-    edge = float(same.mean())
-    degree = np.bincount(row)
-    per_node = np.bincount(row, weights=same)[degree > 0] / degree[degree > 0]
+    rate = float(same.mean())
     ends = np.bincount(np.concatenate([y[row], y[col]]))
     chance = float(np.square(ends / ends.sum()).sum())
-    return edge, float(per_node.mean()), (edge - chance) / (1 - chance) if chance < 1 else None
+    degree = np.bincount(row)
+    per_node = np.bincount(row, weights=same)[degree > 0] / degree[degree > 0]
+    adjusted = (rate - chance) / (1 - chance) if chance < 1 else None
+    num_edges = len(row) if graph.directed else len(row) // 2
+    return Homophily(num_edges, rate, chance, float(per_node.mean()), adjusted)
 
 
-def _num_reached(matrix: scipy.sparse.csr_array, labeled: np.ndarray) -> int:
-    """How many nodes a label reaches: a search from one extra node that points to every labelled one."""
-    n = len(labeled)
-    start = scipy.sparse.csr_array(labeled[None, :].astype(matrix.dtype))
-    sends = scipy.sparse.vstack([scipy.sparse.hstack([matrix.T, scipy.sparse.csr_array((n, 1))]), _widen(start)])
-    return len(csgraph.breadth_first_order(sends.tocsr(), n, return_predecessors=False)) - 1
+def _proper_entries(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of every entry of the adjacency but the self-loops."""
+    row, col = graph.row.cpu().numpy(), graph.col.cpu().numpy()
+    proper = row != col
+    return row[proper], col[proper]
 
 
-def _widen(row: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    return scipy.sparse.hstack([row, scipy.sparse.csr_array((1, 1))])
+def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
+    """The number of edges from the nearest given node to each node, in the direction of messages; inf: no way, [n].
+
+    Args:
+        given: a boolean mask of the nodes, or their positions.
+    """
+    n = graph.num_nodes
+    nodes = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    starts = np.flatnonzero(nodes) if nodes.dtype == bool else np.unique(nodes)
+    sends = graph.pattern.columns if graph.directed else graph.pattern.rows  # the rows of the transpose: who receives
+    rowptr, col = sends.rowptr.cpu().numpy(), sends.col.cpu().numpy()
+    # breadth first from one more node, number n, that sends to every given one
+    rowptr, col = np.append(rowptr, rowptr[-1] + len(starts)), np.append(col, starts.astype(col.dtype))
+    whole = scipy.sparse.csr_array((np.ones(len(col), np.int8), col, rowptr), shape=(n + 1, n + 1))
+    order, sender = csgraph.breadth_first_order(whole, n)
+    return _depths(order, sender, n + 1)[:n] - 1
+
+
+def _depths(order: np.ndarray, sender: np.ndarray, n: int) -> np.ndarray:
+    """How deep each node is in a breadth-first tree, inf where it is not in it; `order` begins with the root.
+
+    The nodes of a depth are a run of `order`, and so are those that they sent to, which come next.
+    """
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    sender_places = [-1, *place[sender[order[1:]]].tolist()]  # ascending
+    depths = np.full(n, np.inf)
+    begin, end, depth = 0, 1, 0
+    while begin < end:
+        depths[order[begin:end]] = depth
+        begin, end, depth = end, bisect_left(sender_places, end), depth + 1
+    return depths

@@ -174,6 +174,25 @@ class AGNN(nn.Module):
         return self.scale * graph.pattern.edge_dot(direction, direction)
 
 
+class Cosine(nn.Module):
+    """log M_ij = β · cos(W x_i, W x_j) between two nodes, and a score of its own for every self-loop.
+
+    β starts at 0: the first epoch is the graph as it is given. In AGNN a self-loop always has the highest score, its cosine
+    is 1, and takes weight from the neighbours; here labels say how much a node listens to itself.
+    """
+
+    def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.project = glorot(num_features, rank, generator=generator)
+        self.scale = nn.Parameter(torch.zeros(1))
+        self.own = nn.Parameter(torch.zeros(1))
+
+    def forward(self, graph: Graph) -> Tensor:
+        direction = F.normalize(graph.x @ self.project, dim=1)
+        cosine = graph.pattern.edge_dot(direction, direction)
+        return torch.where(graph.pattern.row == graph.pattern.col, self.own, self.scale * cosine)
+
+
 class GaAN(nn.Module):
     """log M_ij = (W₁ x_i)ᵀ W₂ x_j, Zhang et al. (2018)."""
 
@@ -271,6 +290,7 @@ EDGE_FORMS: dict[str, Builder] = {
     "bilinear": _of_features(Bilinear),
     "gat": _of_features(GAT),
     "agnn": _of_features(AGNN),
+    "cosine": _of_features(Cosine),
     "gaan": _of_features(GaAN),
     "geniepath": _of_features(GeniePath),
     "gaussian": lambda recipe, graph, generator: Gaussian(graph),

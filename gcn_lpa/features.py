@@ -9,6 +9,47 @@ import numpy as np
 import scipy.sparse
 
 FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
+PAGERANK_STEPS, DAMPING = 50, 0.85
+
+
+def structure_columns(matrix: scipy.sparse.csr_array, filled: np.ndarray, directed: bool) -> np.ndarray:
+    """What the place of a node in the graph says about it, [n, 6], or [n, 9] of a directed graph.
+
+    log degree (in and out where directed) with its mean over the neighbours and over their neighbours, log PageRank, and the
+    log of the number of filled cells with its mean over the neighbours.
+
+    Args:
+        matrix: entry [i, j] brings j's message to i; self-loops are left out.
+        filled: the number of cells of each node that are not zero, [n].
+    """
+    matrix = scipy.sparse.csr_array(matrix)
+    matrix = matrix - scipy.sparse.diags_array(matrix.diagonal())
+    present = (matrix != 0).astype(np.float64).tocsr()
+    around = present if not directed else (present + present.T != 0).astype(np.float64).tocsr()
+    walk = _row_normalized(around)
+    columns = []
+    for side in [present, present.T] if directed else [present]:
+        degree = np.log1p(np.asarray(side.sum(axis=1)).ravel())
+        columns += [degree, walk @ degree, walk @ (walk @ degree)]
+    columns.append(np.log(_pagerank(present)))
+    cells = np.log1p(filled.astype(np.float64))
+    return np.stack([*columns, cells, walk @ cells], axis=1)
+
+
+def _row_normalized(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    sums = np.asarray(matrix.sum(axis=1)).ravel()
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(1 / np.maximum(sums, 1)) @ matrix)
+
+
+def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:
+    """Where a walk along the arcs is found in the long run, times n, [n]; it starts anew with probability 0.15."""
+    n = present.shape[0]
+    follows = _row_normalized(scipy.sparse.csr_array(present.T)).T.tocsr()  # column j: where a walk goes from j
+    ends = np.asarray(present.sum(axis=0)).ravel() == 0
+    rank = np.ones(n)
+    for _ in range(PAGERANK_STEPS):
+        rank = (1 - DAMPING) + DAMPING * (follows @ rank + rank[ends].sum() / n)
+    return rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +62,7 @@ class Scaling:
 
     kind: str
     idf: np.ndarray | None = None  # [d]
+    structure: np.ndarray | None = None  # mean and standard deviation of each column about the graph, [2, s]
 
     @classmethod
     def learned(cls, kind: str, x: Any) -> Scaling:

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.features import Scaling
+from gcn_lpa.features import Scaling, structure_columns
 from gcn_lpa.intake import (
     Ends,
+    Positions,
     alike_names,
     are_integers,
     edge_ends,
@@ -48,6 +49,7 @@ from gcn_lpa.intake import (
     stated_size,
     unique_names,
 )
+from gcn_lpa.splits import Split
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +70,12 @@ class Graph:
     notes: tuple[str, ...] = ()  # what was done to the input
     x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
     public: Split | None = None  # the split that was published with the data
-    _derived: dict[str, Any] = field(default_factory=dict)  # of pattern and x; shared by graphs that differ in labels
+    _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
+
+    def __post_init__(self) -> None:
+        made_of = self._derived.setdefault("made of", (self.adjacency, self.x))
+        if made_of[0] is not self.adjacency or made_of[1] is not self.x:  # a copy with other edges or features
+            object.__setattr__(self, "_derived", {"made of": (self.adjacency, self.x)})
 
     @classmethod
     def from_edges(
@@ -100,7 +107,8 @@ class Graph:
         stated = stated_size(num_nodes, x, y)
         if node_names is not None:
             names = unique_names(node_names)
-            source, target = positions_of(source, target, names, "node_names")
+            if not isinstance(edges, Positions):
+                source, target = positions_of(source, target, names, "node_names")
         elif stated is not None and are_integers(source, target):
             names = range(stated[0])
             source, target = in_range(source, target, *stated)
@@ -348,22 +356,40 @@ class Graph:
         adjacency = SparseMatrix.from_scipy(self.adjacency.to_scipy() + loops).to(self.device)
         return adjacency, f"self-loops of weight 1 added to {int(missing.sum()):,} nodes", {}
 
-    def scaling(self, kind: str) -> Scaling:
-        """The scaling of a kind, one of FEATURE_KINDS, as learned from the features of this graph."""
+    def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
+        """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with columns about its `structure`."""
         kind = "raw" if self.x_kind == "identity" else kind
-        if f"scaling {kind}" not in self._derived:
-            self._derived[f"scaling {kind}"] = Scaling.learned(kind, self._raw_features())
-        found: Scaling = self._derived[f"scaling {kind}"]
+        name = f"scaling {kind} {structure}"
+        if name not in self._derived:
+            scaling = Scaling.learned(kind, self._raw_features())
+            if structure and self.x_kind != "identity":
+                columns = self.structure_columns()
+                spread = np.where(columns.std(axis=0) > 1e-9, columns.std(axis=0), 1)
+                scaling = dataclasses.replace(scaling, structure=np.stack([columns.mean(axis=0), spread]))
+            self._derived[name] = scaling
+        found: Scaling = self._derived[name]
         return found
+
+    def structure_columns(self) -> np.ndarray:
+        """What the place of each node in the graph says about it, raw: see `features.structure_columns`."""
+        x = self._raw_features()
+        filled = np.diff(x.indptr) if scipy.sparse.issparse(x) else (x != 0).sum(axis=1)
+        return structure_columns(self.adjacency.to_scipy(), filled, self.directed)
 
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
-        if scaling.kind == "raw":
+        if scaling.kind == "raw" and scaling.structure is None:
             return self
-        name = f"features {scaling.kind}" if scaling.idf is None else f"features {scaling.kind} {id(scaling)}"
+        plain = scaling.idf is None and scaling.structure is None
+        name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
         if name not in self._derived:  # once for all trainings on this graph
             x = scaling(self._raw_features())
+            if scaling.structure is not None:
+                mean, spread = scaling.structure
+                about = (self.structure_columns() - mean) / spread
+                join = scipy.sparse.hstack if scipy.sparse.issparse(x) else np.hstack
+                x = join([x, about])
             x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]
@@ -381,15 +407,10 @@ class Graph:
             return self.pattern.edge_dot(u if weights is None else u * weights, v)
         if u is not v or not isinstance(u, SparseMatrix):
             raise TypeError("sparse features have an edge_dot with themselves only: edge_dot(graph.x, graph.x)")
-        products = self._feature_products() if u is self.x else u.row_products(self.pattern)
+        if u is self.x and "products" not in self._derived:
+            self._derived["products"] = u.row_products(self.pattern)
+        products: SparseMatrix = self._derived["products"] if u is self.x else u.row_products(self.pattern)
         return products.row_sums() if weights is None else products @ weights
-
-    def _feature_products(self) -> SparseMatrix:
-        if "products" not in self._derived:
-            assert isinstance(self.x, SparseMatrix)
-            self._derived["products"] = self.x.row_products(self.pattern)
-        products: SparseMatrix = self._derived["products"]
-        return products
 
     def index_of(self, node_name: Hashable) -> int:
         """The position of a node. Text finds a node whose name prints the same: "17" finds 17."""
@@ -499,43 +520,6 @@ class Graph:
             return source, target, weight
         once = target <= source
         return target[once], source[once], weight[once]
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Which nodes train, which validate and which test: three boolean masks without a node in common."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
-    kind: str = "own"
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        masks = {"train": self.train, "val": self.val, "test": self.test}
-        for part, mask in masks.items():
-            if mask.dtype != torch.bool or mask.shape != self.train.shape or mask.dim() != 1:
-                raise ValueError(f"{part} must be a boolean mask of the nodes, not {mask.dtype} {tuple(mask.shape)}")
-        shared = (self.train & self.val) | (self.train & self.test) | (self.val & self.test)
-        if shared.any():
-            raise ValueError(f"node {int(shared.nonzero()[0])} is in more than one of train, val and test")
-
-    def __repr__(self) -> str:
-        sizes = "/".join(f"{int(mask.sum()):,}" for mask in (self.train, self.val, self.test))
-        return f"Split {self.hash} ({self.kind}, seed {self.seed}): {sizes} nodes train/validate/test"
-
-    @cached_property
-    def hash(self) -> str:
-        """10 hexadecimal digits over the masks: who has the same has the same split."""
-        digest = hashlib.sha256(str(len(self.train)).encode())
-        for mask in (self.train, self.val, self.test):
-            digest.update(np.packbits(mask.cpu().numpy()).tobytes())
-        return digest.hexdigest()[:10]
-
-    def to(self, device: torch.device | str) -> Split:
-        return dataclasses.replace(
-            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
-        )
 
 
 def check_graph(graph: object) -> None:

@@ -29,8 +29,18 @@ class Ends:
     target: Any
 
 
+@dataclass(frozen=True)
+class Positions:
+    """Edges as two columns of positions among the node names, found by the caller."""
+
+    source: np.ndarray
+    target: np.ndarray
+
+
 def edge_ends(edges: Any) -> tuple[np.ndarray, np.ndarray]:
     """The two columns of a list of pairs: int64 where all ids are integers that fit, else objects."""
+    if isinstance(edges, Positions):
+        return edges.source, edges.target
     if isinstance(edges, Ends):
         return _ids(edges.source, "source"), _ids(edges.target, "target")
     if isinstance(edges, Tensor):
@@ -117,6 +127,8 @@ def unique_names(names: Iterable[Hashable]) -> Sequence[Hashable]:
     if isinstance(names, range) and names == range(len(names)):
         return names
     values = names.tolist() if isinstance(names, (np.ndarray, Tensor)) else list(names)
+    if set(map(type, values)) == {str} and len(set(values)) == len(values):
+        return tuple(values)
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
     first: dict[Hashable, int] = {}
     for i, value in enumerate(values):
@@ -339,6 +351,10 @@ def _label_values(y: Any, n: int, node_names: Sequence[Hashable]) -> np.ndarray:
         raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}")
     if values.dtype.kind == "i":
         return values.astype(np.int64)
+    if set(map(type, values)) == {str, type(None)}:  # as of a file, and of millions of nodes
+        texts = values.copy()
+        texts[values == ""] = None
+        return texts
     labels = [_label(value, node_names[i]) for i, value in enumerate(values.tolist())]
     if all(label is None or (type(label) is int and abs(label) < 2**63) for label in labels):
         return np.asarray([-1 if label is None else label for label in labels], dtype=np.int64)

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.splits import Split
 from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
 
@@ -60,7 +61,7 @@ def learn(
         raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     train, val = checked_nodes(graph, train, val)
     graph = with_classes(graph.reveal(train | val), classes)
-    scaling, where = graph.scaling(recipe.features), choose_device(device)
+    scaling, where = graph.scaling(recipe.features, structure=recipe.structure), choose_device(device)
     prepared = graph.reveal(train).with_features(scaling)
     prepared = prepared.with_self_loops() if recipe.self_loops else prepared
     identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}

@@ -35,6 +35,7 @@ class Labels(NamedTuple):
     target: Tensor  # their classes, [m]
     counts: Tensor | None  # weight of each, [m]; None: all count alike
     seeds: Tensor  # Y^(0), [n, c]
+    labeled: Tensor  # the nodes with a row in it, [n]
 
     @property
     def ids(self) -> Tensor:
@@ -62,10 +63,10 @@ def labels_of(
         rows, target, counts = None, y.clamp_min(0), nodes
     else:
         rows, target, counts = nodes, y.index_select(0, nodes), None
-    found = Labels(rows, target, counts, torch.zeros(len(y), num_classes, dtype=dtype, device=y.device))
+    found = Labels(rows, target, counts, torch.zeros(len(y), num_classes, dtype=dtype, device=y.device), y >= 0)
     shown = random_share(found.ids, ratio, Key(seed), RATIO_LAYER)
     shown = found.spread(shown if counts is None else shown & counts).squeeze(1)
-    return found._replace(seeds=one_hot(torch.where(shown, y, -1), num_classes, dtype))
+    return found._replace(seeds=one_hot(torch.where(shown, y, -1), num_classes, dtype), labeled=shown)
 
 
 def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -156,11 +156,87 @@ class Convolutions(nn.Module):
         return recipe.activation == "relu" and recipe.output_activation == "identity" and not extras
 
 
+class Perceptron(nn.Module):
+    """f(x): x ← σ(x W + b) layer by layer, without the graph; the last x holds logits, [n, c]."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__()
+        self.recipe = recipe
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        shapes = pairwise(widths)
+        self.weights = nn.ParameterList(initial_weight(*s, init=recipe.init, generator=generator) for s in shapes)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
+
+    def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        z = self.layer(0, x, key)
+        for k in range(1, len(self.weights)):
+            z = self.layer(k, z.relu(), key)
+        return z
+
+    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
+        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
+
+
+class Hops(Perceptron):
+    """Predict, then propagate: Σ_k γ_k S^k f(x), k = 0 … K, for the matrix S it is given, [n, c].
+
+    Predictions walk the edges beside labels, and the hop weights γ are learned with the rest. They start as those of
+    personalised PageRank: γ_k = α (1 - α)^k, and (1 - α)^K for the last (Klicpera et al. 2019, Chien et al. 2021).
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(recipe, graph, generator)
+        self.gamma = hop_weights(recipe)
+
+    def forward(  # type: ignore[override]
+        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+    ) -> Tensor:
+        total = walk(self.gamma, smoothing, super().forward(x, key))
+        return total if rows is None else total.index_select(0, rows)
+
+
+def hop_weights(recipe: Recipe) -> nn.Parameter:
+    """γ at the start: personalised PageRank's."""
+    alpha, last = recipe.teleport, recipe.propagation_steps
+    return nn.Parameter(torch.tensor([alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]))
+
+
+def walk(gamma: Tensor, smoothing: SparseMatrix, z: Tensor) -> Tensor:
+    """Σ_k γ_k S^k z."""
+    total = gamma[0] * z
+    for k in range(1, len(gamma)):
+        z = smoothing @ z
+        total = total + gamma[k] * z
+    return total
+
+
+class LayersThenHops(Convolutions):
+    """Convolutions, whose logits then walk as in `Hops`."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(recipe, graph, generator)
+        self.gamma = hop_weights(recipe)
+
+    def forward(
+        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+    ) -> Tensor:
+        total = walk(self.gamma, smoothing, super().forward(smoothing, x, key))
+        return total if rows is None else total.index_select(0, rows)
+
+
+BODIES: dict[str, Any] = {"layers": Convolutions, "hops": Hops, "layers_then_hops": LayersThenHops}
+
+
 def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key | None = None) -> Votes:
     """Y^(k), what the labels say about the rows of `labels` under `recipe.loss`."""
 
     def spread(seeds: Tensor, clamp: bool = True) -> Tensor:
-        return propagate_labels(transition, seeds, recipe.lpa_iterations, clamp=clamp, rows=labels.rows)
+        labeled = (
+            labels.labeled if seeds is labels.seeds else None
+        )  # known already: no need to look for them at every step
+        return propagate_labels(
+            transition, seeds, recipe.lpa_iterations, clamp=clamp, labeled=labeled, rows=labels.rows
+        )
 
     return LPA_LOSSES[recipe.loss].votes(transition, labels, recipe.lpa_iterations, key or Key(0), spread)
 
@@ -189,13 +265,16 @@ class GCNLPA(nn.Module):
     key and never drops out.
     """
 
-    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, body: Any = Convolutions) -> None:
-        """`body(recipe, graph, generator)` makes the part that turns features into logits along the edges."""
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, body: Any = None) -> None:
+        """`body(recipe, graph, generator)` makes the part that turns features into logits along the edges.
+
+        None: that of `recipe.propagation`.
+        """
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        self.body: Any = body(recipe, graph, generator)
+        self.body: Any = (body or BODIES[recipe.propagation])(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
-        if recipe.residual:
+        if isinstance(self.body, Convolutions):
             self.body.draw_skips(generator)
         self._labels = Remembered(labels_of)
 

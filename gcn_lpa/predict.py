@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csgraph
 from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.calibration import Calibration, conformal_sets, fit_calibrator
+from gcn_lpa.description import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
@@ -178,15 +178,6 @@ def node_status(graph: Graph, given: Tensor) -> list[str]:
     """For each node "labeled", or whether a given label can travel to it along edges: "reached" or "unreachable"."""
     hops = node_hops(graph, given)
     return np.select([hops == 0, np.isfinite(hops)], ["labeled", "reached"], "unreachable").tolist()  # type: ignore[no-any-return]
-
-
-def node_hops(graph: Graph, given: Tensor) -> np.ndarray:
-    """The number of edges from the nearest given label to each node, along which it could travel; inf: none can, [n]."""
-    sends = graph.adjacency.to_scipy().T  # from a node to those that receive its messages
-    hops: np.ndarray = csgraph.dijkstra(
-        sends, indices=np.flatnonzero(given.cpu().numpy()), unweighted=True, min_only=True
-    )
-    return hops
 
 
 def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:

@@ -18,8 +18,9 @@ SELECTION = ("first_best", "last_best", "loss")
 ACTIVATIONS = ("relu", "sigmoid", "identity")
 
 
-def _field(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: bool = False) -> Any:
+    """A setting. One that was `added` later is off by default, and left out of the hash while it is off."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "added": added})
 
 
 KINDS: dict[Any, str] = {
@@ -78,6 +79,13 @@ class Recipe:
     teleport: float = _field(0.1, "appnp, correct-and-smooth: share of its start that a node keeps at each hop, α")
     label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
     edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
+    propagation: str = _field(
+        "layers",
+        "how features travel: layers of convolutions, or predictions that walk several hops, Σ_k γ_k P^k f(x)",
+        ("layers", "hops", "layers_then_hops"),
+        added=True,
+    )
+    structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
@@ -126,7 +134,7 @@ class Recipe:
 
     def prepare(self, graph: Any) -> Any:
         """The graph as the model wants it: features normalised, self-loops added."""
-        graph = graph.with_features(self.features)
+        graph = graph.with_features(graph.scaling(self.features, structure=self.structure))
         return graph.with_self_loops() if self.self_loops else graph
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,7 +147,12 @@ class Recipe:
 
     def hash(self) -> str:
         """Twelve hex digits that change with any setting but its origin."""
-        settings = {name: value for name, value in self.to_dict().items() if name != "origin"}
+        off = {spec.name: spec.default for spec in dataclasses.fields(self) if spec.metadata["added"]}
+        settings = {
+            name: value
+            for name, value in self.to_dict().items()
+            if name != "origin" and (name not in off or value != off[name])
+        }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 

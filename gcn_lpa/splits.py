@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from gcn_lpa.graph import Graph, Split
-from gcn_lpa.intake import (
-    check_seed,
-)
+from gcn_lpa.intake import check_seed
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
 
 SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")
-
-
 AUTHORS_SEED = 234  # fixed in the authors' public code
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which nodes train, which validate and which test: three boolean masks without a node in common."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    kind: str = "own"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        masks = {"train": self.train, "val": self.val, "test": self.test}
+        for part, mask in masks.items():
+            if mask.dtype != torch.bool or mask.shape != self.train.shape or mask.dim() != 1:
+                raise ValueError(f"{part} must be a boolean mask of the nodes, not {mask.dtype} {tuple(mask.shape)}")
+        shared = (self.train & self.val) | (self.train & self.test) | (self.val & self.test)
+        if shared.any():
+            raise ValueError(f"node {int(shared.nonzero()[0])} is in more than one of train, val and test")
+
+    def __repr__(self) -> str:
+        sizes = "/".join(f"{int(mask.sum()):,}" for mask in (self.train, self.val, self.test))
+        return f"Split {self.hash} ({self.kind}, seed {self.seed}): {sizes} nodes train/validate/test"
+
+    @cached_property
+    def hash(self) -> str:
+        """10 hexadecimal digits over the masks: who has the same has the same split."""
+        digest = hashlib.sha256(str(len(self.train)).encode())
+        for mask in (self.train, self.val, self.test):
+            digest.update(np.packbits(mask.cpu().numpy()).tobytes())
+        return digest.hexdigest()[:10]
+
+    def to(self, device: torch.device | str) -> Split:
+        return dataclasses.replace(
+            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
+        )
 
 
 def split(

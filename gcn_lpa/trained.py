@@ -161,7 +161,7 @@ class Trained:
         known = self.known
         if odd := [name for name in known.nodes if type(name) not in NAMES]:
             raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
-        facts = _Facts(
+        facts = _TrainedFacts(
             FORMAT,
             self.class_names,
             self.num_columns,
@@ -188,7 +188,7 @@ class Trained:
     @classmethod
     def decode(cls, files: storage.RunFolder) -> Trained:
         """What `encode` gave, checked before anything is computed with it."""
-        facts: _Facts = files.read("trained.json", _Facts)
+        facts: _TrainedFacts = files.read("trained.json", _TrainedFacts)
         recipe: Recipe = files.read("recipe.json", Recipe)
         with files.explained("recipe.json"):
             if recipe.method not in METHODS:
@@ -242,7 +242,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _TrainedFacts:
     """trained.json."""
 
     format: int
@@ -257,7 +257,7 @@ class _Facts:
     interrupted: bool
 
 
-def _check_facts(facts: _Facts, recipe: Recipe) -> None:
+def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
     if facts.format != FORMAT:
         raise ValueError(f"format {facts.format}, but this version of gcn-lpa reads format {FORMAT}")
     if facts.x_kind not in X_KINDS:
@@ -277,7 +277,7 @@ def _check_facts(facts: _Facts, recipe: Recipe) -> None:
         raise ValueError("nodes names a node twice")
 
 
-def _decode_labels(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[KnownLabels, Scaling]:
+def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple[KnownLabels, Scaling]:
     y, trains, idf = tensors["y"], tensors["trains"], tensors.get("idf")
     wanted = (len(facts.nodes),)
     if y.shape != wanted or trains.shape != wanted or (y.dtype, trains.dtype) != (torch.int64, torch.bool):

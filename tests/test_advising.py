@@ -11,10 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.description import describe
+from gcn_lpa.description import describe, homophily
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advice
-from gcn_lpa.insight.advice import advise, homophily, stratified_folds
+from gcn_lpa.insight.advice import advise, stratified_folds
 from gcn_lpa.stats import Mean, resampled_mean
 from gcn_lpa.tables.datasets import load
 
@@ -113,7 +113,7 @@ def test_five_folds_score_every_label_once_and_divide_classes_alike():
 def test_a_class_of_one_label_is_named():
     y = [0, 1] * 6 + [2]
     graph = Graph.from_edges([(i, i + 1) for i in range(12)], y=y, class_names=["a", "b", "rare"])
-    assert advice._notes(graph, torch.bincount(graph.y))[-1].startswith("fewer than 5 labels in 'rare'")
+    assert advice.notes_on(graph, torch.bincount(graph.y))[-1].startswith("fewer than 5 labels in 'rare'")
     assert len(stratified_folds(graph, 5)) == 5
 
 
@@ -121,8 +121,8 @@ def test_columns_of_very_different_scale_are_pointed_out():
     rng = np.random.default_rng(0)
     x = np.stack([rng.uniform(2e4, 9e4, 12), rng.uniform(20, 60, 12), rng.uniform(0, 1, 12)], axis=1)
     graph = Graph.from_edges([(i, i + 1) for i in range(11)], x=x, y=[0, 1] * 6)
-    assert "bring them to one scale first" in advice._notes(graph, torch.bincount(graph.y))[0]
-    assert advice._notes(dataclasses.replace(graph, x=graph.x[:, 1:]), torch.bincount(graph.y)) == ()
+    assert "bring them to one scale first" in advice.notes_on(graph, torch.bincount(graph.y))[0]
+    assert advice.notes_on(dataclasses.replace(graph, x=graph.x[:, 1:]), torch.bincount(graph.y)) == ()
 
 
 def test_homophily_counts_edges_between_labelled_nodes(tiny, two_cliques):
@@ -160,7 +160,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def accounts(tmp_path_factory):
-    """A folder of one's own: text ids, odd labels, an account without edges, 14 labels."""
+    """Your own folder: text ids, odd labels, an account without edges, 14 labels."""
     folder = tmp_path_factory.mktemp("accounts")
     ids = [f"user {k:02d}" for k in range(24)] + ["alone"]
     labels = [("bot" if k < 12 else "human") if k % 12 < 7 else "" for k in range(24)] + [""]

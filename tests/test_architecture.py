@@ -141,7 +141,8 @@ def test_no_module_is_a_drawer_for_everything():
 
 @pytest.mark.parametrize("name", gcn_lpa.__all__)
 def test_every_public_name_resolves(name):
-    assert getattr(gcn_lpa, name).__module__.startswith("gcn_lpa.")
+    found, home = getattr(gcn_lpa, name), gcn_lpa._MODULE[name]
+    assert getattr(found, "__module__", f"gcn_lpa.{home}").startswith("gcn_lpa.")
     assert name in dir(gcn_lpa)
 
 
@@ -170,3 +171,14 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 def test_the_version_is_that_of_the_project():
     assert gcn_lpa.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_class_name_means_one_thing():
+    """No two classes of the package have the same name, private and nested ones included."""
+    places = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(f"{module_of(path)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert "Path" not in places  # pathlib's

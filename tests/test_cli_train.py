@@ -133,7 +133,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message):
     [
         ("lr", ("--dropout", 0.1), "method 'lr' does not use dropout = 0.1; it uses features"),
         ("lpa", ("--hidden", 4, "--lr", 0.2), "method 'lpa' does not use hidden = 4, lr = 0.2; it uses self_loops"),
-        ("gcn", ("--edges", "agnn"), "method 'gcn' does not use edges = 'agnn'; it uses features"),
+        ("gcn", ("--edges", "agnn"), "method 'gcn' does not use edges = 'agnn'; it uses "),
         ("label-input", ("--residual",), "method 'label-input' does not use residual = True"),
     ],
 )

@@ -18,20 +18,20 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.insight import comparison
 from gcn_lpa.insight.comparison import (
     Comparison,
+    ComparisonRow,
     Memory,
     Record,
-    Row,
-    Task,
+    Trial,
     compare,
     resident_memory,
     run_apart,
     run_here,
 )
+from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
-from gcn_lpa.train import learn
 
 QUICK = {"epochs": 3, "hidden": 4}
 
@@ -75,7 +75,7 @@ def test_differences_that_only_rounding_tells_apart_are_ties():
 
 def test_every_method_meets_the_same_splits_as_alone(karate):
     both = compare(karate, ["gcn", "lpa"], splits=3, seed=5, changes=QUICK, isolate=False)
-    alone = compare(karate, ["lpa"], splits=3, seed=5, changes=QUICK, isolate=False)
+    alone = compare(karate, ["lpa"], splits=3, seed=5, isolate=False)
     expected = [split(karate, seed=seed).hash for seed in (5, 6, 7)]
     for name in ("gcn", "lpa"):
         assert [record.split for record in both.records if record.method == name] == expected
@@ -87,10 +87,11 @@ def test_every_method_meets_the_same_splits_as_alone(karate):
 def test_a_record_is_what_learn_and_evaluate_give(karate):
     found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK, isolate=False)
     part, recipe = split(karate, seed=2), METHODS["gcn"].settings().replace(**QUICK)
-    model, run = learn(METHODS["gcn"].build, karate, part.train, part.val, recipe, seed=2, device="cpu")
-    scores = evaluate(model, karate, part.test, recipe=recipe)
+    trained = learn(karate, part.train, part.val, recipe, seed=2, device="cpu")
+    scores = evaluate(trained, karate, part.test)
     (record,) = found.records
-    assert (record.accuracy, record.macro_f1, record.best_epoch) == (scores.accuracy, scores.macro_f1, run.best_epoch)
+    assert (record.accuracy, record.macro_f1) == (scores.accuracy, scores.macro_f1)
+    assert record.best_epoch == trained.run.best_epoch
     assert found.recipes["gcn"] == recipe
 
 
@@ -110,7 +111,9 @@ def test_differences_are_paired(karate):
 
 def made_up(differences, num_splits=10):
     """A comparison whose rows have the differences given by name; None is the reference."""
-    rows = tuple(Row(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, None, "") for name, d in differences.items())
+    rows = tuple(
+        ComparisonRow(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, None, "") for name, d in differences.items()
+    )
     records = tuple(Record(name, str(k), k, 0.8, 0.8, 0.8, 1, 1.0) for name in differences for k in range(num_splits))
     return Comparison("made up", "gcn", rows, records, {}, "cpu", {})
 
@@ -151,6 +154,15 @@ def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
     assert found.recipes["gcn"] == METHODS["gcn"].settings().replace(epochs=2)
 
 
+def test_a_change_is_made_where_it_is_used_and_the_other_methods_are_named(karate):
+    found = compare(karate, ["gcn", "lpa", "lr"], splits=1, changes={"epochs": 2, "features": "l2"}, isolate=False)
+    assert found.unused == {"epochs": ("lpa", "lr"), "features": ("lpa",)}
+    assert found.recipes["gcn"] == METHODS["gcn"].settings().replace(epochs=2, features="l2")
+    assert found.recipes["lr"] == METHODS["lr"].settings().replace(features="l2")
+    assert found.recipes["lpa"] == METHODS["lpa"].settings()
+    assert found.to_dict()["unused"] == found.unused
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -161,9 +173,11 @@ def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
         ({"methods": ["lpa"], "seed": -1}, r"seed = -1; it is at least 0 and less than 2\*\*63"),
         ({"methods": ["lpa"], "seed": 2**63 - 5}, f"seed = {2**63}; it is at least 0"),
         ({"methods": ["lpa"], "recipe": "paper"}, "no settings for 'karate'"),
+        ({"methods": ["lpa", "lr"], "changes": {"epochs": 3}}, "epochs = 3: none of the methods lpa, lr uses it"),
+        ({"methods": ["lpa"], "changes": {"epoch": 3}}, "epoch"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_trained(karate, arguments, message):
+def test_a_mistake_is_reported_before_anything_is_trained(karate, arguments, message):
     with pytest.raises(ValueError, match=message):
         compare(karate, **arguments)
 
@@ -184,14 +198,14 @@ def test_resident_memory_sees_an_array_come_and_its_peak_stay():
 @pytest.mark.long
 def test_a_process_of_its_own_gives_the_same_records_and_its_memory(karate):
     recipe = METHODS["gcn"].settings().replace(**QUICK)
-    task = Task(
+    trial = Trial(
         karate, "gcn", recipe, (split(karate, seed=0), split(karate, seed=1)), 0, "cpu", torch.get_num_threads()
     )
-    *records, memory = run_apart(task)
+    *records, memory = run_apart(trial)
     assert isinstance(memory, Memory)
     assert memory.peak >= memory.before > 0
     assert [dataclasses.replace(r, seconds=0) for r in records] == [
-        dataclasses.replace(r, seconds=0) for r in run_here(task)
+        dataclasses.replace(r, seconds=0) for r in run_here(trial)
     ]
 
 
@@ -199,13 +213,13 @@ def test_a_process_of_its_own_gives_the_same_records_and_its_memory(karate):
 def test_an_error_in_that_process_is_raised_here_as_it_was(karate):
     negative = dataclasses.replace(karate, x=-torch.ones(34, 2), x_kind="given")
     recipe = METHODS["gcn"].settings().replace(features="tfidf")
-    task = Task(negative, "gcn", recipe, (split(karate, seed=0),), 0, "cpu", 1)
+    trial = Trial(negative, "gcn", recipe, (split(karate, seed=0),), 0, "cpu", 1)
     with pytest.raises(ValueError, match="tfidf needs features that are counts"):
-        list(run_apart(task))
+        list(run_apart(trial))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the process that ends early is a shell script")
-@pytest.mark.parametrize("num_nodes", [100, 20_000])  # the task fits into a pipe, or it does not
+@pytest.mark.parametrize("num_nodes", [100, 20_000])  # the trial fits into a pipe, or it does not
 def test_a_process_that_ends_before_it_reads_is_named_with_its_code(tmp_path, monkeypatch, num_nodes):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexit 3\n")
@@ -222,13 +236,13 @@ class RefusedError(ValueError):
 
 
 def test_an_exception_of_a_package_arrives_as_the_builtin_it_is(karate, monkeypatch, capsys):
-    def refuse(task):
+    def refuse(trial):
         raise RefusedError("no")
         yield
 
-    task = Task(karate, "gcn", METHODS["gcn"].settings(), (split(karate, seed=0),), 0, "cpu", 1)
+    trial = Trial(karate, "gcn", METHODS["gcn"].settings(), (split(karate, seed=0),), 0, "cpu", 1)
     monkeypatch.setattr(comparison, "run_here", refuse)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(task))))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(trial))))
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     comparison.work()
@@ -260,7 +274,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
 
 
 def test_a_comparison_is_json(karate):
-    found = compare(karate, ["lpa", "lpa-learned"], splits=2, changes=QUICK, isolate=False)
+    found = compare(karate, ["lpa", "lpa-learned"], splits=2, changes={"epochs": 3}, isolate=False)
     back = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert back["recipes"]["lpa-learned"]["epochs"] == 3
     assert len(back["records"]) == 4

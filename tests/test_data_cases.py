@@ -1,5 +1,8 @@
 """Every odd thing that data can hold, in memory and in files: a defined result, or an error that says where it is."""
 
+import subprocess
+import sys
+
 import networkx
 import numpy as np
 import pandas
@@ -322,6 +325,19 @@ def test_a_plain_folder(folder):
     assert (graph.y.tolist(), graph.class_names) == ([1, 0, -1], ("blue", "red"))
     assert graph.x.tolist() == [[1], [2], [3]]
     assert graph.adjacency.to_dense().tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+
+
+@pytest.mark.long
+def test_reading_a_folder_imports_no_library_that_it_does_not_need(folder):
+    code = """
+import sys
+from gcn_lpa.tables.datasets import load
+before = {"pandas"} & set(sys.modules)
+load(sys.argv[1])
+print(before | {"sklearn", "networkx", "scipy.stats", "matplotlib"} & set(sys.modules))
+"""
+    command = [sys.executable, "-c", code, str(folder(nodes_csv=NODES, edges_csv=EDGES))]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 SAME_AS_PLAIN = {

@@ -14,6 +14,7 @@ from gcn_lpa import edges
 from gcn_lpa.edges import EDGE_FORMS, Bilinear, Free, both_directions, edge_form, glorot, log_softplus
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import DEFAULT
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [
@@ -41,10 +42,15 @@ def in_float64(graph):
     return dataclasses.replace(graph, adjacency=adjacency, x=x, _derived={})
 
 
-def form_of(name, graph, seed=0, **options):
+def new_form(name, graph, seed=0, **settings):
+    """A form as training starts with it."""
+    return edge_form(DEFAULT.replace(edges=name, **settings), graph, generator=torch.Generator().manual_seed(seed))
+
+
+def form_of(name, graph, seed=0, **settings):
     """A form whose parameters are all random, so that nothing is zero by its start."""
-    generator = torch.Generator().manual_seed(seed)
-    form = edge_form(name, graph, rank=3, generator=generator, **options)
+    form = new_form(name, graph, seed, edge_rank=3, **settings)
+    generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in form.parameters():
             parameter.add_(torch.rand(parameter.shape, generator=generator) / 2)
@@ -226,10 +232,10 @@ def test_log_softplus_has_no_step_where_its_halves_meet():
 
 def test_a_typical_edge_of_the_gaussian_form_starts_at_minus_one():
     graph = six_nodes()
-    form = edge_form("gaussian", graph, generator=torch.Generator())
+    form = new_form("gaussian", graph)
     assert form(graph).mean().item() == pytest.approx(-1, rel=1e-5)
     constant = six_nodes(x=[[1.0]] * 6)  # no distances: nothing to scale by
-    assert edge_form("gaussian", constant, generator=torch.Generator())(constant).tolist() == pytest.approx([0] * 20)
+    assert new_form("gaussian", constant)(constant).tolist() == pytest.approx([0] * 20)
 
 
 # free weights
@@ -237,7 +243,7 @@ def test_a_typical_edge_of_the_gaussian_form_starts_at_minus_one():
 
 def test_free_weights_start_at_the_input_and_belong_to_their_edges():
     graph = six_nodes()
-    form = edge_form("free", graph, generator=torch.Generator())
+    form = new_form("free", graph)
     assert form(graph).tolist() == [0] * 20
     form.weight.data = graph.row * 10.0 + graph.col
     scores = graph.adjacency.with_values(form(graph)).to_dense()
@@ -249,7 +255,7 @@ def test_free_weights_of_the_authors_code_start_as_glorot_does_for_a_vector():
     """Uniform in ±√(6 / (E + E)); the variance of 20,000 draws is bound² / 3."""
     n = 10_000
     ring = Graph.from_edges([(i, (i + 1) % n) for i in range(n)], y=[0] * n)
-    weight = edge_form("free", ring, init="glorot", generator=torch.Generator().manual_seed(0)).weight
+    weight = new_form("free", ring, edge_init="glorot").weight
     bound = math.sqrt(6 / (2 * 2 * n))
     assert weight.abs().max() <= bound
     assert weight.square().mean().item() == pytest.approx(bound**2 / 3, rel=0.05)
@@ -258,7 +264,7 @@ def test_free_weights_of_the_authors_code_start_as_glorot_does_for_a_vector():
 @pytest.mark.parametrize("other", ["another edge", "another node", "other weights"])
 def test_free_weights_refuse_a_graph_with_other_edges_and_name_the_forms_that_can(other):
     graph = six_nodes()
-    form = edge_form("free", graph, generator=torch.Generator())
+    form = new_form("free", graph)
     if other == "other weights":  # the same edges: the same parameters
         heavier = dataclasses.replace(graph, adjacency=graph.adjacency.with_values(graph.adjacency.values * 2))
         assert torch.equal(form(heavier), form.weight)
@@ -274,7 +280,7 @@ def test_free_weights_refuse_a_graph_with_other_edges_and_name_the_forms_that_ca
 
 def test_symmetric_weights_are_one_number_for_both_directions():
     graph = six_nodes()
-    form = form_of("free", graph, symmetric=True)
+    form = form_of("free", graph, symmetric_edges=True)
     assert len(form.weight) == len(PAIRS) + 6  # and a self-loop each
     scores = graph.adjacency.with_values(form(graph)).to_dense()
     assert torch.equal(scores, scores.T)
@@ -286,8 +292,24 @@ def test_symmetric_weights_are_one_number_for_both_directions():
 def test_symmetric_weights_need_both_directions():
     arrow = Graph.from_edges([(0, 1), (1, 2)], y=[0, 1, 0], directed=True)
     with pytest.raises(ValueError, match="undirected"):
-        edge_form("free", arrow, symmetric=True, generator=torch.Generator())
+        new_form("free", arrow, symmetric_edges=True)
     assert both_directions(six_nodes().pattern).max() == len(PAIRS) + 5
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_free_weights_bring_their_edges_with_them(symmetric):
+    """A form that was built for no graph takes over weights, ties and the edges they are of."""
+    graph = six_nodes()
+    form = form_of("free", graph, symmetric_edges=symmetric)
+    blank = new_form("free", Graph.from_edges([], x=FEATURES[:1], y=[0]))
+    blank.load_state_dict(form.state_dict())
+    assert torch.equal(blank(graph), form(graph))
+    with pytest.raises(ValueError, match="cannot score a graph with other edges"):
+        blank(six_nodes(pairs=[*PAIRS[:-1], (0, 5)]))
+    if symmetric:
+        broken = {**form.state_dict(), "weight": form.weight.detach()[:-1]}
+        with pytest.raises(ValueError, match="name weights beyond the 12 there are"):
+            new_form("free", graph).load_state_dict(broken)
 
 
 def test_edges_of_one_type_can_share_their_weight():
@@ -302,7 +324,7 @@ def test_edges_of_one_type_can_share_their_weight():
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_free_weights_follow_their_parameters_to_another_type(symmetric):
     graph = in_float64(six_nodes())
-    form = form_of("free", six_nodes(), symmetric=symmetric).double()
+    form = form_of("free", six_nodes(), symmetric_edges=symmetric).double()
     weights = form.weight.detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda w: torch.func.functional_call(form, {"weight": w}, (graph,)), (weights,))
 
@@ -312,19 +334,16 @@ def test_free_weights_follow_their_parameters_to_another_type(symmetric):
 
 def test_an_unknown_form_is_answered_with_the_known_ones():
     with pytest.raises(ValueError, match=r"unknown edge form 'attention'; there are fixed, free, bilinear, gat"):
-        edge_form("attention", six_nodes(), generator=torch.Generator())
+        new_form("attention", six_nodes())
 
 
 @pytest.mark.parametrize("name", EDGE_FORMS)
 def test_the_same_generator_gives_the_same_parameters(name):
     graph = six_nodes()
-    one, same, other = (
-        edge_form(name, graph, init="glorot", generator=torch.Generator().manual_seed(seed)).state_dict()
-        for seed in (1, 1, 2)
-    )
+    one, same, other = (new_form(name, graph, seed, edge_init="glorot").state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[key], same[key]) for key in one)
     random = {key for key in one if not torch.equal(one[key], other[key])}
-    assert random == set(one) - {"scale", "log_sigma"}  # those two start from the data
+    assert random == set(one) - {"scale", "log_sigma", "_extra_state"}  # from the data; which edges they are of
 
 
 def test_glorot_stays_in_its_bounds():
@@ -341,6 +360,7 @@ import dataclasses, sys, torch, scipy.sparse, numpy
 from gcn_lpa.edges import EDGE_FORMS, edge_form
 from gcn_lpa.graph import Graph
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.recipes import DEFAULT
 
 n, degree, d = 10_000, 28, 512
 random = numpy.random.default_rng(0)
@@ -361,7 +381,7 @@ for name in EDGE_FORMS:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")  # the peak starts from here
         before = memory("VmRSS")
-        form = edge_form(name, kind, rank=8, generator=torch.Generator())
+        form = edge_form(DEFAULT.replace(edges=name, edge_rank=8), kind, generator=torch.Generator())
         scores = form(kind)
         if name != "fixed":
             scores.sum().backward()

@@ -22,16 +22,20 @@ from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import draw_explanation
-from gcn_lpa.insight.explanation import Explainer, explain, explain_all, what_if
+from gcn_lpa.insight.explanation import Explainer, explain, explain_all
 from gcn_lpa.insight.paths import strongest_paths
+from gcn_lpa.insight.suggestions import suggest
+from gcn_lpa.insight.what_ifs import changed, other_edges, what_if
+from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA, propagate_labels
-from gcn_lpa.predict import predictions
+from gcn_lpa.model import propagate_labels
+from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import DEFAULT, PAPER
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
-from gcn_lpa.train import learn
+from gcn_lpa.train import Run
+from gcn_lpa.trained import KnownLabels, Trained
 
 FREE = PAPER["cora"].replace(hidden=4, gcn_layers=2, epochs=3, lpa_iterations=4)
 ROOT = Path(__file__).parents[1]
@@ -42,26 +46,34 @@ def random_graph(seed, n=8, directed=False):
     random = np.random.default_rng(seed)
     pairs = [(i, j) for i in range(n) for j in range(n) if i != j and (directed or i < j) and random.random() < 0.35]
     pairs = pairs or [(0, 1)]
-    graph = Graph.from_edges(
-        pairs, weights=random.uniform(0.2, 3, len(pairs)), x=random.normal(size=(n, 3)), num_nodes=n,
-        y=[0, 1, 2, *random.integers(0, 3, n - 3).tolist()], directed=directed,
-    )  # fmt: skip
+    weights, x = random.uniform(0.2, 3, len(pairs)), random.normal(size=(n, 3))
+    y = [0, 1, 2, *random.integers(0, 3, n - 3).tolist()]
+    graph = Graph.from_edges(pairs, weights=weights, x=x, num_nodes=n, y=y, directed=directed)
     known = torch.from_numpy(random.random(n) < 0.4)
     known[0] = True
     return graph, known
 
 
-def free_model(graph, known, seed=0):
+def untrained(graph, known, recipe, seed=0, val=None):
+    """A model with its first weights, as if it had been given the labels of `known`, and of `val` to choose the epoch."""
+    model = METHODS[recipe.method].build(recipe, recipe.prepare(graph.reveal(known)), seed).eval()
+    labels = KnownLabels.of(graph, known, torch.zeros_like(known) if val is None else val)
+    columns = graph.num_features, graph.x_kind, graph.scaling(recipe.features)
+    return Trained(model, recipe, graph.class_names, *columns, labels, Run(recipe, seed, (), 0))
+
+
+def free_edges(graph, known, seed=0):
     """A GCN-LPA whose free edge weights are far from equal."""
-    model = GCNLPA(FREE, FREE.prepare(graph.reveal(known)), seed)
+    trained = untrained(graph, known, FREE, seed)
+    weight = trained.model.edges.weight
     with torch.no_grad():
-        model.edges.weight.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=len(model.edges.weight))))
-    return model
+        weight.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=len(weight))))
+    return trained
 
 
-def dense_transition(graph, model):
+def dense_transition(graph, trained):
     """D*⁻¹A* from its definition; a*_ij is the float32 number that the model has."""
-    prepared = FREE.prepare(graph)
+    prepared, model = FREE.prepare(graph), trained.model
     dense = np.zeros((graph.num_nodes,) * 2)
     for i, j, a, w in zip(
         prepared.row, prepared.col, prepared.adjacency.values, model.edges.weight.detach(), strict=True
@@ -84,9 +96,9 @@ def walks(dense, known, start, hops):
 @pytest.mark.parametrize("directed", [False, True])
 def test_votes_and_paths_are_those_of_all_walks_counted_one_by_one(seed, directed):
     graph, known = random_graph(seed, directed=directed)
-    model = free_model(graph, known, seed)
-    explainer = Explainer.of(model, graph, known, recipe=FREE)
-    dense = dense_transition(graph, model)
+    trained = free_edges(graph, known, seed)
+    explainer = Explainer.of(trained, graph)
+    dense = dense_transition(graph, trained)
     for node in range(graph.num_nodes):
         why, counted = explainer.explain(node, top=None), walks(dense, known, node, FREE.lpa_iterations)
         assert {vote.node for vote in why.votes} == {w[-1] for w, _ in counted}
@@ -102,7 +114,7 @@ def test_votes_and_paths_are_those_of_all_walks_counted_one_by_one(seed, directe
             assert vote.label == graph.class_names[int(graph.y[vote.node])]
 
 
-def test_of_equal_paths_the_shortest_then_the_one_through_smaller_nodes_is_told():
+def test_of_equal_paths_the_shortest_then_the_one_through_smaller_nodes_is_listed():
     #  0 - 1 - 3*,  0 - 2 - 3*: both probability 1/4; 4* - 5 - 6: from 6 there is one way
     square = Graph.from_edges([(0, 1), (0, 2), (1, 3), (2, 3), (4, 5), (5, 6)])
     transition = square.adjacency.to(torch.float64).row_normalized()
@@ -111,7 +123,22 @@ def test_of_equal_paths_the_shortest_then_the_one_through_smaller_nodes_is_told(
     assert strongest_paths(transition, labeled, 6, 2, [4]) == [([6, 5, 4], (1.0, 0.5))]
 
 
-def test_a_longer_path_is_told_where_it_is_the_more_probable():
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_of_equal_paths_of_different_length_the_shortest_is_listed(share):
+    """0 - 2* in one step with probability `share` / 5, and 0 - 1 - 2* in two: 1/5 times `share`. 3 takes what is left.
+
+    As floats 0.2 · 0.1 is more than 0.02: rounding makes no path the better one.
+    """
+    direct = share / 5
+    rows = [[0, 0.2, direct, 0.8 - direct], [0, 0, share, 1 - share], [0, 0, 1, 0], [0, 0, 0, 1]]
+    transition = SparseMatrix.from_scipy(np.array(rows), torch.float64)
+    labeled = torch.tensor([False, False, True, False])
+    assert direct <= 0.2 * share
+    for hops in (1, 2, 4):
+        assert strongest_paths(transition, labeled, 0, hops, [2]) == [([0, 2], (direct,))]
+
+
+def test_a_longer_path_is_listed_where_it_is_the_more_probable():
     dense = torch.tensor([[0.0, 0.9, 0.1], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     transition = SparseMatrix.from_scipy(dense.numpy(), torch.float64)
     labeled = torch.tensor([False, False, True])
@@ -126,7 +153,7 @@ def club():
 
 
 @pytest.fixture(scope="module")
-def trained(club):
+def taught(club):
     """Every method, trained for a moment on the karate club."""
     graph, parts = club
     found = {}
@@ -136,8 +163,7 @@ def trained(club):
             pytest.importorskip("torch_geometric")
         if method not in found:
             recipe = METHODS[method].settings(DEFAULT).replace(epochs=3, hidden=4)
-            model, _ = learn(METHODS[method].build, graph, parts.train, parts.val, recipe, device="cpu")
-            found[method] = model, recipe
+            found[method] = learn(graph, parts.train, parts.val, recipe, device="cpu")
         return found[method]
 
     return of
@@ -148,56 +174,56 @@ EVERY_METHOD = [name if name in QUICK else pytest.param(name, marks=pytest.mark.
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
-def test_the_votes_sum_to_the_score_of_label_propagation_for_every_method(method, trained, club):
-    (model, recipe), (graph, parts) = trained(method), club
-    explainer = Explainer.of(model, graph, parts.train, recipe=recipe, hops=None if "lpa" in method else 3)
+def test_the_votes_sum_to_the_score_of_label_propagation_for_every_method(method, taught, club):
+    trained, (graph, parts) = taught(method), club
+    explainer = Explainer.of(trained, graph, hops=None if "lpa" in method else 3)
     seeds = torch.nn.functional.one_hot(graph.y, graph.num_classes).double()
     scores = propagate_labels(explainer.transition, seeds * parts.train.unsqueeze(1), explainer.hops)
     for node in range(graph.num_nodes):
         why = explainer.explain(node, top=2)
-        told = dict.fromkeys(graph.class_names, 0.0) | why.others.scores
+        reported = dict.fromkeys(graph.class_names, 0.0) | why.others.scores
         for vote in why.votes:
-            told[vote.label] += vote.share
-        assert list(told.values()) == pytest.approx(scores[node].tolist(), abs=1e-12)
+            reported[vote.label] += vote.share
+        assert list(reported.values()) == pytest.approx(scores[node].tolist(), abs=1e-12)
         assert list(why.scores.values()) == pytest.approx(scores[node].tolist(), abs=1e-12)
         assert sum(why.scores.values()) + why.unmet == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize("method", ["lpa", "lpa-learned"])
-def test_where_the_model_is_label_propagation_both_say_the_same(method, trained, club):
-    (model, recipe), (graph, parts) = trained(method), club
-    explainer = Explainer.of(model, graph, parts.train, recipe=recipe)
-    assert explainer.hops == recipe.propagation_steps == 20
+def test_where_the_model_is_label_propagation_both_say_the_same(method, taught, club):
+    trained, (graph, parts) = taught(method), club
+    explainer = Explainer.of(trained, graph)
+    assert explainer.hops == trained.recipe.propagation_steps == 20
     for node in (~parts.train).nonzero().squeeze(1).tolist():
         why = explainer.explain(node)
         assert why.agree
         assert why.probability == pytest.approx(why.scores[why.label] / sum(why.scores.values()), abs=1e-5)
 
 
-def test_what_the_model_says_is_what_predict_says(trained, club):
-    (model, recipe), (graph, parts) = trained("gcn-lpa"), club
-    told = predictions(model, graph, parts.train, recipe=recipe).set_index("id")
+def test_what_the_model_says_is_what_predict_says(taught, club):
+    trained, (graph, _) = taught("gcn-lpa"), club
+    reported = predictions(trained, graph).set_index("id")
     for name in graph.node_names:
-        why = explain(model, graph, name, known=parts.train, recipe=recipe)
-        assert (why.label, why.status) == (told.label[name], told.status[name])
-        assert why.probability == pytest.approx(told.probability[name], abs=1e-9)
+        why = explain(trained, graph, name)
+        assert (why.label, why.status) == (reported.label[name], reported.status[name])
+        assert why.probability == pytest.approx(reported.probability[name], abs=1e-9)
 
 
-def test_of_a_node_that_nothing_is_known_of_both_say_the_shares_of_the_labels():
+def test_an_unreached_node_without_features_gets_the_shares_of_the_labels():
     #  0* - 1    2* - 3    4* - 5    6 - 7, no features: the untrained weights of 6 and 7 are no answer
     graph = Graph.from_edges([(0, 1), (2, 3), (4, 5), (6, 7)], y={0: "a", 2: "b", 4: "b"}, x="identity")
     recipe = DEFAULT.replace(edges="free", residual=False)
-    model = GCNLPA(recipe, recipe.prepare(graph))
-    told = predictions(model, graph, graph.labeled, recipe=recipe).set_index("id")
-    table = explain_all(model, graph, known=graph.labeled, recipe=recipe).set_index("id")
+    trained = untrained(graph, graph.labeled, recipe)
+    reported = predictions(trained, graph).set_index("id")
+    table = explain_all(trained, graph).set_index("id")
     for node in (6, 7):
-        why = explain(model, graph, node, known=graph.labeled, recipe=recipe)
+        why = explain(trained, graph, node)
         assert why.probabilities == pytest.approx({"a": 1 / 3, "b": 2 / 3})
         assert (why.label, why.features) == ("b", ())
         assert why.notes[-1] == "no label can reach this node: what is said of it is the shares of all given labels"
-        assert told.label[node] == table.label[node] == "b"
-        assert told.probability[node] == pytest.approx(table.probability[node], abs=1e-6) == pytest.approx(2 / 3)
-    relabelled = what_if(model, graph, known=graph.labeled, recipe=recipe, relabel={0: "b"})
+        assert reported.label[node] == table.label[node] == "b"
+        assert reported.probability[node] == pytest.approx(table.probability[node], abs=1e-6) == pytest.approx(2 / 3)
+    relabelled = what_if(trained, graph, relabel={0: "b"})
     assert relabelled.model.num_moved == 0  # the model itself has not changed
 
 
@@ -207,9 +233,7 @@ def test_classes_with_the_same_votes_agree_with_either_answer():
     recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
     said = set()
     for seed in range(8):
-        explainer = Explainer.of(
-            GCNLPA(recipe, recipe.prepare(graph), seed), graph, graph.labeled, recipe=recipe, hops=1
-        )
+        explainer = Explainer.of(untrained(graph, graph.labeled, recipe, seed), graph, hops=1)
         why = explainer.explain(1)
         assert (why.agree, why.lpa_label) == (True, "a")
         assert "LPA gives a and b the same score; the first is named" in why.notes
@@ -221,11 +245,11 @@ def test_classes_with_the_same_votes_agree_with_either_answer():
 
 @pytest.mark.parametrize("hops", [1, 2, 3, 20])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_table_tells_of_every_node_what_its_explanation_does(hops, seed, monkeypatch):
+def test_the_table_reports_of_every_node_what_its_explanation_does(hops, seed, monkeypatch):
     monkeypatch.setattr("gcn_lpa.insight.explanation.BLOCK", 20)  # two voters at a time
     graph, known = random_graph(seed)
-    model = free_model(graph, known, seed)
-    explainer = Explainer.of(model, graph, known, recipe=FREE, hops=hops)
+    trained = free_edges(graph, known, seed)
+    explainer = Explainer.of(trained, graph, hops=hops)
     everyone = torch.ones_like(known)
     table = explainer.table(everyone)
     assert table.id.tolist() == list(graph.node_names)
@@ -233,21 +257,20 @@ def test_the_table_tells_of_every_node_what_its_explanation_does(hops, seed, mon
         why = explainer.explain(node, top=3)
         voters = [(vote.node, vote.share) for vote in why.votes] + [(None, None)] * (3 - len(why.votes))
         assert [row.voter_1, row.voter_2, row.voter_3] == [voter for voter, _ in voters]
-        for told, (_, share) in zip((row.share_1, row.share_2, row.share_3), voters, strict=True):
-            assert told is share is None or told == pytest.approx(share, rel=1e-5)
+        for shown, (_, share) in zip((row.share_1, row.share_2, row.share_3), voters, strict=True):
+            assert shown is share is None or shown == pytest.approx(share, rel=1e-5)
         assert (row.label, row.lpa_label, row.agree) == (why.label, why.lpa_label, why.agree)
         assert (row.hops, row.status) == (why.distance, why.status)
         assert row.lpa_score == pytest.approx(why.scores[why.label], rel=1e-5)
     pandas.testing.assert_frame_equal(
-        explain_all(model, graph, known=known, recipe=FREE, hops=hops),
-        table[~known.numpy()].reset_index(drop=True),
+        explain_all(trained, graph, hops=hops), table[~known.numpy()].reset_index(drop=True)
     )
 
 
 @pytest.mark.parametrize("hops", [1, 2, 5])
 def test_the_votes_of_all_voters_at_once_are_the_label_influence(hops):
     graph, known = random_graph(1)
-    explainer = Explainer.of(free_model(graph, known), graph, known, recipe=FREE, hops=hops)
+    explainer = Explainer.of(free_edges(graph, known), graph, hops=hops)
     everyone = torch.arange(graph.num_nodes)
     voters, votes = zip(*explainer.votes_by_voter(everyone), strict=True)
     expected = label_influence(explainer.transition, known, everyone, hops).total[:, torch.cat(voters)]
@@ -255,11 +278,12 @@ def test_the_votes_of_all_voters_at_once_are_the_label_influence(hops):
 
 
 @pytest.mark.long
-def test_labels_the_model_was_not_trained_on_change_nothing(trained, club):
-    (model, recipe), (graph, parts) = trained("gcn-lpa"), club
-    scrambled = dataclasses.replace(graph, y=torch.where(parts.train, graph.y, (graph.y + 1) % graph.num_classes))
+def test_labels_that_the_graph_has_by_now_change_nothing(taught, club):
+    """A model explains by the labels it was given, whatever the graph says of those and of others."""
+    trained, (graph, _) = taught("gcn-lpa"), club
+    scrambled = dataclasses.replace(graph, y=(graph.y + 1) % graph.num_classes)
     for node in range(graph.num_nodes):
-        before, after = (explain(model, g, node, known=parts.train, recipe=recipe, hops=4) for g in (graph, scrambled))
+        before, after = (explain(trained, g, node, hops=4) for g in (graph, scrambled))
         assert before == after
 
 
@@ -268,21 +292,123 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], y={0: "a", 5: "b"}, x="identity")
     known = graph.y == 0
     recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
-    explainer = Explainer.of(GCNLPA(recipe, recipe.prepare(graph)), graph, known, recipe=recipe, hops=2)
-    told = [explainer.explain(node) for node in range(6)]
-    assert [why.status for why in told] == ["labeled", "reached", "reached", "reached", "unreachable", "unreachable"]
-    assert [why.distance for why in told] == [0, 1, 2, 3, None, None]
-    assert [why.lpa_label for why in told] == ["a", "a", "a", None, None, None]
-    assert [why.agree is None for why in told] == [False, False, False, True, True, True]
-    assert told[0].given_label == "a"
-    assert "its own vote counts" in told[0].notes[-1]
-    assert "no label within 2 hops: the nearest is 3 hops away, ask with hops 3" in told[3].notes
-    assert "no label can reach this node" in told[4].notes[-1]
-    assert "LPA says       nothing: no label within 2 hops" in str(told[3])
-    assert told[5].votes == told[3].votes == ()
+    explainer = Explainer.of(untrained(graph, known, recipe), graph, hops=2)
+    found = [explainer.explain(node) for node in range(6)]
+    assert [why.status for why in found] == ["labeled", "reached", "reached", "reached", "unreachable", "unreachable"]
+    assert [why.distance for why in found] == [0, 1, 2, 3, None, None]
+    assert [why.lpa_label for why in found] == ["a", "a", "a", None, None, None]
+    assert [why.agree is None for why in found] == [False, False, False, True, True, True]
+    assert found[0].given_label == "a"
+    assert "its own vote counts" in found[0].notes[-1]
+    assert "no label within 2 hops: the nearest is 3 hops away, ask with hops 3" in found[3].notes
+    assert "no label can reach this node" in found[4].notes[-1]
+    assert "LPA says       nothing: no label within 2 hops" in str(found[3])
+    assert found[5].votes == found[3].votes == ()
     plain = METHODS["lpa"].settings()
-    model, _ = learn(METHODS["lpa"].build, graph, known, torch.zeros_like(known), plain, device="cpu")
-    assert "is the shares of all given labels" in " ".join(explain(model, graph, 4, known=known, recipe=plain).notes)
+    trained = learn(graph, known, [], plain, device="cpu")
+    assert "is the shares of all given labels" in " ".join(explain(trained, graph, 4).notes)
+
+
+def test_a_validation_node_is_labeled_as_in_predict_and_does_not_vote():
+    #  0* - 1 - 2? - 3    4? - 5, and no features: * trains, ? chooses the epoch
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], y=["a", None, "b", None, "b", None])
+    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    train = torch.arange(6) == 0
+    trained = untrained(graph, train, recipe, val=graph.labeled & ~train)
+    explainer = Explainer.of(trained, graph, hops=4)
+    found, reported = [explainer.explain(node) for node in range(6)], predictions(trained, graph, hops=True)
+    assert [why.status for why in found] == reported.status.tolist()
+    assert [why.status for why in found] == ["labeled", "reached", "labeled", "reached", "labeled", "reached"]
+    assert [why.given_label for why in found] == ["a", None, "b", None, "b", None]
+    assert [why.label for why in found] == reported.label.tolist()
+    assert [why.probability for why in found] == pytest.approx(reported.probability.tolist(), abs=1e-9)
+    assert [why.distance for why in found] == [0, 1, 2, 3, None, None]  # to the label that votes
+    assert {vote.node for why in found for vote in why.votes} == {0}
+    assert [why.lpa_label for why in found] == ["a", "a", "a", "a", None, None]
+    chose = "its label helped to choose the epoch; the model did not learn from it, and it has no vote"
+    assert [chose in why.notes for why in found] == [False, False, True, False, True, False]
+    assert [str(why).splitlines()[0] for why in found] == [
+        "node 0: trained on as a",
+        "node 1: no training label, the nearest is 1 hop away",
+        "node 2: validation node, given as b",
+        "node 3: no training label, the nearest is 3 hops away",
+        "node 4: validation node, given as b",
+        "node 5: no training label, and none can reach it",
+    ]
+    assert found[5].notes[-1].startswith("no training label can reach this node")
+    assert explainer.table().id.tolist() == [1, 3, 5]
+    assert explainer.table([2]).status.tolist() == ["labeled"]
+    assert what_if(trained, graph, label={2: "a"}).asked == ("label 2 as a",)  # it may be given a vote
+
+
+def with_names(names, pairs, seed=0):
+    """A graph of named nodes with two features."""
+    x = np.random.default_rng(seed).normal(size=(len(names), 2))
+    return Graph.from_edges(pairs, node_names=names, x=x)
+
+
+HOME = ["a", "b", "c", "d", "e"]
+PAIRS = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("a", "c")]
+ELSEWHERE = {
+    "some of its nodes": (["v", "b", "w", "c", "u"], [("v", "b"), ("v", "w"), ("w", "c"), ("w", "u"), ("u", "v")]),
+    "none of its nodes": (["p", "q", "r"], [("p", "q")]),
+    "no names": (range(5), [(0, 1), (1, 2), (2, 3), (3, 4), (0, 3)]),
+}
+
+
+@pytest.mark.parametrize("shares", ELSEWHERE)
+@pytest.mark.parametrize("form", ["fixed", "agnn"])
+def test_on_another_graph_the_labels_of_shared_nodes_vote_and_no_others(shares, form):
+    """a, b are trained on, c chose the epoch."""
+    home = dataclasses.replace(with_names(HOME, PAIRS), y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
+    recipe = DEFAULT.replace(method="gcn-same" if form == "fixed" else "gcn-lpa", edges=form, edge_rank=2, hidden=3)
+    trained = learn(home, [0, 1], [2], recipe.replace(epochs=2), device="cpu")
+    graph = with_names(*ELSEWHERE[shares], seed=1)
+    names = list(graph.node_names)
+    with torch.no_grad():
+        dense = trained.model.transition(trained.prepare(graph)).to_dense().double().numpy()
+    voters = [name in ("a", "b") for name in names]
+    reported, table = predictions(trained, graph), explain_all(trained, graph, nodes=range(len(names)), hops=3)
+    for at, name in enumerate(names):
+        why, ended = explain(trained, graph, name, hops=3), walks(dense, voters, at, 3)
+        assert {vote.node for vote in why.votes} == {names[walk[-1]] for walk, _ in ended}
+        assert sum(why.scores.values()) == pytest.approx(sum(share for _, share in ended), abs=1e-6)
+        assert why.scores["x"] == 0  # a is not here
+        assert (why.status, why.label) == (reported.status[at], reported.label[at])
+        assert (why.label, why.lpa_label) == (table.label[at], table.lpa_label[at])
+        assert why.given_label == {"b": "y", "c": "y"}.get(name)
+        assert why.distance is None or any(voters)
+        assert str(why).startswith(f"node {name}: ")
+    left = sorted(map(str, names)) if shares != "some of its nodes" else ["u", "v", "w"]
+    assert sorted(str(one.id) for one in suggest(trained, graph, n=10)) == left
+    answer = what_if(trained, graph, label={names[0]: "x"}, remove_edges=[(names[0], names[1])])
+    assert answer.num_nodes == len(names) - 1 - sum(voters)
+    assert (answer.lpa.num_moved > 0) == (shares != "none of its nodes")  # p and q are no longer joined
+    with pytest.raises(ValueError, match="has no label that the run was trained on; label it instead"):
+        what_if(trained, graph, unlabel=[names[0]])
+    with pytest.raises(ValueError, match=r"has no node 'a'"):
+        explain(trained, graph, "a")
+
+
+def test_what_cannot_be_explained_on_another_graph_is_refused_with_a_reason():
+    home, graph = with_names(HOME, PAIRS), with_names(*ELSEWHERE["some of its nodes"])
+    home = dataclasses.replace(home, y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
+    free = learn(home, [0, 1], [2], DEFAULT.replace(edges="free", epochs=2, hidden=3), device="cpu")
+    wide = dataclasses.replace(graph, x=torch.ones(5, 3), _derived={})
+    for ask in (
+        lambda g: explain(free, g, "v"),
+        lambda g: explain_all(free, g),
+        lambda g: suggest(free, g),
+        lambda g: what_if(free, g, label={"v": "x"}),
+    ):
+        with pytest.raises(ValueError, match=r"edge form 'free' .* cannot score a graph with other edges"):
+            ask(graph)
+        with pytest.raises(ValueError, match=r"was trained on 2 columns \(given\), but 'graph' has 3 \(given\)"):
+            ask(wide)
+    lpa = learn(home, [0, 1], [2], METHODS["lpa"].settings(), device="cpu")
+    why = explain(lpa, with_names(*ELSEWHERE["none of its nodes"]), "p")
+    assert list(why.probabilities.values()) == pytest.approx([0.5, 0.5])
+    assert "no label can reach this node: what is said of it is alike for all classes" in why.notes
 
 
 @pytest.mark.parametrize(
@@ -300,42 +426,42 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
         ("jk-net", ["jk-net learns no edge", "features: 6 steps along the given edges"]),
     ],
 )
-def test_an_explanation_says_whose_edges_it_walks(method, words, trained, club):
-    (model, recipe), (graph, parts) = trained(method), club
-    notes = explain(model, graph, int((~parts.train).nonzero()[0]), known=parts.train, recipe=recipe).notes
+def test_an_explanation_says_whose_edges_it_walks(method, words, taught, club):
+    trained, (graph, parts) = taught(method), club
+    notes = explain(trained, graph, int(parts.test.nonzero()[0])).notes
     notes = [note for note in notes if "residual" not in note and "no label within" not in note]
     assert len(notes) == len(words)
     assert all(note.startswith(word) or word in note for note, word in zip(notes, words, strict=True))
 
 
-def test_feature_influence_is_the_power_of_the_matrix_the_model_walks(trained, club):
-    graph, parts = club
+def test_feature_influence_is_the_power_of_the_matrix_the_model_walks(taught, club):
+    graph, _ = club
     for method in ("gcn", "gcn-lpa", "label-input"):
-        model, recipe = trained(method)
-        network = model.layers if method == "label-input" else model
-        prepared = recipe.prepare(graph)
+        trained = taught(method)
+        network = trained.model.gcn if method == "label-input" else trained.model
+        prepared = trained.recipe.prepare(graph)
         with torch.no_grad():
             smoothing = network.smoothing(prepared, network.transition(prepared)).to_dense().double()
-        row = torch.linalg.matrix_power(smoothing, recipe.gcn_layers)[7]
-        told = explain(model, graph, graph.node_names[7], known=parts.train, recipe=recipe, top=None).features
+        row = torch.linalg.matrix_power(smoothing, trained.recipe.gcn_layers)[7]
+        features = explain(trained, graph, graph.node_names[7], top=None).features
         shares = dict(zip(graph.node_names, (row / row.sum()).tolist(), strict=True))
-        assert {one.node for one in told} == {name for name, share in shares.items() if share > 0}
-        assert all(one.share == pytest.approx(shares[one.node], abs=1e-9) for one in told)
-        assert [one.share for one in told] == sorted((one.share for one in told), reverse=True)
+        assert {one.node for one in features} == {name for name, share in shares.items() if share > 0}
+        assert all(one.share == pytest.approx(shares[one.node], abs=1e-9) for one in features)
+        assert [one.share for one in features] == sorted((one.share for one in features), reverse=True)
 
 
-def test_feature_influence_of_appnp_is_its_own_propagation_and_of_an_mlp_the_node_itself(trained, club):
-    graph, parts = club
-    model, recipe = trained("appnp")
-    s = recipe.prepare(graph).adjacency.to(torch.float64).symmetric_normalized().to_dense()
+def test_feature_influence_of_appnp_is_its_own_propagation_and_of_an_mlp_the_node_itself(taught, club):
+    graph, _ = club
+    trained = taught("appnp")
+    recipe = trained.recipe
+    s = recipe.prepare(graph).adjacency.symmetric_normalized().to_dense().double()  # the float32 numbers of the model
     operator = start = torch.eye(graph.num_nodes, dtype=torch.float64)
     for _ in range(recipe.propagation_steps):
         operator = (1 - recipe.teleport) * s @ operator + recipe.teleport * start
     row = operator[3] / operator[3].sum()
-    told = explain(model, graph, graph.node_names[3], known=parts.train, recipe=recipe, top=5).features
-    assert [one.share for one in told] == pytest.approx(row.sort(descending=True).values[:5].tolist(), abs=1e-12)
-    model, recipe = trained("mlp")
-    (one,) = explain(model, graph, graph.node_names[3], known=parts.train, recipe=recipe).features
+    features = explain(trained, graph, graph.node_names[3], top=5).features
+    assert [one.share for one in features] == pytest.approx(row.sort(descending=True).values[:5].tolist(), abs=1e-12)
+    (one,) = explain(taught("mlp"), graph, graph.node_names[3]).features
     assert (one.node, one.share) == (graph.node_names[3], 1.0)
 
 
@@ -352,18 +478,18 @@ def predicted(scores, rows):
     return [int(scores[i].argmax()) if scores[i].max() > 1e-12 else None for i in rows]
 
 
-def assert_told(effect, graph, nodes, before, after):
-    """An effect lists exactly the nodes whose best class differs between two tables of scores."""
+def assert_reported(shift, graph, nodes, before, after):
+    """A shift lists exactly the nodes whose best class differs between two tables of scores."""
     names = [*graph.class_names]
     expected = {}
     for i, was, now in zip(nodes, predicted(before, nodes), predicted(after, nodes), strict=True):
         if was != now:
             expected[graph.node_names[i]] = tuple(None if k is None else names[k] for k in (was, now))
-    assert {change.node: (change.before, change.after) for change in effect.changes} == expected
+    assert {change.node: (change.before, change.after) for change in shift.changes} == expected
     moves = np.abs(before[nodes] - after[nodes]).max(axis=1)
-    assert effect.num_moved == (moves > 1e-6).sum()
-    assert effect.largest_move == pytest.approx(moves.max(), abs=1e-6)
-    for change in effect.changes:
+    assert shift.num_moved == (moves > 1e-6).sum()
+    assert shift.largest_move == pytest.approx(moves.max(), abs=1e-6)
+    for change in shift.changes:
         i = graph.index_of(change.node)
         assert change.score_before == pytest.approx(0 if change.before is None else before[i].max(), abs=1e-6)
         assert change.score_after == pytest.approx(0 if change.after is None else after[i].max(), abs=1e-6)
@@ -372,22 +498,22 @@ def assert_told(effect, graph, nodes, before, after):
 @pytest.mark.parametrize("seed", range(8))
 def test_other_labels_change_what_a_full_recomputation_changes(seed):
     graph, known = random_graph(seed, n=9)
-    model = free_model(graph, known, seed)
-    dense, names = dense_transition(graph, model), graph.class_names
+    trained = free_edges(graph, known, seed)
+    dense, names = dense_transition(graph, trained), graph.class_names
     old, new = known.nonzero().squeeze(1).tolist(), (~known).nonzero().squeeze(1).tolist()
     label = {new[0]: names[seed % 3]}
     relabel = {old[0]: names[(int(graph.y[old[0]]) + 1) % 3]}
     unlabel = old[1:2]
-    answer = what_if(model, graph, known=known, recipe=FREE, label=label, relabel=relabel, unlabel=unlabel)
+    answer = what_if(trained, graph, label=label, relabel=relabel, unlabel=unlabel)
     y, after = graph.y.clone(), known.clone()
     for node, name in {**label, **relabel}.items():
         y[node], after[node] = names.index(name), True
     after[unlabel] = False
     before = lpa_scores(graph, known, FREE.lpa_iterations, dense)
     before[known.numpy()] = np.eye(3)[graph.y[known].numpy()]  # labelled nodes keep their label, Eq. (2)
-    told = lpa_scores(dataclasses.replace(graph, y=y), after, FREE.lpa_iterations, dense)
+    now = lpa_scores(dataclasses.replace(graph, y=y), after, FREE.lpa_iterations, dense)
     nodes = (~after).nonzero().squeeze(1).tolist()
-    assert_told(answer.lpa, graph, nodes, before, told)
+    assert_reported(answer.lpa, graph, nodes, before, now)
     assert answer.num_nodes == len(nodes)
     assert (answer.model.changes, answer.model.num_moved) == ((), 0)  # a GCN reads no labels
     assert answer.asked[0] == f"label {new[0]} as {names[seed % 3]}"
@@ -397,12 +523,12 @@ def test_other_labels_change_what_a_full_recomputation_changes(seed):
 
 def test_relabelling_moves_scores_by_the_influence_of_the_node():
     graph, known = random_graph(3)
-    explainer = Explainer.of(free_model(graph, known), graph, known, recipe=FREE)
+    explainer = Explainer.of(free_edges(graph, known), graph)
     node = int(known.nonzero()[0])
     was, now = int(graph.y[node]), (int(graph.y[node]) + 1) % 3
     y = graph.y.clone()
     y[node] = now
-    moved = explainer._with(torch.where(known, y, -1), None).scores - explainer.scores
+    moved = changed(explainer, torch.where(known, y, -1), None).scores - explainer.scores
     influence = label_influence(explainer.transition, known, torch.arange(8), FREE.lpa_iterations).total[:, node]
     expected = torch.zeros_like(moved)
     expected[:, was], expected[:, now] = -influence, influence
@@ -414,16 +540,17 @@ def test_relabelling_moves_scores_by_the_influence_of_the_node():
 def test_without_an_edge_the_model_says_what_it_says_of_a_graph_built_without_it(form, directed):
     graph, known = random_graph(5, n=10, directed=directed)
     recipe = FREE.replace(edges=form, edge_rank=3)
-    model = GCNLPA(recipe, recipe.prepare(graph.reveal(known)), seed=1)
+    trained = untrained(graph, known, recipe, seed=1)
     frame = graph.to_pandas()
     gone = [tuple(frame.iloc[k][["source", "target"]].astype(int)) for k in (0, 3)]
     left = frame.drop(index=[0, 3])
     rebuilt = Graph.from_pandas(left, num_nodes=10, x=graph.x.numpy(), y=graph.y.numpy(), directed=directed)
-    answer = what_if(model, graph, known=known, recipe=recipe, remove_edges=gone)
-    one, other = (Explainer.of(model, g, known, recipe=recipe) for g in (graph, rebuilt))
+    answer = what_if(trained, graph, remove_edges=gone)
+    labels = KnownLabels.of(rebuilt, known, torch.zeros_like(known))  # without names they belong to a pattern of edges
+    one, other = Explainer.of(trained, graph), Explainer.of(dataclasses.replace(trained, known=labels), rebuilt)
     nodes = (~known).nonzero().squeeze(1).tolist()
-    assert_told(answer.model, graph, nodes, one.probabilities.numpy(), other.probabilities.numpy())
-    assert_told(answer.lpa, graph, nodes, one.scores.numpy(), other.scores.numpy())
+    assert_reported(answer.model, graph, nodes, one.probabilities.numpy(), other.probabilities.numpy())
+    assert_reported(answer.lpa, graph, nodes, one.scores.numpy(), other.scores.numpy())
     assert answer.lpa.num_moved > 0
     arrow = "→" if directed else "–"
     assert answer.asked == tuple(f"remove edge {a} {arrow} {b}" for a, b in gone)
@@ -433,17 +560,17 @@ def test_without_an_edge_the_model_says_what_it_says_of_a_graph_built_without_it
 def test_free_weights_stay_with_their_edges_when_others_go(symmetric):
     graph, known = random_graph(2, n=9)
     recipe = FREE.replace(symmetric_edges=symmetric)
-    prepared = recipe.prepare(graph.reveal(known))
-    model = GCNLPA(recipe, prepared, seed=0)
+    trained, prepared = untrained(graph, known, recipe), recipe.prepare(graph.reveal(known))
+    model = trained.model
     with torch.no_grad():
         model.edges.weight.copy_(torch.linspace(-2, 2, len(model.edges.weight)))
         scores = model.edges(prepared).clone()
     ties = both_directions(prepared.pattern) if symmetric else torch.arange(len(scores))
     assert torch.equal(scores, model.edges.weight[ties])
     a, b = int(graph.row[0]), int(graph.col[0])
-    explainer = Explainer.of(model, graph, known, recipe=recipe)
-    kept, _ = explainer._other_edges([(a, b)])
-    other = explainer._with(explainer.graph.y, kept)
+    explainer = Explainer.of(trained, graph)
+    kept, _ = other_edges(explainer.graph, [(a, b)])
+    other = changed(explainer, explainer.graph.y, kept)
     dense = np.zeros((9, 9))
     for i, j, weight, score in zip(prepared.row, prepared.col, prepared.adjacency.values, scores, strict=True):
         dense[i, j] = float(weight) * np.exp(float(score))
@@ -451,21 +578,21 @@ def test_free_weights_stay_with_their_edges_when_others_go(symmetric):
     dense /= dense.sum(axis=1, keepdims=True)
     assert np.allclose(other.transition.to_dense().numpy(), dense, rtol=0, atol=1e-6)
     before = model.state_dict()["edges.weight"].clone()
-    assert isinstance(other.model.edges, Free)
-    assert other.model.edges is not model.edges
+    assert isinstance(other.trained.model.edges, Free)
+    assert other.trained.model.edges is not model.edges
     assert torch.equal(model.edges(prepared), scores)  # the model itself is what it was
     assert torch.equal(model.state_dict()["edges.weight"], before)
 
 
 @pytest.mark.parametrize("method", ["lpa", "lpa-learned", "label-input", "correct-and-smooth"])
-def test_other_labels_move_the_models_that_read_labels(method, trained, club):
-    (model, recipe), (graph, parts) = trained(method), club
+def test_other_labels_move_the_models_that_read_labels(method, taught, club):
+    trained, (graph, parts) = taught(method), club
     node = int(parts.train.nonzero()[0])
     other = next(name for name in graph.class_names if name != graph.class_names[int(graph.y[node])])
-    known = model.known.clone()
-    answer = what_if(model, graph, known=parts.train, recipe=recipe, relabel={graph.node_names[node]: other})
+    before = predict_proba(trained, graph)
+    answer = what_if(trained, graph, relabel={graph.node_names[node]: other})
     assert answer.model.num_moved > 0
-    assert torch.equal(model.known, known)
+    assert torch.equal(predict_proba(trained, graph), before)  # the model knows the labels it knew
     assert not any("train it again" in note for note in answer.notes)
     if method == "lpa":
         assert [c.node for c in answer.model.changes] == [c.node for c in answer.lpa.changes]
@@ -491,58 +618,68 @@ def test_a_what_if_that_cannot_be_is_refused_with_a_reason(question, message):
     known = torch.tensor([name in ("Ann", "Bob") for name in graph.node_names])
     recipe = DEFAULT.replace(method="gcn-same", edges="fixed")
     with pytest.raises(ValueError, match=message):
-        what_if(GCNLPA(recipe, recipe.prepare(graph)), graph, known=known, recipe=recipe, **question)
+        what_if(untrained(graph, known, recipe), graph, **question)
 
 
 def test_masks_hops_and_tops_that_cannot_be_are_refused(club):
     graph, parts = club
-    recipe = DEFAULT.replace(method="gcn-same", edges="fixed")
-    model = GCNLPA(recipe, recipe.prepare(graph))
+    trained = untrained(graph, parts.train, DEFAULT.replace(method="gcn-same", edges="fixed"))
     with pytest.raises(ValueError, match="hops = 0; a label travels at least 1"):
-        Explainer.of(model, graph, parts.train, recipe=recipe, hops=0)
+        Explainer.of(trained, graph, hops=0)
     with pytest.raises(ValueError, match="top = 0"):
-        explain(model, graph, 0, known=parts.train, recipe=recipe, top=0)
-    for nodes in (torch.tensor([3]), torch.ones(4, dtype=torch.bool)):
-        with pytest.raises(ValueError, match=r"nodes is a boolean mask, \[34\], not torch"):
-            explain_all(model, graph, known=parts.train, recipe=recipe, nodes=nodes)
-    with pytest.raises(ValueError, match="1 nodes of `known` have no label"):
-        hidden = graph.reveal(torch.arange(graph.num_nodes) > 0)
-        Explainer.of(model, hidden, torch.ones(graph.num_nodes, dtype=torch.bool), recipe=recipe)
+        explain(trained, graph, 0, top=0)
+    with pytest.raises(ValueError, match=r"nodes is a mask of \[4\] entries; the graph has 34 nodes"):
+        explain_all(trained, graph, nodes=torch.ones(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"nodes names node 34, but the graph has nodes 0..33"):
+        explain_all(trained, graph, nodes=[3, 34])
+    with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'karate'"):
+        explain(trained, "karate", 0)
+    assert explain_all(trained, graph, nodes=[3]).id.tolist() == [3]
 
 
 def test_one_id_of_several_letters_is_one_node():
     graph = Graph.from_edges([("a", "b"), ("b", "ab")], y={"a": "x", "b": "y", "ab": "y"})
     recipe = DEFAULT.replace(edges="fixed")
-    model = GCNLPA(recipe, recipe.prepare(graph))
-    assert what_if(model, graph, known=graph.labeled, recipe=recipe, unlabel="ab").asked == ("unlabel ab",)
+    trained = untrained(graph, graph.labeled, recipe)
+    assert what_if(trained, graph, unlabel="ab").asked == ("unlabel ab",)
 
 
 def test_json_holds_ids_of_any_kind_and_the_numbers_to_ten_digits():
     graph = Graph.from_edges([((0, 0), (0, 1)), ((0, 1), (1, 1))], y={(0, 0): "a", (1, 1): "b"})
     recipe = DEFAULT.replace(edges="fixed")
-    why = explain(GCNLPA(recipe, recipe.prepare(graph)), graph, (0, 1), known=graph.labeled, recipe=recipe)
-    told = json.loads(json.dumps(why.to_dict(), allow_nan=False))
-    assert told["node"] == [0, 1]
-    assert [vote["node"] for vote in told["votes"]] == [[0, 0], [1, 1]]
-    assert told["votes"][0]["share"] == 0.3333333333
-    assert told["unmet"] == 0.3333333333
-    assert set(told) >= {"label", "probability", "lpa_label", "scores", "agree", "votes", "others", "features", "notes"}
+    why = explain(untrained(graph, graph.labeled, recipe), graph, (0, 1))
+    facts = json.loads(json.dumps(why.to_dict(), allow_nan=False))
+    assert facts["node"] == [0, 1]
+    assert [vote["node"] for vote in facts["votes"]] == [[0, 0], [1, 1]]
+    assert facts["votes"][0]["share"] == 0.3333333333
+    assert facts["unmet"] == 0.3333333333
+    assert set(facts) >= {
+        "label",
+        "probability",
+        "lpa_label",
+        "scores",
+        "agree",
+        "votes",
+        "others",
+        "features",
+        "notes",
+    }
 
 
-def test_the_same_bytes_every_time(trained, club, tmp_path):
-    (model, recipe), (graph, parts) = trained("gcn-lpa"), club
+def test_the_same_bytes_every_time(taught, club, tmp_path):
+    trained, (graph, _) = taught("gcn-lpa"), club
     texts = set()
     for _ in range(5):
-        why = explain(model, graph, graph.node_names[5], known=parts.train, recipe=recipe, hops=3)
+        why = explain(trained, graph, graph.node_names[5], hops=3)
         texts.add((str(why), json.dumps(why.to_dict())))
     assert len(texts) == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_the_same_picture_every_time(kind, trained, club, tmp_path):
-    (model, recipe), (graph, parts) = trained("gcn-lpa"), club
-    why = explain(model, graph, graph.node_names[5], known=parts.train, recipe=recipe, hops=3)
+def test_the_same_picture_every_time(kind, taught, club, tmp_path):
+    trained, (graph, _) = taught("gcn-lpa"), club
+    why = explain(trained, graph, graph.node_names[5], hops=3)
     for k in range(2):
         draw_explanation(why, tmp_path / f"{k}.{kind}")
     assert (tmp_path / f"0.{kind}").read_bytes() == (tmp_path / f"1.{kind}").read_bytes()
@@ -554,7 +691,7 @@ def test_pictures_can_be_drawn_of_odd_ids_of_no_votes_and_of_the_node_itself(nod
     ids = ["$a_1$", "%", "x" * 80]  # with one hop the first votes for itself, the second has a vote, the third none
     graph = Graph.from_edges([(ids[0], ids[1]), (ids[1], ids[2])], y={ids[0]: "$b$", ids[1]: "c"}, node_names=ids)
     recipe = DEFAULT.replace(edges="fixed")
-    why = explain(GCNLPA(recipe, recipe.prepare(graph)), graph, ids[node], known=graph.y == 0, recipe=recipe)
+    why = explain(untrained(graph, graph.y == 0, recipe), graph, ids[node])
     assert len(why.votes) == [1, 1, 0][node]
     draw_explanation(why, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
@@ -581,7 +718,7 @@ def karate_run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def odd_run(tmp_path_factory):
-    """A graph of one's own whose ids hold commas and =."""
+    """Your own graph, whose ids hold commas and =."""
     folder = tmp_path_factory.mktemp("odd")
     ids = ["a", "a,b", "b", "b=left", "c", "d"]
     labels = ["left", "", "right", "", "right", "left"]
@@ -604,19 +741,18 @@ def test_explain_prints_who_voted(karate_run):
 
 @pytest.mark.long
 def test_explain_prints_json_and_draws(karate_run, tmp_path):
-    told = json.loads(ok("explain", karate_run, "--node", 5, "--hops", 3, "--json", "--plot", tmp_path / "why.png"))
-    assert (told["node"], told["hops"], told["method"]) == (5, 3, "gcn-lpa")
-    votes = sum(vote["share"] for vote in told["votes"]) + sum(told["others"]["scores"].values())
-    assert votes == pytest.approx(sum(told["scores"].values()), abs=1e-9)
+    facts = json.loads(ok("explain", karate_run, "--node", 5, "--hops", 3, "--json", "--plot", tmp_path / "why.png"))
+    assert (facts["node"], facts["hops"], facts["method"]) == (5, 3, "gcn-lpa")
+    votes = sum(vote["share"] for vote in facts["votes"]) + sum(facts["others"]["scores"].values())
+    assert votes == pytest.approx(sum(facts["scores"].values()), abs=1e-9)
     assert (tmp_path / "why.png").stat().st_size > 10_000
 
 
 def test_explain_all_writes_a_row_for_every_node_whose_label_was_not_given(karate_run, tmp_path):
     assert ok("explain", karate_run, "--all", "--out", tmp_path / "all.csv").startswith("6 rows")
     table = pandas.read_csv(tmp_path / "all.csv")
-    told = pandas.read_csv(tmp_path / "all.csv", dtype=str, keep_default_na=False)
-    assert list(told) == ["id", "label", "probability", "lpa_label", "agree", "lpa_score", "voter_1", "share_1",
-                          "voter_2", "share_2", "voter_3", "share_3", "hops", "status"]  # fmt: skip
+    voters = [f"{what}_{rank}" for rank in (1, 2, 3) for what in ("voter", "share")]
+    assert list(table) == ["id", "label", "probability", "lpa_label", "agree", "lpa_score", *voters, "hops", "status"]
     assert len(json.loads(ok("explain", karate_run, "--all", "--json"))) == len(table) == 6
     assert ok("explain", karate_run, "--all") == (tmp_path / "all.csv").read_text()
 
@@ -638,11 +774,11 @@ def test_the_commands_say_what_is_wrong(karate_run):
 
 
 def test_what_if_prints_which_predictions_change(karate_run):
-    told = json.loads(ok("what-if", karate_run, "--remove-edge", "0,1", "--remove-edge", "0,2", "--json"))
-    assert told["asked"] == ["remove edge 0 – 1", "remove edge 0 – 2"]
+    facts = json.loads(ok("what-if", karate_run, "--remove-edge", "0,1", "--remove-edge", "0,2", "--json"))
+    assert facts["asked"] == ["remove edge 0 – 1", "remove edge 0 – 2"]
     text = ok("what-if", karate_run, "--remove-edge", "0,1", "--remove-edge", "0,2")
     assert text.startswith("what if: remove edge 0 – 1; remove edge 0 – 2\n\ngcn-lpa: ")
-    assert f"gcn-lpa: {len(told['model']['changes'])} of {told['num_nodes']} predictions change" in text
+    assert f"gcn-lpa: {len(facts['model']['changes'])} of {facts['num_nodes']} predictions change" in text
     assert "note: nothing was trained again" in text
 
 
@@ -661,12 +797,12 @@ def test_ids_may_hold_commas_and_equal_signs(odd_run):
 
 @pytest.mark.long
 def test_the_same_bytes_in_another_process(karate_run):
-    told = set()
+    printed = set()
     for seed in ("1", "2"):
         command = [sys.executable, "-m", "gcn_lpa", "explain", str(karate_run), "--node", "5", "--hops", "3", "--json"]
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        told.add(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
-    assert len(told) == 1
+        printed.add(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
+    assert len(printed) == 1
 
 
 @pytest.mark.slow
@@ -675,14 +811,14 @@ def test_one_cora_node_takes_under_50_ms_and_all_of_pubmed_under_a_minute(datase
     for name in ("cora", "pubmed"):
         graph, recipe = load(name, datasets), PAPER[name].replace(epochs=2)
         parts = split(graph, seed=0)
-        model, _ = learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cpu")
-        explain(model, graph, 0, known=parts.train, recipe=recipe)  # kernels are compiled at their first call
+        trained = learn(graph, parts.train, parts.val, recipe, device="cpu")
+        explain(trained, graph, 0)  # kernels are compiled at their first call
         start = time.process_time(), time.perf_counter()
         if name == "cora":
-            explain(model, graph, 1, known=parts.train, recipe=recipe)
+            explain(trained, graph, 1)
             assert time.process_time() - start[0] < 0.05
         else:
-            table = explain_all(model, graph, known=parts.train, recipe=recipe, nodes=torch.ones_like(parts.train))
+            table = explain_all(trained, graph, nodes=torch.ones_like(parts.train))
             assert time.perf_counter() - start[1] < 60
             assert len(table) == graph.num_nodes
 

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from gcn_lpa.engine.backends import use_backend
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA, mean_cost, propagate_labels
+from gcn_lpa.losses import mean_cost
+from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
 
 pytestmark = [
@@ -38,6 +40,12 @@ def transition(hub=False, seed=0):
 
 def noise(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def relu_stack(matrix, x, weights, rates, key, rows=None):
+    """The fused layers for the W alone."""
+    body = SimpleNamespace(weights=weights, is_plain=True, dropout_rate=lambda k: rates[min(k, 1)])
+    return fused.convolutions(body, matrix, x, key, rows=rows)
 
 
 def plain_stack(matrix, x, weights, rates, key, rows=None):
@@ -90,7 +98,7 @@ def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned):
         return out
 
     leaves = (matrix.values, x, *weights)
-    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
     with use_backend("reference"):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     for one, other in zip(ours, expected, strict=True):
@@ -141,7 +149,7 @@ def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, l
         return out
 
     leaves = (matrix.values, x, *weights)
-    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
     with use_backend("reference"):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     assert ours[0].shape == (len(rows), widths[-1])
@@ -166,7 +174,7 @@ def test_the_fused_layers_take_sparse_features(kind, rates, rows, monkeypatch):
     def run(stack, values, *weights):
         return stack(matrix.with_values(values), x, list(weights), rates, key, rows)
 
-    ours = with_gradients(lambda *leaves: run(fused.relu_stack, *leaves), leaves)
+    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
     with use_backend("reference"):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     for one, other in zip(ours, expected, strict=True):
@@ -176,7 +184,7 @@ def test_the_fused_layers_take_sparse_features(kind, rates, rows, monkeypatch):
 def test_without_a_key_the_fused_layers_drop_nothing():
     matrix, x, weights = transition(), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
     torch.testing.assert_close(
-        fused.relu_stack(matrix, x, weights, (0.5, 0.5), None), plain_stack(matrix, x, weights, (0, 0), None), **CLOSE
+        relu_stack(matrix, x, weights, (0.5, 0.5), None), plain_stack(matrix, x, weights, (0, 0), None), **CLOSE
     )
 
 
@@ -184,7 +192,7 @@ def test_a_hub_is_no_obstacle(monkeypatch):
     """Rows too long for a fused kernel: either it can, or the caller's own loop does; the model gives the same."""
     monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix, x, weights = transition(hub=True), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
-    out = fused.relu_stack(matrix, x, weights, (0.0, 0.0), None)
+    out = relu_stack(matrix, x, weights, (0.0, 0.0), None)
     out = plain_stack(matrix, x, weights, (0, 0), None) if out is None else out
     with use_backend("reference"):
         torch.testing.assert_close(out, plain_stack(matrix, x, weights, (0, 0), None), **CLOSE)
@@ -200,7 +208,7 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
     held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
     held[0] = iterations == 2
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
-    walk = lambda values: fused.propagate(matrix.with_values(values), seeds, held, iterations, clamp)  # noqa: E731
+    walk = lambda values: fused.propagate(matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held)  # noqa: E731
     ours = with_gradients(walk, [matrix.values])
     with use_backend("reference"):
         plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)  # noqa: E731
@@ -226,7 +234,9 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
     matrix, rows = transition(hub=hub), torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64)
     held = (torch.rand(N, generator=torch.Generator().manual_seed(iterations)) < 0.4).to(DEVICE)
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
-    walk = lambda values: fused.propagate(matrix.with_values(values), seeds, held, iterations, clamp, rows)  # noqa: E731
+    walk = lambda values: fused.propagate(  # noqa: E731
+        matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held, rows=rows
+    )
     ours = with_gradients(walk, [matrix.values])
     with use_backend("reference"):
         plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)[rows]  # noqa: E731
@@ -273,7 +283,7 @@ def test_rows_that_were_written_to_are_read_again():
     x = SparseMatrix.identity(N).to(DEVICE)
     for _ in range(2):
         leaf = weights[0].clone().requires_grad_()
-        out = fused.relu_stack(matrix, x, [leaf, weights[1]], NO_DROPOUT, None, rows)
+        out = relu_stack(matrix, x, [leaf, weights[1]], NO_DROPOUT, None, rows)
         out.sum().backward()
         with use_backend("reference"):
             twin = weights[0].clone().requires_grad_()
@@ -288,7 +298,7 @@ def test_soft_seeds_and_an_empty_side():
     matrix, nobody = transition(), torch.zeros(N, dtype=torch.bool, device=DEVICE)
     soft, everybody = noise(N, 3).abs(), ~nobody
     for seeds, held in ((soft, everybody), (torch.zeros(N, 3, device=DEVICE), nobody)):
-        ours = fused.propagate(matrix, seeds, held, 3, True)
+        ours = fused.propagate(matrix, seeds, 3, labeled=held)
         with use_backend("reference"):
             torch.testing.assert_close(ours, propagate_labels(matrix, seeds, 3), **CLOSE)
 
@@ -296,7 +306,7 @@ def test_soft_seeds_and_an_empty_side():
 def test_seeds_that_need_a_gradient_take_the_plain_loop():
     seeds = noise(N, 3).abs().requires_grad_()
     held = torch.ones(N, dtype=torch.bool, device=DEVICE)
-    assert fused.propagate(transition(), seeds, held, 2, True) is None
+    assert fused.propagate(transition(), seeds, 2, labeled=held) is None
     propagate_labels(transition(), seeds, 2).sum().backward()
     assert seeds.grad.count_nonzero() > 0
 
@@ -314,7 +324,7 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         if loop == "propagate":
             y = propagate_labels(a, seeds, 2)
         else:
-            y = fused.relu_stack(a, noise(N, 4), weights, NO_DROPOUT, None)
+            y = relu_stack(a, noise(N, 4), weights, NO_DROPOUT, None)
             y = plain_stack(a, noise(N, 4), weights, NO_DROPOUT, None) if y is None else y
         read = mean_cost(y.index_select(0, nodes), target, "votes" if loop == "propagate" else "logits")
         terms = [read, (y * noise(N, c)).sum()]
@@ -330,9 +340,9 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
 def test_seeds_that_were_written_to_are_read_again():
     matrix, held = transition(), torch.arange(N, device=DEVICE) < 8
     seeds = noise(N, 3).abs() * held.unsqueeze(1)
-    before = fused.propagate(matrix, seeds, held, 2, True)
+    before = fused.propagate(matrix, seeds, 2, labeled=held)
     seeds.mul_(2)
-    torch.testing.assert_close(fused.propagate(matrix, seeds, held, 2, True), 2 * before)
+    torch.testing.assert_close(fused.propagate(matrix, seeds, 2, labeled=held), 2 * before)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
@@ -341,8 +351,8 @@ def test_other_backends_have_no_fused_loops(backend):
         pytest.skip("the tensors are on the GPU")
     matrix, held = transition(), torch.ones(N, dtype=torch.bool, device=DEVICE)
     with use_backend(backend):
-        assert fused.relu_stack(matrix, noise(N, 5), [noise(5, 16), noise(16, 3)], (0.0, 0.0), None) is None
-        assert fused.propagate(matrix, noise(N, 3), held, 2, True) is None
+        assert relu_stack(matrix, noise(N, 5), [noise(5, 16), noise(16, 3)], (0.0, 0.0), None) is None
+        assert fused.propagate(matrix, noise(N, 3), 2, labeled=held) is None
 
 
 @pytest.mark.parametrize("kind", fused.COSTS)
@@ -358,7 +368,7 @@ def test_fused_costs_equal_their_formulas(kind, num_classes):
             return -(rows.exp() / rows.exp().sum(1, keepdim=True)).gather(1, target.unsqueeze(1)).log().mean()
         return -(own / total[kind]).log().mean()
 
-    ours = with_gradients(lambda values: fused.mean_cost(values, target, kind, 1e-6), [values])
+    ours = with_gradients(lambda values: fused.mean_cost(values, target, kind), [values])
     for one, other in zip(ours, with_gradients(plain, [values]), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
 
@@ -368,8 +378,8 @@ def test_costs_of_a_strided_view_are_read_right():
     padded = noise(N, 8).abs()
     target = torch.arange(N, device=DEVICE) % 3
     view, copy = padded[:, :3], padded[:, :3].contiguous()
-    ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], target, "share", 1e-6), [padded])
-    theirs = with_gradients(lambda values: fused.mean_cost(values, target, "share", 1e-6), [copy])
+    ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], target, "share"), [padded])
+    theirs = with_gradients(lambda values: fused.mean_cost(values, target, "share"), [copy])
     assert ours[0].item() == theirs[0].item()
     torch.testing.assert_close(ours[1][:, : view.shape[1]], theirs[1])
     assert ours[1][:, 3:].count_nonzero() == 0

@@ -8,12 +8,12 @@ import torch
 from gcn_lpa import Graph, split
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.learning import learn
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.timing import agreement, captured, check_same_bits
 from gcn_lpa.paper.timing_rivals import Problem
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -109,15 +109,13 @@ def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     parts = split(graph, (0.6, 0.2, 0.2), seed=0)
 
     def train(device):
-        model, run = learn(GCNLPA, graph, parts.train, parts.val, recipe.replace(epochs=60), seed=0, device=device)
-        return model, run
+        return learn(graph, parts.train, parts.val, recipe.replace(epochs=60), seed=0, device=device)
 
-    (first, run), (second, _), (_, on_cpu) = train("cuda"), train("cuda"), train("cpu")
-    assert all(
-        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    )
-    best = lambda run: max(epoch.val_accuracy for epoch in run.history)  # noqa: E731
-    assert best(run) > best(on_cpu) - 0.03
+    first, second, on_cpu = train("cuda"), train("cuda"), train("cpu")
+    states = [trained.model.state_dict().values() for trained in (first, second)]
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+    best = lambda trained: max(epoch.val_accuracy for epoch in trained.run.history)  # noqa: E731
+    assert best(first) > best(on_cpu) - 0.03
 
 
 def test_a_graph_moves_to_the_gpu_and_back():

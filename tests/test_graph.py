@@ -14,10 +14,11 @@ from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
-from gcn_lpa.description import describe
+from gcn_lpa.description import describe, homophily, node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import FEATURE_KINDS, Graph, Split
-from gcn_lpa.splits import split
+from gcn_lpa.features import FEATURE_KINDS
+from gcn_lpa.graph import Graph
+from gcn_lpa.splits import Split, split
 
 WEIGHTS = st.integers(1, 40).map(lambda quarters: quarters / 4)  # exact in 32 bits, and so are their sums
 NAMES = {
@@ -491,6 +492,9 @@ def test_homophily_by_hand():
     chance = (4 / 6) ** 2 + (2 / 6) ** 2  # of the six ends of three edges, four are a
     assert info.adjusted_homophily == pytest.approx((1 / 3 - chance) / (1 - chance))
     assert (info.edges, info.self_loops, info.labeled, info.class_sizes) == (4, 1, 4, {"a": 3, "b": 1})
+    found = homophily(graph)
+    assert (found.edges, found.rate, found.chance) == (3, info.edge_homophily, pytest.approx(chance))
+    assert (found.node, found.adjusted) == (info.node_homophily, info.adjusted_homophily)
 
 
 def test_two_cliques_have_the_homophily_one_counts(two_cliques):
@@ -510,6 +514,28 @@ def test_components_and_reach_agree_with_networkx(graph):
     labelled = [node for node, data in walk.nodes(data=True) if "label" in data]
     reached = set(labelled).union(*(networkx.descendants(walk, node) for node in labelled))
     assert info.unreachable == graph.num_nodes - len(reached)
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_hops_are_the_shortest_ways_that_networkx_finds(graph, random):
+    starts = random.sample(range(graph.num_nodes), random.randint(0, graph.num_nodes))
+    walk = networkx.DiGraph(zip(graph.col.tolist(), graph.row.tolist(), strict=True))  # from sender to receiver
+    walk.add_nodes_from(range(graph.num_nodes))
+    expected = np.full(graph.num_nodes, np.inf)
+    for start in starts:
+        for node, length in networkx.single_source_shortest_path_length(walk, start).items():
+            expected[node] = min(expected[node], length)
+    mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    mask[starts] = True
+    for given_nodes in (mask, mask.numpy(), np.asarray(starts, dtype=np.int64)):
+        assert node_hops(graph, given_nodes).tolist() == expected.tolist()
+
+
+@pytest.mark.long
+def test_hops_along_a_chain_of_a_hundred_thousand_nodes():
+    n = 100_000
+    chain = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1), num_nodes=n)
+    assert node_hops(chain, np.asarray([0])).tolist() == list(range(n))
 
 
 @given(graphs(), st.randoms(use_true_random=False))

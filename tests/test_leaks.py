@@ -7,13 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.learning import learn
+from gcn_lpa.losses import labels_of, leave_one_out_votes
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA, leave_one_out_votes, lpa_votes, propagate_labels
+from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import LOSSES, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn
+from gcn_lpa.train import fit
 
 OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")
 CASES = {
@@ -47,19 +49,22 @@ def trace(case, graph, parts):
     method, recipe = CASES[case]
     if METHODS[method].needs == "pyg":
         pytest.importorskip("torch_geometric", reason=f"{method} needs PyTorch Geometric")
-    built, walk = [], []
+    built, walk, real = [], [], METHODS[method]
 
     def build(*arguments):
-        built.append(METHODS[method].build(*arguments))
+        built.append(real.build(*arguments))
         return built[0]
 
     def note(epoch):
         losses = epoch.loss, epoch.gcn, epoch.lpa
         walk.append((losses, {name: tensor.clone() for name, tensor in built[0].state_dict().items()}))
 
-    model, run = learn(build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=note)
-    judged = [(epoch.val_accuracy, epoch.val_loss) for epoch in run.history]
-    return walk, judged, run.best_epoch, dict(model.state_dict()), predict_proba(model, graph, recipe=recipe)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, method, dataclasses.replace(real, build=build))
+        trained = learn(graph, parts.train, parts.val, recipe, device="cpu", on_epoch=note)
+    run, said = trained.run, [predict_proba(trained, graph, raw=raw) for raw in (True, False)]
+    scored = [(epoch.val_accuracy, epoch.val_loss) for epoch in run.history]
+    return walk, scored, run.best_epoch, dict(trained.model.state_dict()), said
 
 
 def same(one, other):
@@ -84,12 +89,12 @@ def test_training_does_not_see_test_labels(world, case, change):
 @pytest.mark.parametrize("case", EVERY_CASE)
 def test_validation_labels_change_no_step(world, case):
     graph, parts = world
-    walk, judged, _, _, _ = trace(case, graph, parts)
-    other_walk, other_judged, _, _, _ = trace(case, other_labels(graph, parts.val), parts)
+    walk, scored, _, _, _ = trace(case, graph, parts)
+    other_walk, other_scored, _, _, _ = trace(case, other_labels(graph, parts.val), parts)
     shared = min(len(walk), len(other_walk))  # patience may end one of them earlier
     assert shared >= 1
     assert same(walk[:shared], other_walk[:shared])
-    assert judged[-1] != other_judged[-1]  # they were judged by other labels
+    assert scored[-1] != other_scored[-1]  # by other labels
 
 
 @pytest.mark.parametrize("case", EVERY_CASE)
@@ -105,14 +110,29 @@ class Peeking(GCNLPA):
         return super().loss(graph, graph.labeled.nonzero().squeeze(1), key)
 
 
-def test_the_proof_can_fail_a_model_that_peeks_at_validation_labels_is_caught(world, monkeypatch):
+def peeks(monkeypatch):
     monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Peeking))
+
+
+def test_the_proof_can_fail_validation_labels_that_are_shown_to_a_model_that_peeks_are_missed(world, monkeypatch):
+    def leaking(model, batches, validation, recipe, **options):
+        graph = batches[0].graph
+        shown = dataclasses.replace(graph, y=graph.y.index_copy(0, validation.nodes, validation.target))
+        return fit(model, [batches[0]._replace(graph=shown)], validation, recipe, **options)
+
+    peeks(monkeypatch)
+    monkeypatch.setattr("gcn_lpa.learning.fit", leaking)
     with pytest.raises(AssertionError):
         test_validation_labels_change_no_step(world, "gcn-lpa literal")
 
 
+def test_even_a_model_that_peeks_finds_no_validation_labels(world, monkeypatch):
+    peeks(monkeypatch)
+    test_validation_labels_change_no_step(world, "gcn-lpa literal")
+
+
 def test_even_a_model_that_peeks_finds_no_test_labels(world, monkeypatch):
-    monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Peeking))
+    peeks(monkeypatch)
     test_training_does_not_see_test_labels(world, "gcn-lpa literal", other_labels)
 
 
@@ -129,6 +149,12 @@ def small_walk(world):
 def seed_rows(transition, nodes, target):
     one_hot = F.one_hot(target, 3).to(transition.dtype)
     return one_hot.new_zeros(transition.shape[0], 3).index_copy(0, nodes, one_hot).requires_grad_()
+
+
+def votes_on(transition, nodes, target, recipe):
+    """What LPA says about `nodes`, whose classes are `target`, in the first step of seed 0."""
+    y = torch.full((transition.shape[0],), -1).index_copy(0, nodes, target)
+    return lpa_votes(transition, labels_of(y, nodes, 3, recipe.lpa_ratio, 0, transition.dtype), recipe, Key(0, 1))
 
 
 def own_influence(votes, seeds, node):
@@ -157,15 +183,15 @@ def test_another_label_of_its_own_changes_no_vote_for_a_scored_node(world, loss,
     """By brute force: give each scored node each other label in turn."""
     transition, nodes, target = small_walk(world)
     recipe = OURS.replace(loss=loss, lpa_iterations=iterations)
-    votes, scored = lpa_votes(transition, nodes, target, 3, recipe, Key(0, 1))
+    votes, scored = votes_on(transition, nodes, target, recipe)
     chosen = range(len(nodes)) if scored is None else scored.nonzero().squeeze(1).tolist()
     assert 0 < len(chosen) < len(nodes) or loss == "leave_one_out"
     for place in chosen:
         for shift in (1, 2):
             changed = target.clone()
             changed[place] = (changed[place] + shift) % 3
-            other, _ = lpa_votes(transition, nodes, changed, 3, recipe, Key(0, 1))
-            torch.testing.assert_close(other[nodes[place]], votes[nodes[place]], rtol=0, atol=1e-12)
+            other = votes_on(transition, nodes, changed, recipe).mass
+            torch.testing.assert_close(other[place], votes[place], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["official", "literal"])
@@ -174,5 +200,5 @@ def test_the_losses_of_the_paper_and_its_code_do_let_a_node_vote_for_itself(worl
     recipe = OURS.replace(loss=loss, lpa_iterations=2)
     changed = target.clone()
     changed[0] = (changed[0] + 1) % 3
-    votes = [lpa_votes(transition, nodes, labels, 3, recipe, Key(0, 1))[0][nodes[0]] for labels in (target, changed)]
+    votes = [votes_on(transition, nodes, labels, recipe).mass[0] for labels in (target, changed)]
     assert (votes[0] - votes[1]).abs().max() > 1e-3

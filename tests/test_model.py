@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from gcn_lpa.edges import drop_edges, initial_weight
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA, class_weights, drop_edges, initial_weight, lpa_loss, lpa_votes, propagate_labels
+from gcn_lpa.losses import class_weights, labels_of
+from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
@@ -68,6 +70,21 @@ def random_model(recipe, graph, seed=0):
         for parameter in model.parameters():
             parameter.add_(torch.rand(parameter.shape, generator=generator, dtype=torch.float64) / 2)
     return model
+
+
+def labels_at(nodes, target, walk, recipe, *, num_classes=2, key=None):
+    """The labels `target` of `nodes` as a loss reads them."""
+    y = torch.full((walk.shape[0],), -1).index_copy(0, nodes, target)
+    return labels_of(y, nodes, num_classes, recipe.lpa_ratio, key.seed if key else 0, walk.dtype)
+
+
+def votes_on(walk, nodes, target, recipe, key=None):
+    """What LPA says about each of `nodes`, and which of them are scored."""
+    return lpa_votes(walk, labels_at(nodes, target, walk, recipe, key=key), recipe, key)
+
+
+def lpa_cost(walk, nodes, target, recipe, key=None, num_classes=2):
+    return lpa_loss(walk, labels_at(nodes, target, walk, recipe, num_classes=num_classes, key=key), recipe, key)
 
 
 # label propagation
@@ -216,7 +233,7 @@ BY_HAND = [  # rows of the walk: (1/2, 1/2, 0), (1/3, 1/3, 1/3), (0, 1/2, 1/2)
 def test_three_nodes_by_hand(loss, k, expected):
     recipe = PLAIN.replace(loss=loss, lpa_iterations=k)
     walk = THREE.adjacency.row_normalized().to(torch.float64)
-    cost = lpa_loss(walk, torch.tensor([0, 1]), torch.tensor([0, 1]), 2, recipe)
+    cost = lpa_cost(walk, torch.tensor([0, 1]), torch.tensor([0, 1]), recipe)
     assert cost.item() == pytest.approx(expected, abs=1e-5)
 
 
@@ -225,7 +242,7 @@ def test_literal_reads_the_votes_before_the_last_reset():
     values = THREE.adjacency.row_normalized().values.clone().requires_grad_()
     walk = THREE.adjacency.with_values(values)
     recipe = PLAIN.replace(loss="literal", lpa_iterations=2)
-    lpa_loss(walk, torch.tensor([0, 1]), torch.tensor([0, 1]), 2, recipe).backward()
+    lpa_cost(walk, torch.tensor([0, 1]), torch.tensor([0, 1]), recipe).backward()
     assert values.grad.count_nonzero() > 0
 
 
@@ -243,26 +260,52 @@ def brute_force_leave_one_out(walk, nodes, labels, is_seed, k):
     return votes
 
 
+def one_way(walk):
+    """Some edges of the walk without their way back; rows still sum to 1."""
+    kept = walk * (torch.rand(walk.shape, generator=torch.Generator().manual_seed(9)) < 0.6)
+    kept.fill_diagonal_(0.2)
+    assert ((kept > 0) != (kept.T > 0)).any()
+    assert ((kept > 0) & (kept.T > 0)).sum() > len(walk)  # and some with
+    return kept / kept.sum(1, keepdim=True)
+
+
+def test_the_leave_one_out_loss_of_a_directed_graph_is_that_of_forgetting_each_label_in_turn():
+    """Arcs with a way back, 0 ⇄ 1 and 4 ⇄ 5, and without; two hops; through a model on its own graph."""
+    arcs = [(0, 1), (1, 0), (1, 2), (2, 3), (3, 1), (3, 4), (4, 5), (5, 4), (0, 5)]
+    graph = Graph.from_edges(
+        arcs, weights=[1 + k / 4 for k in range(9)], x=FEATURES, y=LABELS, class_names=("a", "b"), directed=True
+    )
+    recipe = PLAIN.replace(loss="leave_one_out", lpa_iterations=2, lpa_weight=1.0)
+    graph = in_float64(recipe.prepare(graph))
+    cost = GCNLPA(recipe, graph).double().loss(graph, TRAIN, Key(0, 1)).lpa
+    walk = torch.eye(6, dtype=torch.float64)
+    for k, (source, target) in enumerate(arcs):
+        walk[target, source] = 1 + k / 4
+    walk = walk / walk.sum(1, keepdim=True)
+    votes = brute_force_leave_one_out(walk, TRAIN, LABELS, torch.ones(6), 2)[TRAIN]
+    share = (votes.gather(1, graph.y[TRAIN].unsqueeze(1)) + 1e-6) / (votes.sum(1, keepdim=True) + 2e-6)
+    torch.testing.assert_close(cost, -share.log().mean())
+
+
 @pytest.mark.parametrize("ratio", [1.0, 0.6])
 @pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_leave_one_out_equals_brute_force(seed, k, ratio):
-    """Votes, loss and the gradient of the edges; also where only a part of the labels are seeds."""
-    dense, labels = random_walk(8, seed), [0, 1, 1, -1, 0, -1, 1, 0]
+def test_leave_one_out_equals_brute_force(seed, directed, k, ratio):
+    """Votes, loss and the gradient of the edges; also where only a part of the labels are seeds, or edges go one way."""
+    dense, labels = one_way(random_walk(8, seed)) if directed else random_walk(8, seed), [0, 1, 1, -1, 0, -1, 1, 0]
     nodes = torch.tensor([i for i in range(8) if labels[i] >= 0])
     target = torch.tensor(labels)[nodes]
     recipe = PLAIN.replace(loss="leave_one_out", lpa_iterations=k, lpa_ratio=ratio)
-    is_seed = lpa_votes(SparseMatrix.identity(8).to(torch.float64), nodes, target, 2, recipe.replace(loss="official"))[
-        0
-    ]
+    alone = votes_on(SparseMatrix.identity(8).to(torch.float64), nodes, target, recipe.replace(loss="official")).mass
+    is_seed = torch.zeros(8, dtype=torch.float64).index_copy(0, nodes, alone.sum(1))
     walk = sparse_of(dense)
     values, twin = walk.values.clone().requires_grad_(), dense.clone().requires_grad_()
-    expected = brute_force_leave_one_out(twin, nodes, labels, is_seed.sum(1), k)
-    votes = lpa_votes(walk.with_values(values), nodes, target, 2, recipe)[0]
-    torch.testing.assert_close(votes[nodes], expected[nodes])
+    expected = brute_force_leave_one_out(twin, nodes, labels, is_seed, k)
+    torch.testing.assert_close(votes_on(walk.with_values(values), nodes, target, recipe).mass, expected[nodes])
 
     share = (expected[nodes].gather(1, target.unsqueeze(1)) + 1e-6) / (expected[nodes].sum(1, keepdim=True) + 2e-6)
-    cost = lpa_loss(walk.with_values(values), nodes, target, 2, recipe)
+    cost = lpa_cost(walk.with_values(values), nodes, target, recipe)
     torch.testing.assert_close(cost, -share.log().mean())
     cost.backward()
     (-share.log().mean()).backward()
@@ -275,11 +318,11 @@ def test_leave_one_out_votes_do_not_depend_on_the_nodes_own_label(k):
     walk, nodes = sparse_of(random_walk(8)), torch.arange(6)
     recipe = PLAIN.replace(loss="leave_one_out", lpa_iterations=k)
     target = torch.tensor([0, 1, 1, 0, 0, 1])
-    votes = lpa_votes(walk, nodes, target, 2, recipe)[0]
+    votes = votes_on(walk, nodes, target, recipe).mass
     for a in range(6):
         flipped = target.clone()
         flipped[a] = 1 - flipped[a]
-        again = lpa_votes(walk, nodes, flipped, 2, recipe)[0]
+        again = votes_on(walk, nodes, flipped, recipe).mass
         torch.testing.assert_close(again[a], votes[a], rtol=0, atol=1e-12)
         assert not torch.equal(again, votes)
 
@@ -288,8 +331,8 @@ def seeds_and_targets(nodes, recipe, key):
     """Which nodes are seeds, read off one step on the identity, and which are scored."""
     target = torch.zeros_like(nodes)
     identity = SparseMatrix.identity(int(nodes.max()) + 1)
-    votes, scored = lpa_votes(identity, nodes, target, 2, recipe.replace(lpa_iterations=1), key)
-    return votes.sum(1)[nodes] > 0, torch.ones_like(nodes, dtype=torch.bool) if scored is None else scored
+    votes, scored = votes_on(identity, nodes, target, recipe.replace(lpa_iterations=1), key)
+    return votes.sum(1) > 0, torch.ones_like(nodes, dtype=torch.bool) if scored is None else scored
 
 
 def test_held_out_nodes_are_seeds_or_targets_never_both_and_drawn_anew_each_step():
@@ -311,7 +354,7 @@ def test_held_out_scores_the_targets_alone():
     assert seeds.any()
     votes = propagate_labels(walk, one_hot(target.tolist()) * seeds.unsqueeze(1), 3)
     share = (votes.gather(1, target.unsqueeze(1)).squeeze(1) + 1e-6) / (votes.sum(1) + 2e-6)
-    torch.testing.assert_close(lpa_loss(walk, nodes, target, 2, recipe, key), -share.log()[targets].mean())
+    torch.testing.assert_close(lpa_cost(walk, nodes, target, recipe, key), -share.log()[targets].mean())
 
 
 @pytest.mark.parametrize("loss", ["official", "literal", "influence"])
@@ -352,7 +395,7 @@ def test_theorem_3_maximising_the_probability_need_not_maximise_the_influence():
 
     def cost(loss, matrix):
         recipe = PLAIN.replace(loss=loss, lpa_iterations=3)
-        return 3 * lpa_loss(matrix, torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1]), 2, recipe).item()
+        return 3 * lpa_cost(matrix, torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1]), recipe).item()
 
     detour, direct = walk(0.1, 0, 0.9), walk(0.6, 0.4, 0)
     seeds = one_hot([-1, 0, 1, -1])
@@ -368,14 +411,20 @@ def test_theorem_3_maximising_the_probability_need_not_maximise_the_influence():
 def test_gradients_of_every_lpa_loss_equal_finite_differences(loss):
     walk, nodes, target = sparse_of(random_walk(8)), torch.arange(6), torch.tensor([0, 1, 1, 0, 0, 1])
     recipe = PLAIN.replace(loss=loss, lpa_iterations=2)
-    cost = lambda values: lpa_loss(walk.with_values(values), nodes, target, 2, recipe, Key(3, 1))  # noqa: E731
+    cost = lambda values: lpa_cost(walk.with_values(values), nodes, target, recipe, Key(3, 1))  # noqa: E731
     assert torch.autograd.gradcheck(cost, (walk.values.clone().requires_grad_(),))
 
 
 def test_class_weights_by_hand():
     """Three labels of class 0 and one of class 1: 4 / (2·3) and 4 / (2·1); a class without labels counts as one."""
-    assert class_weights(torch.tensor([0, 0, 1, 0]), 2).tolist() == pytest.approx([2 / 3, 2])
-    assert class_weights(torch.tensor([0, 0]), 3).tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3])
+
+    def weights(y, nodes, num_classes):
+        return class_weights(labels_of(y, nodes, num_classes, 1.0, 0, torch.float32), num_classes).tolist()
+
+    assert weights(torch.tensor([0, 0, 1, 0]), torch.arange(4), 2) == pytest.approx([2 / 3, 2])
+    assert weights(torch.tensor([0, 0]), torch.arange(2), 3) == pytest.approx([1 / 3, 2 / 3, 2 / 3])
+    mask = torch.tensor([True, False, True, True, False, True])  # the same four as a mask
+    assert weights(torch.tensor([0, 1, 0, 1, -1, 0]), mask, 2) == pytest.approx([2 / 3, 2])
 
 
 @pytest.mark.parametrize("loss", ["official", "literal"])
@@ -389,7 +438,7 @@ def test_balanced_classes_weigh_both_losses(loss):
     logits = plain(graph)
     gcn = [F.cross_entropy(logits[i], graph.y[i]).item() for i in range(3)]
     assert balanced.gcn.item() == pytest.approx(((gcn[0] + gcn[1]) / 2 + gcn[2]) / 2, rel=1e-5)
-    votes = lpa_votes(plain.transition(graph), nodes, graph.y[nodes], 2, recipe)[0]
+    votes = votes_on(plain.transition(graph), nodes, graph.y[nodes], recipe).mass
     if loss == "literal":
         votes = ((votes + 1e-6) / (votes + 1e-6).sum(1, keepdim=True)).log()
     lpa = [F.cross_entropy(votes[i], graph.y[i]).item() for i in range(3)]
@@ -409,7 +458,7 @@ def test_without_lpa_and_with_fixed_edges_it_is_a_plain_row_normalised_gcn(layer
     """Logits, loss and the gradient of every W."""
     graph = in_float64(six_nodes())
     model = random_model(PLAIN.replace(gcn_layers=layers), graph)
-    weights = [weight.detach().clone().requires_grad_() for weight in model.weights]
+    weights = [weight.detach().clone().requires_grad_() for weight in model.body.weights]
     x = graph.x
     for weight in weights[:-1]:
         x = torch.relu(dense_walk(graph) @ x @ weight)
@@ -420,7 +469,7 @@ def test_without_lpa_and_with_fixed_edges_it_is_a_plain_row_normalised_gcn(layer
     torch.testing.assert_close(ours.total, cost)
     ours.total.backward()
     cost.backward()
-    for weight, twin in zip(model.weights, weights, strict=True):
+    for weight, twin in zip(model.body.weights, weights, strict=True):
         torch.testing.assert_close(weight.grad, twin.grad)
 
 
@@ -430,7 +479,7 @@ def test_symmetric_normalisation_is_that_of_kipf_and_welling():
     a = graph.adjacency.to_dense()
     scale = a.sum(1).rsqrt()
     smooth = scale.unsqueeze(1) * a * scale
-    first, second = (weight.detach() for weight in model.weights)
+    first, second = (weight.detach() for weight in model.body.weights)
     torch.testing.assert_close(model(graph), smooth @ torch.relu(smooth @ graph.x @ first) @ second)
 
 
@@ -451,15 +500,15 @@ def twin_layers(model, recipe, graph):
     activation = {"relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda x: x}
     p = model.transition(graph).to_dense().detach()
     x, pairs = graph.x if isinstance(graph.x, torch.Tensor) else graph.x.to_dense(), []
-    for k, weight in enumerate(model.weights):
-        h, is_last = p @ x, k == len(model.weights) - 1
+    for k, weight in enumerate(model.body.weights):
+        h, is_last = p @ x, k == len(model.body.weights) - 1
         out = h @ weight
-        out = out + x @ model.skips[k] if recipe.residual else out
-        out = out + model.biases[k] if recipe.bias else out
+        out = out + x @ model.body.skips[k] if recipe.residual else out
+        out = out + model.body.biases[k] if recipe.bias else out
         if recipe.layer_norm and not is_last:
             centred = out - out.mean(1, keepdim=True)
             out = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
-            out = out * model.norms[k].weight + model.norms[k].bias
+            out = out * model.body.norms[k].weight + model.body.norms[k].bias
         x = activation[recipe.output_activation if is_last else recipe.activation](out)
         pairs.append((h, x))
     return pairs
@@ -508,7 +557,7 @@ def test_the_official_loss_equals_a_dense_transcription_of_the_published_formula
     model = random_model(recipe, graph)
     at = graph.adjacency.to_dense() > 0
     edges = torch.full(at.shape, -torch.inf).double().masked_scatter(at, model.edges.weight.detach()).requires_grad_()
-    first, second = (weight.detach().clone().requires_grad_() for weight in model.weights)
+    first, second = (weight.detach().clone().requires_grad_() for weight in model.body.weights)
 
     a = torch.exp(edges) / torch.exp(edges).sum(1, keepdim=True)
     outputs = a @ (torch.relu(a @ (graph.x @ first)) @ second)
@@ -527,14 +576,15 @@ def test_the_official_loss_equals_a_dense_transcription_of_the_published_formula
     torch.testing.assert_close(ours.gcn, softmax_cross_entropy(outputs))
     torch.testing.assert_close(ours.lpa, softmax_cross_entropy(predicted))
     torch.testing.assert_close(model.edges.weight.grad, edges.grad[at])
-    torch.testing.assert_close(model.weights[0].grad, first.grad)
-    torch.testing.assert_close(model.weights[1].grad, second.grad)
+    torch.testing.assert_close(model.body.weights[0].grad, first.grad)
+    torch.testing.assert_close(model.body.weights[1].grad, second.grad)
 
 
 def test_the_official_loss_has_a_floor():
     """Rows in [0, 1] as logits: with 7 classes a perfect vote still costs log(e + 6) - 1 = 1.17."""
     nodes, target = torch.arange(7), torch.arange(7)
-    cost = lpa_loss(SparseMatrix.identity(7), nodes, target, 7, PLAIN.replace(loss="official", lpa_iterations=5))
+    recipe = PLAIN.replace(loss="official", lpa_iterations=5)
+    cost = lpa_cost(SparseMatrix.identity(7), nodes, target, recipe, num_classes=7)
     assert cost.item() == pytest.approx(math.log(math.e + 6) - 1)
     assert cost.item() == pytest.approx(1.17, abs=0.005)
 
@@ -610,12 +660,40 @@ def test_what_one_step_worked_out_is_not_used_for_another_question(change):
     assert (after.gcn.item(), after.lpa.item()) != (before.gcn.item(), before.lpa.item())
 
 
+def test_a_model_that_took_a_step_in_float32_takes_the_next_in_float64():
+    """What it kept of the labels is not of the old type; both steps give what a new model gives."""
+    recipe = PLAIN.replace(edges="free", loss="leave_one_out", lpa_weight=1.0, lpa_iterations=2)
+    graph = six_nodes()
+    model, wide = GCNLPA(recipe, graph), in_float64(graph)
+    narrow = model.loss(graph, TRAIN, Key(0, 1)).total
+    found = model.double().loss(wide, TRAIN, Key(0, 1)).total
+    assert (narrow.dtype, found.dtype) == (torch.float32, torch.float64)
+    assert found.item() == GCNLPA(recipe, graph).double().loss(wide, TRAIN, Key(0, 1)).total.item()
+    assert found.item() == pytest.approx(narrow.item(), rel=1e-5)
+    assert model.float().loss(graph, TRAIN, Key(0, 1)).total.item() == narrow.item()
+
+
+def test_positions_and_a_mask_are_the_same_question():
+    mask = torch.zeros(6, dtype=torch.bool).index_fill(0, TRAIN, True)
+    for loss in LOSSES:
+        recipe = PLAIN.replace(edges="free", loss=loss, lpa_weight=1.0, lpa_ratio=0.7, class_weights="balanced")
+        graph = six_nodes()
+        model = GCNLPA(recipe.replace(dropout=0.5), graph)
+        by_position, by_mask = (model.loss(graph, nodes, Key(2, 1)) for nodes in (TRAIN, mask))
+        torch.testing.assert_close(by_mask.total, by_position.total)
+        torch.testing.assert_close(by_mask.lpa, by_position.lpa)
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     graph = six_nodes()
     recipe = PLAIN.replace(edges="gaan", residual=True, bias=True, layer_norm=True)
     one, same, other = (GCNLPA(recipe, graph, seed).state_dict() for seed in (7, 7, 8))
     assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not any(torch.equal(one[name], other[name]) for name in one if name.split(".")[0] in ("weights", "skips"))
+    assert not any(
+        torch.equal(one[name], other[name])
+        for name in one
+        if name.split(".")[:2] in (["body", "weights"], ["body", "skips"])
+    )
 
 
 def test_the_seed_of_the_model_is_not_the_global_one():
@@ -652,16 +730,33 @@ def test_dropout_acts_in_training_alone_and_by_key():
     model = GCNLPA(recipe, graph)
     one, same, other = (model.loss(graph, TRAIN, key).gcn.item() for key in (Key(0, 1), Key(0, 1), Key(0, 2)))
     assert one == same != other
+    assert model.loss(graph, TRAIN, Key(1, 1)).gcn.item() not in (one, other)
     assert torch.equal(model(graph), GCNLPA(recipe.replace(dropout=0.0), graph)(graph))
     torch.testing.assert_close(model.loss(graph, TRAIN).gcn, F.cross_entropy(model(graph)[TRAIN], graph.y[TRAIN]))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("normalization", ["row", "symmetric"])
+def test_eval_never_drops_out_with_or_without_a_key(loss, normalization):
+    """Features, hidden layers and edges: in eval mode the loss is that of a recipe without any dropout."""
+    recipe = PLAIN.replace(edges="agnn", loss=loss, lpa_weight=1.0, normalization=normalization, hidden=16)
+    drops = recipe.replace(dropout=0.5, feature_dropout=0.4, edge_dropout=0.3)
+    graph = six_nodes()
+    model, without = GCNLPA(drops, graph), GCNLPA(recipe, graph)
+    for key in (Key(3, 1), Key(3, 2), None):
+        model.eval()
+        expected = without.loss(graph, TRAIN, key)
+        assert [term.item() for term in model.loss(graph, TRAIN, key)[:2]] == [term.item() for term in expected[:2]]
+        model.train()
+        assert (model.loss(graph, TRAIN, key).gcn.item() == expected.gcn.item()) == (key is None)
 
 
 def test_feature_dropout_is_that_of_the_first_layer():
     graph = six_nodes()
     model = GCNLPA(PLAIN.replace(gcn_layers=3, dropout=0.5, feature_dropout=0.1), graph)
-    assert [model.dropout_rate(k) for k in range(3)] == [0.1, 0.5, 0.5]
+    assert [model.body.dropout_rate(k) for k in range(3)] == [0.1, 0.5, 0.5]
     model = GCNLPA(PLAIN.replace(gcn_layers=3, dropout=0.5), graph)
-    assert [model.dropout_rate(k) for k in range(3)] == [0.5, 0.5, 0.5]
+    assert [model.body.dropout_rate(k) for k in range(3)] == [0.5, 0.5, 0.5]
 
 
 def test_rows_still_sum_to_one_when_edges_are_left_out():

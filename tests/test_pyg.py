@@ -57,10 +57,8 @@ def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
     conv = pytest.importorskip("torch_geometric.nn").GCNConv
     x, index, _, y = shuffled
     train, iterations = torch.arange(0, 34, 3), 2 if loss == "leave_one_out" else 3
-    recipe = DEFAULT.replace(
-        loss=loss, lpa_iterations=iterations, lpa_weight=0.7, hidden=6, dropout=0.0, residual=False,
-        edges="free" if free else "agnn", edge_rank=4,
-    )  # fmt: skip
+    recipe = DEFAULT.replace(loss=loss, lpa_iterations=iterations, lpa_weight=0.7, edges="free" if free else "agnn")
+    recipe = recipe.replace(hidden=6, dropout=0.0, residual=False, edge_rank=4)
     graph = Graph(karate.with_self_loops().adjacency, x, y, karate.class_names)
     ours = model.GCNLPA(recipe, graph, seed=1)
     regularizer = LPARegularizer(
@@ -73,8 +71,8 @@ def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
         regularizer.weight.data = ours.edges.weight.data[place].clone()
     else:
         ours.edges.load_state_dict(regularizer.form.state_dict())
-    layers = [conv(*weight.shape, normalize=False, bias=False) for weight in ours.weights]
-    for layer, weight in zip(layers, ours.weights, strict=True):
+    layers = [conv(*weight.shape, normalize=False, bias=False) for weight in ours.body.weights]
+    for layer, weight in zip(layers, ours.body.weights, strict=True):
         layer.lin.weight.data = weight.data.T.clone()
     learned = regularizer(index, x)
     out = layers[1](layers[0](x, index, learned).relu(), index, learned)
@@ -150,13 +148,13 @@ def test_gradients_with_dropout_belong_to_the_loss_they_came_with(shuffled):
     loss = frozen.loss(x, index, y, train).total
     frozen.loss(x, index, y, train)
     loss.backward()
-    entry = frozen.engine.weights[0].grad.abs().argmax()
+    entry = frozen.engine.body.weights[0].grad.abs().argmax()
     values = []
     for change in (1e-6, -1e-6):
         nudged = copy.deepcopy(ours)
-        nudged.engine.weights[0].data.view(-1)[entry] += change
+        nudged.engine.body.weights[0].data.view(-1)[entry] += change
         values.append(nudged.loss(x, index, y, train).total)
-    assert torch.allclose((values[0] - values[1]) / 2e-6, frozen.engine.weights[0].grad.view(-1)[entry], rtol=1e-5)
+    assert torch.allclose((values[0] - values[1]) / 2e-6, frozen.engine.body.weights[0].grad.view(-1)[entry], rtol=1e-5)
 
 
 def test_dropout_follows_train_and_eval_and_changes_with_every_step(shuffled):
@@ -201,9 +199,9 @@ def test_reset_parameters_begins_anew(shuffled):
         before = copy.deepcopy(ours.state_dict())
         ours.loss(x, index, y, torch.arange(5)).total.backward()
         torch.optim.SGD(ours.parameters(), lr=1.0).step()
-        assert not torch.equal(ours.engine.weights[0], before["engine.weights.0"])
+        assert not torch.equal(ours.engine.body.weights[0], before["engine.body.weights.0"])
         ours.reset_parameters()
-        assert torch.equal(ours.engine.weights[0], before["engine.weights.0"]) == same
+        assert torch.equal(ours.engine.body.weights[0], before["engine.body.weights.0"]) == same
         assert int(ours.step) == 0
 
 

@@ -1,10 +1,13 @@
 """run.py without its commands: what it would run, in which order, and what it leaves behind when it is stopped."""
 
 import ast
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,21 +15,25 @@ import pytest
 import run
 
 RUN_PY = Path(run.__file__)
+ANEW = ["venv", "pip", "first use"]  # the commands of a whole install
 
 
 class Commands:
     """Stands in for `run.run`: keeps what was asked for and answers with the exit code prepared for it."""
 
     def __init__(self, **codes):
-        self.codes, self.asked = codes, []
+        self.codes, self.asked, self.options, self.says = codes, [], {}, {}
 
     def __call__(self, command, *, cwd, **options):
-        name = command[2]  # python -m NAME
+        name = "first use" if command[2] == run.FIRST_USE else command[2]  # python -m NAME
         self.asked.append([name, *command[3:]])
+        self.options[name] = options
         if name == "venv":
             python = run.venv_python(Path(command[-1]).parent)
             python.parent.mkdir(parents=True, exist_ok=True)
             python.touch()
+        if name in self.says:
+            options["stdout"].write(self.says[name].encode())
         code = self.codes.get(name, 0)
         if isinstance(code, type):
             raise code
@@ -48,7 +55,7 @@ def test_the_second_call_installs_nothing(clone):
     commands = Commands()
     assert run.main(["demo"], clone, commands) == 0
     assert run.main(["demo"], clone, commands) == 0
-    assert commands.names == ["venv", "pip", "gcn_lpa", "gcn_lpa"]
+    assert commands.names == [*ANEW, "gcn_lpa", "gcn_lpa"]
     pip = "pip --disable-pip-version-check install --no-compile -c constraints.txt -e .[all,test]"
     assert commands.asked[1] == pip.split()
 
@@ -59,7 +66,7 @@ def test_a_changed_requirement_updates_the_environment_in_place(clone, name):
     (clone / name).write_text("changed")
     commands = Commands()
     run.install(clone, commands)
-    assert commands.names == ["pip"]
+    assert commands.names == ["pip", "first use"]
 
 
 def test_the_stamp_tells_apart_what_moved_between_the_two_files(clone):
@@ -74,7 +81,7 @@ def test_another_python_makes_the_environment_anew(clone, monkeypatch):
     monkeypatch.setattr(run.platform, "python_version", lambda: "3.99.0")
     commands = Commands()
     run.install(clone, commands)
-    assert commands.names == ["venv", "pip"]
+    assert commands.names == ANEW
 
 
 def test_a_copied_environment_is_made_anew(clone, tmp_path_factory):
@@ -82,16 +89,16 @@ def test_a_copied_environment_is_made_anew(clone, tmp_path_factory):
     copy = clone.rename(tmp_path_factory.mktemp("elsewhere") / "clone")
     commands = Commands()
     run.install(copy, commands)
-    assert commands.names == ["venv", "pip"]
+    assert commands.names == ANEW
 
 
-@pytest.mark.parametrize("stopped_at", ["venv", "pip"])
+@pytest.mark.parametrize("stopped_at", ANEW)
 def test_an_interrupted_first_install_is_made_anew(clone, stopped_at):
     with pytest.raises(KeyboardInterrupt):
         run.install(clone, Commands(**{stopped_at: KeyboardInterrupt}))
     commands = Commands()
     assert run.install(clone, commands) == 0
-    assert commands.names == ["venv", "pip"]
+    assert commands.names == ANEW
 
 
 def test_an_interrupted_update_is_made_anew(clone):
@@ -101,7 +108,7 @@ def test_an_interrupted_update_is_made_anew(clone):
         run.install(clone, Commands(pip=KeyboardInterrupt))
     commands = Commands()
     assert run.install(clone, commands) == 0
-    assert commands.names == ["venv", "pip"]
+    assert commands.names == ANEW
 
 
 def test_a_failed_install_passes_its_code_on_and_is_made_anew(clone, capsys):
@@ -111,7 +118,64 @@ def test_a_failed_install_passes_its_code_on_and_is_made_anew(clone, capsys):
     assert "pip install failed with exit code 3" in capsys.readouterr().err
     commands = Commands()
     assert run.main(["test"], clone, commands) == 0
-    assert commands.names == ["venv", "pip", "pytest"]
+    assert commands.names == [*ANEW, "pytest"]
+
+
+def test_what_pip_says_is_in_a_log_and_its_end_is_shown_on_failure(clone, capfd):
+    commands = Commands(pip=1)
+    commands.says["pip"] = "".join(f"line {k}\n   ━━━━\n" for k in range(30))
+    assert run.install(clone, commands) == 1
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[1:-1] == [f"line {k}" for k in range(10, 30)]
+    assert (clone / ".venv" / "install.log").read_text() == commands.says["pip"]
+    assert run.install(clone, Commands()) == 0
+    assert len(capfd.readouterr().err.splitlines()) == 2  # that it begins, and how long it took
+    assert (clone / ".venv" / "install.log").read_text() == ""
+
+
+def test_a_terminal_sees_one_line_that_says_what_is_done_for_how_long(tmp_path, monkeypatch):
+    has_told = threading.Event()
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            has_told.set()
+            return super().write(text)
+
+    log, terminal = tmp_path / "log", Terminal()
+    log.write_text("Collecting numpy>=2.0 (from gcn-lpa==0.1.0)\n   ━━━━\n")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    with run.progress("pip install", log):
+        assert has_told.wait(30)
+    first, *_, blank, last = terminal.getvalue().split("\r")[1:]
+    assert re.fullmatch(r"run.py: pip install, \d+ s: Collecting numpy>=2.0 +", first)
+    assert (len(first), blank.strip(), last) == (59, "", "")
+    assert "\n" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize("value", ["1", None])
+def test_modules_are_compiled_even_where_the_shell_asks_for_none(clone, monkeypatch, value):
+    """PYTHONDONTWRITEBYTECODE would make every later start compile torch again."""
+    if value is None:
+        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", value)
+    commands = Commands()
+    run.install(clone, commands)
+    given = commands.options["first use"]["env"]
+    (clone / "module.py").write_text("x = 1\n")
+    subprocess.run([sys.executable, "-c", "import module"], cwd=clone, env=given, check=True)
+    assert len([*(clone / "__pycache__").glob("module.*.pyc")]) == 1
+
+
+@pytest.mark.long
+def test_the_first_use_runs_in_this_environment():
+    done = subprocess.run([sys.executable, "-c", run.FIRST_USE], cwd=RUN_PY.parent, capture_output=True, text=True)
+    assert done.stdout.startswith("karate: 34 nodes"), done.stderr
 
 
 def test_a_deleted_interpreter_makes_the_environment_anew(clone):
@@ -119,7 +183,7 @@ def test_a_deleted_interpreter_makes_the_environment_anew(clone):
     run.venv_python(clone).unlink()
     commands = Commands()
     run.install(clone, commands)
-    assert commands.names == ["venv", "pip"]
+    assert commands.names == ANEW
 
 
 def test_arguments_after_test_go_to_pytest(clone):
@@ -134,9 +198,9 @@ def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
         (clone / "tests" / f"test_{name}.py").touch()
     commands = Commands()
     assert run.main(["check"], clone, commands) == 0
-    assert commands.names[2:4] == ["ruff", "ruff"]
+    assert commands.names[:5] == [*ANEW, "ruff", "ruff"]
     fast = ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"]
-    assert sorted(commands.asked[4:]) == [
+    assert sorted(commands.asked[5:]) == [
         ["mypy", "--strict", "gcn_lpa", "run.py"],
         [*fast, "tests/test_a.py", "tests/test_c.py"],
         [*fast, "tests/test_b.py"],
@@ -146,7 +210,7 @@ def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
 def test_check_fails_with_any_of_its_parts(clone):
     commands = Commands(ruff=1)
     assert run.main(["check"], clone, commands) == 1
-    assert commands.names[2:] == ["ruff"]
+    assert commands.names == [*ANEW, "ruff"]
     assert run.main(["check"], clone, Commands(mypy=1)) == 1
     assert run.main(["check"], clone, Commands(pytest=3)) == 3
 

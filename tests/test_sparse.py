@@ -259,12 +259,17 @@ def test_gradients_equal_finite_differences(backend, operation, square):
 
 
 def test_both_directions_of_an_edge_find_each_other(backend):
-    """T_values of 0 -> 1 -> 2 with both directions is the entry of the transpose, by hand."""
+    """The entry (j, i) at (i, j), by hand: of 0 - 1 - 2 in both directions, and where some ways are not there."""
     both = SparseMatrix.from_coo([0, 1, 1, 2], [1, 0, 2, 1], torch.tensor([1.0, 2, 3, 4]), (3, 3))
-    assert both.T_values.tolist() == [2, 1, 4, 3]
+    assert both.reversed_values.tolist() == [2, 1, 4, 3]
     one_way = SparseMatrix.from_coo([0, 1], [1, 2], torch.ones(2), (3, 3))
-    with pytest.raises(ValueError, match="not symmetric"):
-        _ = one_way.T_values
+    assert one_way.reversed_values.tolist() == [0, 0]
+    values = torch.tensor([5.0, 1, 2, 3], requires_grad=True)  # a self-loop at 0, 0 - 1 both ways, 1 <- 2 alone
+    mixed = SparseMatrix(Pattern(torch.tensor([0, 2, 4, 4]), torch.tensor([0, 1, 0, 2]), (3, 3)), values)
+    assert mixed.reversed_values.tolist() == [5, 2, 1, 0]
+    assert mixed.pattern.reverse.tolist() == [0, 2, 1, -1]
+    (mixed.reversed_values * torch.tensor([1.0, 10, 100, 1000])).sum().backward()
+    assert values.grad.tolist() == [1, 100, 10, 0]
 
 
 def test_a_node_that_only_sends_gets_weight_zero_in_the_symmetric_normalisation(backend):

@@ -13,16 +13,18 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.suggestions import reach, read_candidates, spoken_for, suggest, transition_of, uncertainty
+from gcn_lpa.insight.suggestions import covered, reach, read_candidates, suggest, transition_of, uncertainty
+from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
-from gcn_lpa.train import learn
+from gcn_lpa.train import Run
+from gcn_lpa.trained import KnownLabels, Trained
 
 QUICK = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05)
+BARE = QUICK.replace(self_loops=False)  # the graph as it is given
 
 
 def random_walk(num_nodes, seed, directed=False):
@@ -66,12 +68,12 @@ def test_reach_is_lemma_2_with_one_more_label(hops):
         others = (~more).nonzero().squeeze(1)
         column = label_influence(walk, more, others, hops).total[:, b]
         assert found[b].item() == pytest.approx(float(weight[others] @ column), abs=1e-12)
-        assert spoken_for(walk, more, b, hops)[others].tolist() == pytest.approx(column.tolist(), abs=1e-12)
+        assert covered(walk, more, b, hops)[others].tolist() == pytest.approx(column.tolist(), abs=1e-12)
 
 
-def test_a_chosen_node_speaks_for_itself_and_for_no_labelled_one():
+def test_a_chosen_node_covers_itself_and_no_labelled_one():
     walk, labeled = random_walk(6, 1), torch.tensor([True, False, True, False, False, False])
-    share = spoken_for(walk, labeled, 2, 2)
+    share = covered(walk, labeled, 2, 2)
     assert (share[0].item(), share[2].item()) == (0.0, 1.0)
     assert ((share >= 0) & (share <= 1)).all()
 
@@ -82,7 +84,7 @@ def test_uncertainty_is_entropy_from_0_to_1():
 
 
 class Said:
-    """A model that says what it is told, on the edges as they are."""
+    """A model with fixed probabilities that learns no edges."""
 
     def __init__(self, probabilities):
         self.logits = torch.tensor(probabilities, dtype=torch.float64).clamp_min(1e-9).log()
@@ -94,6 +96,13 @@ class Said:
         return {}
 
 
+def saying(probabilities, graph):
+    """A trained model that says these probabilities, and was given all labels of the graph."""
+    labels = KnownLabels.of(graph, graph.labeled, torch.zeros_like(graph.labeled))
+    columns = graph.num_features, graph.x_kind, graph.scaling(BARE.features)
+    return Trained(Said(probabilities), BARE, graph.class_names, *columns, labels, Run(BARE, 0, (), 0))
+
+
 def two_stars():
     """Hub 0 with leaves 1..5 and hub 6 with leaves 7..10, and node 11 alone; leaves 5 and 10 are labelled."""
     edges = [*((0, leaf) for leaf in range(1, 6)), *((6, leaf) for leaf in range(7, 11))]
@@ -103,45 +112,45 @@ def two_stars():
 
 def test_the_hub_comes_first_then_the_other_hub_and_not_a_leaf_beside_the_first():
     graph = two_stars()
-    found = suggest(Said([[0.5, 0.5]] * 12), graph, graph.labeled, n=3)
+    found = suggest(saying([[0.5, 0.5]] * 12, graph), graph, n=3)
     assert [one.node for one in found[:2]] == [0, 6]
     # one step from each of 4 leaves, weight 1, arrives for certain; two steps add nothing, as leaves have one neighbour
     assert (found[0].uncertainty, found[0].reach, found[0].score) == pytest.approx((1, 4, 5))
-    assert found[2].node == 11  # the leaves are spoken for by their hubs
-    assert found[2].why == "red 50 % or blue 50 %; speaks for itself alone"
+    assert found[2].node == 11  # the leaves are covered by their hubs
+    assert found[2].why == "red 50 % or blue 50 %; its label would reach no other unsure node"
 
 
 def test_sure_nodes_are_left_alone():
     graph = two_stars()
     said = [[0.5, 0.5]] * 12
     said[0] = said[6] = [1.0, 0.0]
-    found = suggest(Said(said), graph, graph.labeled, n=8)
+    trained = saying(said, graph)
+    found = suggest(trained, graph, n=8)
     assert {one.node for one in found} == {1, 2, 3, 4, 7, 8, 9, 11}
-    assert (
-        suggest(Said(said), graph, graph.labeled, n=1, sharpness=0)[0].node == 0
-    )  # sure itself, in the midst of unsure
+    (one,) = suggest(trained, graph, n=1, sharpness=0)
+    assert one.node == 0  # sure itself, in the midst of unsure
 
 
 def test_labelled_nodes_and_those_outside_the_candidates_are_never_suggested():
     graph = two_stars()
-    model = Said([[0.5, 0.5]] * 12)
+    trained = saying([[0.5, 0.5]] * 12, graph)
     allowed = torch.arange(12) >= 5
-    found = suggest(model, graph, graph.labeled, n=100, candidates=allowed)
+    found = suggest(trained, graph, n=100, candidates=allowed)
     assert sorted(one.node for one in found) == [6, 7, 8, 9, 11]  # fewer than asked for; 5 and 10 have labels
     with pytest.raises(ValueError, match="no node is left to suggest"):
-        suggest(model, graph, graph.labeled, candidates=graph.labeled)
+        suggest(trained, graph, candidates=graph.labeled)
     with pytest.raises(ValueError, match="n = 0"):
-        suggest(model, graph, graph.labeled, n=0)
+        suggest(trained, graph, n=0)
     with pytest.raises(ValueError, match="hops = 3"):
-        suggest(model, graph, graph.labeled, hops=3)
-    with pytest.raises(ValueError, match=r"candidates is a boolean mask, \[12\]"):
-        suggest(model, graph, graph.labeled, candidates=torch.ones(3, dtype=torch.bool))
+        suggest(trained, graph, hops=3)
+    with pytest.raises(ValueError, match=r"candidates is a mask of \[3\] entries; the graph has 12 nodes"):
+        suggest(trained, graph, candidates=torch.ones(3, dtype=torch.bool))
 
 
 def test_one_class_leaves_nothing_to_be_unsure_of():
     graph = Graph.from_edges([(0, 1)], y=[0, -1], class_names=["only"])
     with pytest.raises(ValueError, match="nothing to be unsure of"):
-        suggest(Said([[1.0]] * 2), graph, graph.labeled)
+        suggest(saying([[1.0]] * 2, graph), graph)
 
 
 @pytest.mark.parametrize("method", ["gcn-lpa", "gcn", "lpa", "mlp", "label-input"])
@@ -150,22 +159,24 @@ def test_hidden_labels_change_nothing_and_two_calls_agree(method):
     parts = split(graph, seed=1)
     given = parts.train | parts.val
     recipe = METHODS[method].settings(QUICK).replace(epochs=4)
-    model, _ = learn(METHODS[method].build, graph, parts.train, parts.val, recipe, device="cpu")
     scrambled = dataclasses.replace(graph, y=torch.where(given, graph.y, (graph.y + 1) % 3))
-    found = suggest(model, graph, given, recipe=recipe, n=6)
-    assert found == suggest(model, graph, given, recipe=recipe, n=6)
-    assert found == suggest(model, scrambled, given, recipe=recipe, n=6)
+    trained, other = (learn(g, parts.train, parts.val, recipe, device="cpu") for g in (graph, scrambled))
+    found = suggest(trained, graph, n=6)
+    assert found == suggest(trained, graph, n=6)
+    assert found == suggest(trained, scrambled, n=6) == suggest(other, scrambled, n=6)
     assert not given[[one.node for one in found]].any()
     assert all(one.guess != one.runner_up and one.probability >= one.runner_up_probability for one in found)
 
 
 def test_the_walk_is_the_one_the_model_learned():
     graph = load("sbm", n=40, classes=2, features=4, degree=4.0)
-    model = GCNLPA(QUICK, QUICK.prepare(graph))
+    trained = learn(graph, graph.labeled, [], QUICK, device="cpu")
     prepared = QUICK.prepare(graph)
-    learned = model.transition(prepared).to_dense().double()
-    assert torch.equal(transition_of(model, prepared).to_dense(), learned)
-    assert transition_of(Said([]), prepared).row_sums().tolist() == pytest.approx([1.0] * 40)
+    learned = trained.model.transition(prepared).to_dense().double()
+    assert torch.equal(transition_of(trained, prepared).to_dense(), learned)
+    given = graph.adjacency.to_dense().double()
+    found = transition_of(saying([], graph), graph).to_dense()
+    assert torch.allclose(found, given / given.sum(dim=1, keepdim=True), rtol=0, atol=1e-15)
 
 
 def test_candidates_are_read_from_a_file_of_ids(tmp_path):
@@ -186,7 +197,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory):
-    """A run on a folder of one's own: a club of 34 in which ten members have said to which half they belong."""
+    """A run on your own folder: a club of 34 in which ten members have said to which half they belong."""
     folder = tmp_path_factory.mktemp("suggest")
     club, graph = folder / "club", load("karate")
     club.mkdir()

@@ -16,6 +16,7 @@ from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.comparison import compare
+from gcn_lpa.learning import learn, learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import ClassScores, evaluate, node_status, predict_proba, predictions, scores
@@ -23,7 +24,21 @@ from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import PHASES, Best, Epoch, Run, _Step, fit, learn, learn_whole, num_epochs
+from gcn_lpa.train import (
+    ALONE,
+    PHASES,
+    Batch,
+    Best,
+    DivergedError,
+    Epoch,
+    Run,
+    Validation,
+    Watching,
+    _Step,
+    _Training,
+    fit,
+    num_epochs,
+)
 
 RECIPE = Recipe(hidden=8, epochs=12, edge_rank=4, dropout=0.5, lr=0.05)
 TWO_STEP = RECIPE.replace(training="two_step", epochs=6)
@@ -38,18 +53,26 @@ def world():
 
 
 def prepared(world, recipe=RECIPE):
+    """The graph as the model reads it: the labels of the training nodes and no others."""
     graph, parts = world
-    return recipe.prepare(graph.reveal(parts.train | parts.val))
+    return recipe.prepare(graph.reveal(parts.train))
 
 
-def fitted(world, recipe=RECIPE, *, seed=0, val=True, **options):
-    parts = world[1]
-    model = GCNLPA(recipe, prepared(world, recipe), seed)
-    chosen = parts.val if val else torch.zeros_like(parts.val)
-    return model, fit(model, prepared(world, recipe), parts.train, chosen, recipe, seed=seed, **options)
+def full_batch(world, recipe=RECIPE, *, val=True):
+    """What `fit` is handed for the whole graph at once: its batches and its validation."""
+    (graph, parts), shown = world, prepared(world, recipe)
+    chosen = (parts.val if val else torch.zeros_like(parts.val)).nonzero().squeeze(1)
+    return [Batch(shown, parts.train.nonzero().squeeze(1))], Validation(shown, chosen, graph.y[chosen])
 
 
-def weights(model):
+def fitted(world, recipe=RECIPE, *, val=True, **options):
+    """A Trained on the training nodes of the block model."""
+    graph, parts = world
+    return learn(graph, parts.train, parts.val if val else [], recipe, device="cpu", **options)
+
+
+def weights(trained):
+    model = getattr(trained, "model", trained)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -84,7 +107,7 @@ def assert_close(one, other):
 
 def test_fit_is_adam_on_the_loss_with_half_the_squares_of_the_weights(world):
     recipe = RECIPE.replace(l2=0.05, l2_edges=0.02, epochs=5)
-    model, _ = fitted(world, recipe, val=False)
+    model = fitted(world, recipe, val=False).model
     by_hand = walk_by_hand(world, recipe, lambda loss: loss.total, lambda m: m.parameters(), 5)
     assert_close(model, by_hand)
     assert not same(weights(model), weights(GCNLPA(recipe, prepared(world), 0)))
@@ -100,9 +123,7 @@ def test_two_steps_are_the_edges_on_the_lpa_loss_and_then_w_on_the_gcn_loss(worl
         if epoch.epoch == recipe.epochs:
             middle.update(weights(model))
 
-    parts = world[1]
-    none = torch.zeros_like(parts.val)
-    fit(model, prepared(world), parts.train, none, recipe, on_epoch=note)
+    fit(model, *full_batch(world, val=False), recipe, watching=Watching(on_epoch=note))
     edges = {name for name in start if name.startswith("edges.")}
     assert {name for name in start if not torch.equal(start[name], middle[name])} == edges
     assert {name for name in start if not torch.equal(middle[name], weights(model)[name])} == start.keys() - edges
@@ -134,32 +155,33 @@ def test_each_rule_chooses_its_epoch(rule, epoch):
 
 @pytest.mark.parametrize("recipe", [RECIPE, TWO_STEP, RECIPE.replace(select="last_best")], ids=lambda r: r.training)
 def test_the_model_ends_with_the_weights_of_its_best_epoch(world, recipe):
-    model, run = fitted(world, recipe)
-    judged = [epoch for epoch in run.history if epoch.val_accuracy is not None]
-    assert run.best.val_accuracy == max(epoch.val_accuracy for epoch in judged)
+    trained = fitted(world, recipe)
+    run = trained.run
+    scored = [epoch for epoch in run.history if epoch.val_accuracy is not None]
+    assert run.best.val_accuracy == max(epoch.val_accuracy for epoch in scored)
     assert run.best_epoch < len(run.history) == num_epochs(recipe)
-    until_then, _ = fitted(world, recipe, val=False, stop_at=run.best_epoch)
-    assert same(weights(model), weights(until_then))
-    correct = predict_proba(model, prepared(world)).argmax(dim=1) == world[0].y
+    until_then = fitted(world, recipe, val=False, stop_at=run.best_epoch)
+    assert same(weights(trained), weights(until_then))
+    correct = predict_proba(trained, world[0], raw=True).argmax(dim=1) == world[0].y
     assert run.best.val_accuracy == correct[world[1].val].double().mean().item()
 
 
 def test_patience_stops_after_so_many_epochs_without_a_better_one(world):
     recipe = RECIPE.replace(epochs=50, patience=7)
-    _, whole = fitted(world, recipe.replace(patience=0))
-    _, run = fitted(world, recipe)
+    whole = fitted(world, recipe.replace(patience=0)).run
+    run = fitted(world, recipe).run
     assert len(run.history) == run.best_epoch + 7 < 50
     assert without_time(run.history) == without_time(whole.history)[: len(run.history)]
 
 
 def test_the_seed_decides_the_weights(world):
-    first, again, other = (weights(fitted(world, seed=seed)[0]) for seed in (3, 3, 4))
+    first, again, other = (weights(fitted(world, seed=seed)) for seed in (3, 3, 4))
     assert same(first, again)
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
 def test_without_validation_nodes_the_last_epoch_is_kept(world):
-    _, run = fitted(world, val=False)
+    run = fitted(world, val=False).run
     assert run.best_epoch == len(run.history) == RECIPE.epochs
     assert {(epoch.val_accuracy, epoch.val_loss) for epoch in run.history} == {(None, None)}
 
@@ -169,12 +191,11 @@ def test_ctrl_c_keeps_the_best_so_far(world):
         if epoch.epoch == 5:
             raise KeyboardInterrupt
 
-    model, run = fitted(world, on_epoch=stop)
-    until_then, short = fitted(world, stop_at=5)
-    assert run.interrupted
-    assert not short.interrupted
-    assert (run.best_epoch, len(run.history)) == (short.best_epoch, 5)
-    assert same(weights(model), weights(until_then))
+    trained, until_then = fitted(world, on_epoch=stop), fitted(world, stop_at=5)
+    assert trained.run.interrupted
+    assert not until_then.run.interrupted
+    assert (trained.run.best_epoch, len(trained.run.history)) == (until_then.run.best_epoch, 5)
+    assert same(weights(trained), weights(until_then))
 
 
 @pytest.mark.parametrize("method", ["gcn-lpa", "mlp"])
@@ -184,16 +205,19 @@ def test_ctrl_c_ends_the_work_of_those_who_train_many(world, method, monkeypatch
 
     graph, parts = world
     monkeypatch.setattr("sklearn.neural_network.MLPClassifier._backprop", stop)
-    build, recipe = METHODS[method].build, METHODS[method].settings(RECIPE)
+    recipe = METHODS[method].settings(RECIPE)
     with pytest.raises(KeyboardInterrupt):
-        learn_whole(build, graph, parts.train, parts.val, recipe, device="cpu", on_epoch=stop)
+        learn_whole(graph, parts.train, parts.val, recipe, device="cpu", on_epoch=stop)
 
 
 def test_a_comparison_ends_with_ctrl_c_and_does_not_count_half_a_training(world, monkeypatch):
     def stop(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gcn_lpa.train.fit", lambda *arguments, **options: fit(*arguments, **options, on_epoch=stop))
+    watching = Watching(on_epoch=stop)
+    monkeypatch.setattr(
+        "gcn_lpa.learning.fit", lambda *given, **options: fit(*given, **{**options, "watching": watching})
+    )
     with pytest.raises(KeyboardInterrupt):
         compare(world[0], ["gcn-lpa"], splits=1, recipe=RECIPE, device="cpu", isolate=False)
 
@@ -208,7 +232,7 @@ def test_ctrl_c_before_the_first_epoch_is_not_swallowed(world, monkeypatch):
 
 
 def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monkeypatch):
-    until_then, short = fitted(world, stop_at=6)
+    until_then = fitted(world, stop_at=6)
     real = GCNLPA.loss
 
     def breaks_at_seven(self, graph, nodes, key):
@@ -216,12 +240,24 @@ def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monk
         return loss._replace(gcn=loss.gcn * (math.nan if int(key.step) == 7 else 1))
 
     monkeypatch.setattr(GCNLPA, "loss", breaks_at_seven)
-    parts = world[1]
-    model = GCNLPA(RECIPE, prepared(world), 0)
-    with pytest.raises(ValueError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005"):
-        fit(model, prepared(world), parts.train, parts.val, RECIPE)
-    assert same(weights(model), weights(until_then))
-    assert short.best_epoch <= 6
+    with pytest.raises(
+        DivergedError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005"
+    ) as error:
+        fitted(world)
+    trained = error.value.trained
+    assert same(weights(trained), weights(until_then))
+    assert trained.run is error.value.run
+    assert (trained.run.best_epoch, len(trained.run.history)) == (until_then.run.best_epoch, 6)
+    correct = predict_proba(trained, world[0], raw=True).argmax(dim=1) == world[0].y
+    assert trained.run.best.val_accuracy == correct[world[1].val].double().mean().item()
+
+
+def test_a_first_loss_that_is_no_number_leaves_nothing_trained(world, monkeypatch):
+    real = GCNLPA.loss
+    monkeypatch.setattr(GCNLPA, "loss", lambda *given: real(*given)._replace(gcn=torch.tensor(math.inf)))
+    with pytest.raises(DivergedError, match="diverged at epoch 1 ") as error:
+        fitted(world)
+    assert error.value.trained is None
 
 
 @pytest.mark.parametrize(
@@ -231,42 +267,116 @@ def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monk
         (lambda train, val: (train, train), "in more than one of train, val and test"),
         (lambda train, val: (~val, val), r"\d+ nodes of train have no label, the first is node \d+"),
         (lambda train, val: (train, ~train), r"\d+ nodes of val have no label"),
-        (lambda train, val: (train.long(), val), "boolean mask"),
+        (lambda train, val: (train[1:], val), r"train is a mask of \[39\] entries; the graph has 40 nodes"),
+        (lambda train, val: (train.float(), val), "train is a boolean mask or a list of positions, not torch.float32"),
+        (lambda train, val: (train, [40]), r"val names node 40, but the graph has nodes 0\.\.39"),
     ],
 )
-def test_masks_are_checked_at_the_door(world, change, message):
-    parts = world[1]
+def test_nodes_are_checked_at_the_door(world, change, message):
+    graph, parts = world
     with pytest.raises(ValueError, match=message):
-        fit(GCNLPA(RECIPE, prepared(world)), prepared(world), *change(parts.train, parts.val), RECIPE)
+        learn(graph.reveal(parts.train | parts.val), *change(parts.train, parts.val), RECIPE, device="cpu")
 
 
-def test_learn_shows_the_model_no_label_beyond_train_and_val(world):
+def test_nodes_are_masks_or_positions(world):
+    graph, parts = world
+    at = [part.nonzero().squeeze(1) for part in (parts.train, parts.val)]
+    by_position = learn(graph, at[0].tolist(), at[1].numpy(), RECIPE, device="cpu")
+    assert same(weights(by_position), weights(fitted(world)))
+
+
+def test_learn_shows_the_model_the_labels_of_train_and_no_others(world, monkeypatch):
     graph, parts = world
     shown = []
 
-    def build(recipe, hidden, seed):
-        shown.append(hidden.y)
-        return GCNLPA(recipe, hidden, seed)
+    class Watched(GCNLPA):
+        def __init__(self, recipe, graph, seed):
+            super().__init__(recipe, graph, seed)
+            shown.append(graph.y)
 
-    model, _ = learn(build, graph, parts.train, parts.val, RECIPE, seed=5, device="cpu")
-    given = parts.train | parts.val
-    assert torch.equal(shown[0], torch.where(given, graph.y, -1))
-    assert same(weights(model), weights(fitted(world, seed=5)[0]))
+        def forward(self, graph):
+            shown.append(graph.y)
+            return super().forward(graph)
+
+        def loss(self, graph, nodes, key=None):
+            shown.append(graph.y)
+            return super().loss(graph, nodes, key)
+
+    monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Watched))
+    trained = fitted(world, seed=5)
+    assert len(shown) == 1 + 2 * RECIPE.epochs
+    assert all(torch.equal(y, torch.where(parts.train, graph.y, -1)) for y in shown)
+    assert torch.equal(trained.given(graph), parts.train | parts.val)
+
+
+def test_learn_is_fit_on_the_whole_graph_as_one_batch_bit_for_bit(world):
+    model = GCNLPA(RECIPE, prepared(world), 5)
+    run = fit(model, *full_batch(world), RECIPE, seed=5)
+    trained = fitted(world, seed=5)
+    assert same(weights(trained), weights(model))
+    assert without_time(trained.run.history) == without_time(run.history)
+    assert trained.run.best_epoch == run.best_epoch
+
+
+def halves(world):
+    """The block model cut into its even and its odd nodes, each half a graph of its own."""
+    graph, parts = world
+    for start in (0, 1):
+        ids = torch.arange(start, graph.num_nodes, 2)
+        half = Graph.from_scipy(
+            graph.to_scipy()[ids.numpy()][:, ids.numpy()], x=graph.x[ids], y=graph.y[ids], class_names=graph.class_names
+        )
+        train = parts.train[ids]
+        yield Batch(RECIPE.prepare(half.reveal(train)), train.nonzero().squeeze(1), node_ids=ids)
+
+
+def test_two_batches_are_two_steps_of_adam_and_their_losses_the_mean(world):
+    """The loop written out: a step on one half, then on the other, both with the random bits of the epoch."""
+    batches, recipe = list(halves(world)), RECIPE.replace(l2=0.0, epochs=4)
+    none = Validation(prepared(world), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    model, by_hand = (GCNLPA(recipe, prepared(world), 0) for _ in range(2))
+    run = fit(model, batches, none, recipe, seed=3)
+    optimizer, means = torch.optim.Adam(by_hand.parameters(), lr=recipe.lr), []
+    for epoch in range(1, 5):
+        terms = []
+        for batch in batches:
+            optimizer.zero_grad()
+            loss = by_hand.loss(batch.graph, batch.nodes, Key(3, epoch))
+            loss.total.backward()
+            optimizer.step()
+            terms.append([float(term.detach()) for term in (loss.total, loss.gcn, loss.lpa)])
+        means.append([sum(pair) / 2 for pair in zip(*terms, strict=True)])
+    assert [(line.loss, line.gcn, line.lpa) for line in run.history] == [
+        pytest.approx(mean, rel=1e-4) for mean in means
+    ]
+    assert_close(model, by_hand)
+
+
+def test_a_method_without_steps_takes_one_batch(world):
+    recipe = METHODS["lpa"].settings()
+    model = METHODS["lpa"].build(recipe, prepared(world), 0)
+    with pytest.raises(ValueError, match="method 'lpa' learns from the whole graph at once, not from 2 batches"):
+        fit(model, list(halves(world)), full_batch(world)[1], recipe)
+
+
+@pytest.mark.parametrize("stop_at", [0, -3])
+def test_training_has_at_least_one_epoch(world, stop_at):
+    with pytest.raises(ValueError, match=f"stop_at = {stop_at}; training has at least 1 epoch"):
+        fitted(world, stop_at=stop_at)
+    assert len(fitted(world, stop_at=1).run.history) == 1
 
 
 def test_a_recipe_is_not_a_word(world):
     graph, parts = world
-    with pytest.raises(
-        TypeError, match=r"recipe is a gcn_lpa\.Recipe, such as gcn_lpa\.recipes\.DEFAULT, not 'default'"
-    ):
-        learn(GCNLPA, graph, parts.train, parts.val, "default")
+    with pytest.raises(TypeError, match=r"recipe is a gcn_lpa\.Recipe, such as gcn_lpa\.DEFAULT, not 'default'"):
+        learn(graph, parts.train, parts.val, "default")
 
 
 def test_a_run_prints_in_one_line():
     run = Run(RECIPE, 3, (Epoch(1, 0.5, 0.5, 0.0, 0.75, 1.0, 0.25), Epoch(2, 0.4, 0.4, 0.0, 0.5, 1.0, 0.25)), 1)
     assert repr(run) == "Run: gcn-lpa, seed 3, epoch 1 of 2 (validation 75.0 %), 0.5 s"
-    unjudged = Run(RECIPE, 0, (Epoch(1, 0.5, 0.5, 0.0, None, None, 0.25),), 1, interrupted=True)
-    assert repr(unjudged) == "Run: gcn-lpa, seed 0, interrupted, epoch 1 of 1, 0.2 s"
+    unscored = Run(RECIPE, 0, (Epoch(1, 0.5, 0.5, 0.0, None, None, 0.25),), 1, interrupted=True)
+    assert repr(unscored) == "Run: gcn-lpa, seed 0, interrupted, epoch 1 of 1, 0.2 s"
 
 
 class Majority(nn.Module):
@@ -286,11 +396,12 @@ class Majority(nn.Module):
 def test_a_model_without_steps_is_fitted_at_once(two_cliques):
     train = torch.tensor([1, 1, 1, 0, 1, 0, 0, 0], dtype=torch.bool)
     val = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0], dtype=torch.bool)
-    model = Majority(2)
-    run = fit(model, two_cliques, train, val, RECIPE)
+    model, shown, chosen = Majority(2), two_cliques.reveal(train), val.nonzero().squeeze(1)
+    batch = Batch(shown, train.nonzero().squeeze(1))
+    run = fit(model, [batch], Validation(shown, chosen, two_cliques.y[chosen]), RECIPE)
     assert (run.best_epoch, len(run.history), run.best.val_accuracy) == (1, 1, 1 / 3)
     assert run.best.val_loss == pytest.approx(-(math.log(3 / 4) + 2 * math.log(1 / 4)) / 3)
-    torch.testing.assert_close(predict_proba(model, two_cliques)[0], torch.tensor([0.75, 0.25], dtype=torch.float64))
+    torch.testing.assert_close(model(shown).softmax(dim=1), torch.tensor([[0.75, 0.25]]).expand(8, 2))
 
 
 def stopped(world, folder, recipe, at, **options):
@@ -310,34 +421,34 @@ def stopped(world, folder, recipe, at, **options):
     "recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"]
 )
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, recipe, at):
-    model, run = fitted(world, recipe, checkpoint=tmp_path / "whole", checkpoint_every=3)
+    trained = fitted(world, recipe, checkpoint=tmp_path / "whole", checkpoint_every=3)
+    run = trained.run
     at = min(at, len(run.history) - 1)  # patience may end the run before
     stopped(world, tmp_path / "part", recipe, at, checkpoint_every=3)
-    resumed, second = fitted(world, recipe, checkpoint=tmp_path / "part", checkpoint_every=3, resume=True)
-    assert same(weights(model), weights(resumed))
-    assert second.best_epoch == run.best_epoch
-    assert without_time(second.history) == without_time(run.history)
+    resumed = fitted(world, recipe, checkpoint=tmp_path / "part", checkpoint_every=3, resume=True)
+    assert same(weights(trained), weights(resumed))
+    assert resumed.run.best_epoch == run.best_epoch
+    assert without_time(resumed.run.history) == without_time(run.history)
     whole, part = (storage.latest_checkpoint(tmp_path / name) for name in ("whole", "part"))
     assert same(whole.tensors, part.tensors)  # Adam's too
     assert any(name.endswith("exp_avg_sq") for name in whole.tensors)
 
 
 def test_a_finished_run_is_resumed_without_a_step(world, tmp_path):
-    model, run = fitted(world, checkpoint=tmp_path)
-    steps = []
-    again, second = fitted(world, checkpoint=tmp_path, resume=True, on_epoch=steps.append)
+    trained, steps = fitted(world, checkpoint=tmp_path), []
+    again = fitted(world, checkpoint=tmp_path, resume=True, on_epoch=steps.append)
     assert steps == []
-    assert second == run
-    assert same(weights(model), weights(again))
+    assert again.run == trained.run
+    assert same(weights(trained), weights(again))
 
 
 def test_nothing_to_resume_starts_from_the_beginning(world, tmp_path):
-    assert same(weights(fitted(world, checkpoint=tmp_path, resume=True)[0]), weights(fitted(world)[0]))
+    assert same(weights(fitted(world, checkpoint=tmp_path, resume=True)), weights(fitted(world)))
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"recipe": RECIPE.replace(lr=0.01)}, "recipe"), ({"seed": 1}, "seed"), ({"val": False}, "split")],
+    [({"recipe": RECIPE.replace(lr=0.01)}, "recipe"), ({"seed": 1}, "seed"), ({"val": False}, "graph, split")],
 )
 def test_the_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what):
     stopped(world, tmp_path, RECIPE, 5, checkpoint_every=2)
@@ -359,15 +470,15 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
         fitted(world, checkpoint=tmp_path, checkpoint_every=2)
     monkeypatch.undo()
     assert len(storage.latest_checkpoint(tmp_path).meta["history"]) == 2
-    resumed, _ = fitted(world, checkpoint=tmp_path, checkpoint_every=2, resume=True)
-    assert same(weights(resumed), weights(fitted(world)[0]))
+    resumed = fitted(world, checkpoint=tmp_path, checkpoint_every=2, resume=True)
+    assert same(weights(resumed), weights(fitted(world)))
 
 
 def test_steps_can_be_undone_and_then_repeat_themselves(world):
     """What capture relies on: the warm-up changes nothing that `restore` does not bring back."""
-    parts, graph = world[1], prepared(world)
-    nodes, judges = parts.train.nonzero().squeeze(1), parts.val.nonzero().squeeze(1)
-    step = _Step(GCNLPA(RECIPE, graph), graph, nodes, judges, RECIPE, 0, PHASES["joint"][0], epoch=1)
+    model = GCNLPA(RECIPE, prepared(world))
+    training = _Training(model, *full_batch(world), RECIPE, 0, Watching(), ALONE)
+    step = _Step(training, PHASES["joint"][0], epoch=1)
     before = {name: tensor.clone() for name, tensor in step.state().items()}
     first = [step().tolist() for _ in range(3)]
     after = {name: tensor.clone() for name, tensor in step.state().items()}
@@ -385,15 +496,11 @@ def test_steps_can_be_undone_and_then_repeat_themselves(world):
 def test_a_captured_step_is_the_plain_step_bit_for_bit(world, changes):
     graph, parts = world
     recipe = RECIPE.replace(**changes)
-    models, runs = zip(
-        *(
-            learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cuda", capture=capture)
-            for capture in ("always", "never")
-        ),
-        strict=True,
+    replayed, plain = (
+        learn(graph, parts.train, parts.val, recipe, device="cuda", capture=capture) for capture in ("always", "never")
     )
-    assert same(*(weights(model) for model in models))
-    assert without_time(runs[0].history) == without_time(runs[1].history)
+    assert same(weights(replayed), weights(plain))
+    assert without_time(replayed.run.history) == without_time(plain.run.history)
 
 
 def test_scores_are_those_counted_by_hand():
@@ -417,13 +524,13 @@ def test_scores_need_a_label_on_every_node_they_count(tiny):
         scores(tiny, torch.ones(5, dtype=torch.bool), called)
 
 
-def test_evaluate_prepares_a_raw_graph_when_given_the_recipe(world):
+def test_evaluate_takes_the_raw_graph_and_prepares_it(world):
     graph, parts = world
-    model, _ = fitted(world)
-    raw = evaluate(model, graph, parts.test, recipe=RECIPE)
-    assert raw == evaluate(model, RECIPE.prepare(graph), parts.test)
-    by_hand = model(RECIPE.prepare(graph)).argmax(dim=1)[parts.test] == graph.y[parts.test]
-    assert raw.accuracy == pytest.approx(by_hand.double().mean().item())
+    trained = fitted(world)
+    found = evaluate(trained, graph, parts.test)
+    by_hand = trained.model(RECIPE.prepare(graph)).argmax(dim=1)[parts.test] == graph.y[parts.test]
+    assert found.accuracy == pytest.approx(by_hand.double().mean().item())
+    assert found == evaluate(trained, graph, parts.test.nonzero().squeeze(1))
 
 
 ISLANDS = {"edges": [("a", "b"), ("b", "c"), ("d", "e")], "node_names": [*"abcdef"]}  # f stands alone
@@ -448,12 +555,12 @@ def test_nodes_that_no_label_reaches_get_a_defined_answer(method):
     pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
     graph = islands(["p", "q", "p", None, None, None], class_names=["p", "q", "r"])
     recipe = METHODS[method].settings(RECIPE).replace(epochs=3)
-    model, _ = learn(METHODS[method].build, graph, graph.labeled, ~graph.labeled & False, recipe, device="cpu")
-    table = predictions(model, graph, graph.labeled, recipe=recipe)
+    trained = learn(graph, graph.labeled, [], recipe, classes=graph.class_names, device="cpu")
+    table = predictions(trained, graph)
     assert table["status"].tolist() == ["labeled"] * 3 + ["unreachable"] * 3
     assert table["id"].tolist() == [*"abcdef"]
     assert table["probability"].between(1 / 3 - 1e-9, 1).all()
-    proba = predict_proba(model, graph, recipe=recipe)
+    proba = predict_proba(trained, graph, raw=True)
     torch.testing.assert_close(proba.sum(dim=1), torch.ones(6, dtype=torch.float64))
     if method.startswith("lpa"):
         prior = torch.tensor([2 / 3, 1 / 3, 0.0], dtype=torch.float64).expand(3, 3)
@@ -465,15 +572,14 @@ def test_with_one_class_every_node_has_it_for_certain(method):
     pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
     graph = islands(["p", "p", None, "p", None, None])
     recipe = METHODS[method].settings(RECIPE).replace(epochs=2)
-    model, _ = learn(METHODS[method].build, graph, graph.labeled, ~graph.labeled & False, recipe, device="cpu")
-    table = predictions(model, graph, graph.labeled, recipe=recipe)
+    table = predictions(learn(graph, graph.labeled, [], recipe, device="cpu"), graph)
     assert set(zip(table["label"], table["probability"], table["runner_up"], strict=True)) == {("p", 1.0, "")}
 
 
 def test_the_runner_up_is_the_second_likely_class(world):
-    model, _ = fitted(world)
-    table = predictions(model, prepared(world), world[1].train)
-    proba = predict_proba(model, prepared(world)).numpy()
+    trained = fitted(world)
+    table = predictions(trained, world[0])
+    proba = predict_proba(trained, world[0]).numpy()
     best, second = np.sort(proba, axis=1)[:, -1], np.sort(proba, axis=1)[:, -2]
     assert (table["probability"] == best).all()
     place = {name: k for k, name in enumerate(world[0].class_names)}
@@ -549,7 +655,7 @@ def test_an_unknown_device_is_named_with_the_choices(device):
 def test_a_seed_out_of_range_is_refused(world, seed):
     graph, parts = world
     with pytest.raises(ValueError, match=f"seed = {seed}; it is at least 0"):
-        learn(GCNLPA, graph, parts.train, parts.val, RECIPE, seed=seed, device="cpu")
+        learn(graph, parts.train, parts.val, RECIPE, seed=seed, device="cpu")
 
 
 @pytest.mark.parametrize(("features", "advice"), [("l2", r"try lr = 1e\+29$"), ("raw", r"e\+29, or features = 'l2'$")])
@@ -557,4 +663,4 @@ def test_divergence_does_not_recommend_what_is_already_so(world, features, advic
     graph, parts = world
     recipe = RECIPE.replace(features=features, lr=1e30)
     with pytest.raises(ValueError, match=advice):
-        learn(GCNLPA, graph, parts.train, parts.val, recipe, device="cpu")
+        learn(graph, parts.train, parts.val, recipe, device="cpu")

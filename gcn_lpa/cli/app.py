@@ -20,6 +20,7 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows a ? instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    gc.disable()  # until torch is imported
     try:
         app()
     except KeyboardInterrupt:

@@ -176,7 +176,7 @@ def audit(
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.runs.output import write_table
 
-    if out is not None and not out.parent.is_dir():  # said before the training, not after
+    if out is not None and not out.parent.is_dir():  # reported before the training, not after
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} in")
     audited = load_run(run, data)
     subject = audited.trained, audited.graph
@@ -210,7 +210,7 @@ def audit(
 
 @contextlib.contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that is told how much is done of how much, and says so on stderr where that is a terminal."""
+    """A function to call with how much is done of how much; it reports that on stderr where that is a terminal."""
     shows = sys.stderr.isatty()
     yield lambda done, total: print(f"\r{what}: {done} of {total} ", end="", file=sys.stderr) if shows else None
     if shows:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcn_lpa.description import GraphInfo
-    from gcn_lpa.insight.advice import Advice, Line
-    from gcn_lpa.insight.comparison import Row
+    from gcn_lpa.insight.advice import Advice, AdviceLine
+    from gcn_lpa.insight.comparison import ComparisonRow
     from gcn_lpa.insight.suggestions import Suggestion
     from gcn_lpa.predict import Scores
     from gcn_lpa.runs.codec import Results, TrainedRun
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gcn_lpa.theory.checks import Check
 
 
-def advice_line(line: Line) -> tuple[str, ...]:
+def advice_line(line: AdviceLine) -> tuple[str, ...]:
     from gcn_lpa.stats import signed
 
     over = "" if line.over_features is None else signed(line.over_features)
@@ -46,7 +46,7 @@ def suggestion_line(one: Suggestion) -> tuple[str, ...]:
     return str(one.id), f"{one.score:.3f}", one.guess, percent(one.probability), f"{one.reach:.2f}", one.why
 
 
-def comparison_line(row: Row) -> tuple[str, ...]:
+def comparison_line(row: ComparisonRow) -> tuple[str, ...]:
     difference, memory = row.difference, row.memory
     told = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
     megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"

@@ -1,4 +1,4 @@
-"""Does the graph help? Features alone, labels alone and both, on one's own labels, and a plain sentence about it.
+"""Does the graph help? Features alone, labels alone and both, on your own labels, and a plain sentence about it.
 
 Every method is trained and scored on the same splits of the labelled nodes: rounds of five stratified folds, so that
 all labels are scored equally often, each by models that were not given it. Training sets of such splits overlap, and
@@ -17,44 +17,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.description import describe
+from gcn_lpa.description import Homophily, describe, homophily
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph, Split, check_graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.comparison import Comparison, Record, compare
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
-
-
 WITH_GRAPH = ("lpa", "gcn", "gcn-lpa")
-
-
 NUM_FOLDS = 5
-
-
 FEWEST_LABELS = 10  # with less a fold would score a single node
-
-
-FEW_JUDGES = 100  # validation nodes; of fewer, many epochs get all right, so their loss chooses the epoch
-
-
+FEW_VALIDATION = 100  # nodes; of fewer, many epochs get all right, so their loss chooses the epoch
 WIDE = 0.05  # half-width of an interval that cannot tell whether the graph helps: ± 5 points
-
-
 HIDDEN = 0.1  # of accuracy over the commonest class: what an interval may hide before we say that there is nothing
-
-
 HELPS, HURTS, NEUTRAL = "the graph helps", "the graph hurts", "the graph makes no measurable difference"
-
-
 UNPREDICTABLE, TOO_FEW = "nothing predicts these labels", "too few labels to tell"
 
 
 @dataclass(frozen=True)
-class Line:
+class AdviceLine:
     """One method over all splits. Differences are paired, split by split; None for the method itself."""
 
     method: str
@@ -67,15 +51,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Homophily:
-    """How often an edge joins nodes of one class, of the edges whose two ends are labelled."""
-
-    edges: int  # with both labels known
-    rate: float | None
-    chance: float | None  # the rate if the same ends were joined at random
-
-
-@dataclass(frozen=True)
 class Advice:
     """What `advise` found. `lines` is empty where there were too few labels to train on."""
 
@@ -84,7 +59,7 @@ class Advice:
     sentence: str
     method: str  # the one to use
     recipe: str
-    lines: tuple[Line, ...]
+    lines: tuple[AdviceLine, ...]
     labeled: int
     unlabeled: int
     unreachable: int  # nodes that no label can reach along edges
@@ -122,7 +97,7 @@ def advise(
         seed: of the first fold and the first weights.
         recipe: of gcn-lpa: "default", "paper" or "official"; the others bring their own.
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
-        on_record: told of every result as it comes.
+        on_record: called with every result as it comes.
     """
     check_graph(graph)
     if repeats < 2:
@@ -147,7 +122,7 @@ def advise(
             on_record=on_record,
         )
     lines = () if found is None else _lines(graph, found, splits)
-    verdict, sentence, method = _judge(lines) if lines else _judge_untrained(graph, counts)
+    verdict, sentence, method = _verdict(lines) if lines else _verdict_untrained(graph, counts)
     return Advice(
         graph=graph.name,
         verdict=verdict,
@@ -160,7 +135,7 @@ def advise(
         unreachable=describe(graph).unreachable,
         homophily=homophily(graph),
         protocol=protocol,
-        notes=_notes(graph, counts),
+        notes=notes_on(graph, counts),
         records=() if found is None else found.records,
         recipes={} if found is None else found.recipes,
         device=None if found is None else found.device,
@@ -185,17 +160,6 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     return splits
 
 
-def homophily(graph: Graph) -> Homophily:
-    """Self-loops aside; every undirected edge counts once."""
-    y, row, col = (tensor.cpu().numpy() for tensor in (graph.y, graph.row, graph.col))
-    known = (row != col) & (y[row] >= 0) & (y[col] >= 0)
-    edges = int(known.sum()) // (1 if graph.directed else 2)
-    if edges == 0:
-        return Homophily(0, None, None)
-    ends = np.bincount(np.concatenate([y[row[known]], y[col[known]]]))
-    return Homophily(edges, float((y[row] == y[col])[known].mean()), float(np.square(ends / ends.sum()).sum()))
-
-
 def commonest_class_accuracy(graph: Graph, part: Split) -> float:
     """What one gets by always saying the class that most of the given labels have."""
     labels = graph.y.cpu()
@@ -206,7 +170,7 @@ def commonest_class_accuracy(graph: Graph, part: Split) -> float:
 def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
     """How the epoch is chosen, as a change of the recipes, and the whole protocol in words."""
     fewest = min(int(part.val.sum()) for part in splits)
-    by_loss = fewest < FEW_JUDGES
+    by_loss = fewest < FEW_VALIDATION
     sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
     rule = "lowest loss, as they are few" if by_loss else "highest accuracy"
     protocol = (
@@ -215,7 +179,7 @@ def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
     return {"select": "loss"} if by_loss else {}, protocol
 
 
-def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Line, ...]:
+def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
     ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
     num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
     by_method = {
@@ -236,7 +200,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Li
         return resampled_mean(by_method[method] - by_method[str(other)], ratio, num_scored)
 
     return tuple(
-        Line(
+        AdviceLine(
             method=row.method,
             accuracy=resampled_mean(by_method[row.method], ratio, num_scored),
             over_features=gain(row.method, features),
@@ -249,7 +213,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Li
     )
 
 
-def _judge(lines: Sequence[Line]) -> tuple[str, str, str]:
+def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     best = _best(lines)
     with_graph = _best([line for line in lines if line.method in WITH_GRAPH])
@@ -283,12 +247,12 @@ def _judge(lines: Sequence[Line]) -> tuple[str, str, str]:
     return NEUTRAL, sentence, features
 
 
-def _best(lines: Sequence[Line]) -> Line:
+def _best(lines: Sequence[AdviceLine]) -> AdviceLine:
     """The most accurate, the first of equals."""
     return max(lines, key=lambda line: line.accuracy.mean)
 
 
-def _judge_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
+def _verdict_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
     """The same where there is nothing to compare."""
     if graph.num_edges == 0:
         return NEUTRAL, "The graph has no edges: it cannot help, and there is nothing to compare.", FEATURES_ONLY[0]
@@ -300,8 +264,8 @@ def _judge_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
     return TOO_FEW, sentence, "gcn" if graph.x_kind == "given" else "lpa"
 
 
-def _notes(graph: Graph, counts: Tensor) -> tuple[str, ...]:
-    """What a reader of the numbers should know of this graph."""
+def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
+    """What to know of this graph when reading the numbers."""
     notes = []
     if graph.x_kind != "given":
         notes.append(

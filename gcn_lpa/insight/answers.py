@@ -1,21 +1,18 @@
-"""What the questions to a trained model answer with: votes, paths, influences, changes and their effects."""
+"""The answers to questions about a trained model: an explanation with its votes, a what-if with its changes."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcn_lpa.insight.paths import plain
 from gcn_lpa.insight.wording import explanation_lines, what_if_lines
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
-class Path:
+class VotePath:
     """A walk from the explained node to a voter; the label travels it the other way."""
 
     nodes: tuple[Hashable, ...]
@@ -25,13 +22,13 @@ class Path:
 
 @dataclass(frozen=True)
 class Vote:
-    """What one labelled node's label counts: I_l(v_a, v_b; k), Definition 2."""
+    """The share of a prediction that one labelled node's label has: I_l(v_a, v_b; k), Definition 2."""
 
     node: Hashable
     label: str
     share: float
     by_length: tuple[float, ...]  # of walks of 1, 2, … k steps; they sum to `share`
-    path: Path  # the most probable of those walks
+    path: VotePath  # the most probable of those walks
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,9 @@ class Explanation:
     """
 
     node: Hashable
-    status: str  # "labeled", "reached" or "unreachable" by a label, as in `predictions`
-    given_label: str | None  # where it is labelled
-    distance: int | None  # hops to the nearest label
+    status: str  # "labeled", "reached" or "unreachable" by a given label, as in `predictions`
+    given_label: str | None  # where it is labelled, to train on or to choose the epoch
+    distance: int | None  # hops to the nearest label that was trained on; only those vote
     method: str
     label: str
     probability: float
@@ -101,11 +98,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Effect:
+class Shift:
     """What a change did to one set of predictions."""
 
     changes: tuple[Change, ...]  # the largest move first
-    num_moved: int  # nodes one of whose scores moved by more than MOVED
+    num_moved: int  # nodes one of whose scores moved by more than `what_ifs.MOVED`
     largest_move: float
 
 
@@ -113,15 +110,15 @@ class Effect:
 class WhatIf:
     """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly.
 
-    Nodes that have a label after the change are not listed: theirs is given.
+    Nodes that have a training label after the change are not listed: theirs is given.
     """
 
     asked: tuple[str, ...]
     method: str
     hops: int
     num_nodes: int  # that are predicted
-    model: Effect
-    lpa: Effect
+    model: Shift
+    lpa: Shift
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Which labels and which edges look wrong, with the evidence.
 
-Nothing is judged by a model that was taught it. `cross_fit` hides each fold of the labels in turn, so that what it says
-of a labelled node comes from the other labels. Beside it stands label propagation with that one node left out
-(Theorem 3 of the paper: "treat v_a as unlabelled").
+No label is scored by a model that was trained on it. `cross_fit` hides each fold of the labels in turn, so that its
+posterior of a labelled node comes from the other labels. Label propagation with that one node left out (Theorem 3 of the
+paper: "treat v_a as unlabelled") is the second kind of evidence.
 
-Both audits then ask the same question: does this look like what is given, or like something drawn at random? The
-given labels are set against all other labels of the same nodes, the edges against random pairs of nodes, and a
-logistic regression on two or three kinds of evidence learns from the user's own graph how much each kind counts. Where
-neighbours tend to differ, it learns that too.
+Both audits ask the same question: does this look like what is given, or like something drawn at random? The given labels
+are compared with all other labels of the same nodes, the edges with random pairs of nodes, and a logistic regression on
+two or three kinds of evidence learns from the graph itself how much each kind counts; also where neighbours tend to
+differ.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.cross_fit import CrossFit, cross_fit, settings_of
 from gcn_lpa.insight.evidence import (
     ERROR_RATE,
     LEAST,
     WEIGHT_SAY,
-    Judge,
+    ErrorModel,
     PairEvidence,
     check_rate,
     class_evidence,
@@ -97,7 +97,7 @@ class LabelAudit:
 class EdgeFinding:
     """One edge. `suspicion` is the chance that it is a random pair, if the stated rate of all edges is.
 
-    `status` is "judged", or "abstains" where neither labels nor features speak of an end.
+    `status` is "judged", or "abstains" where an end has no features and no label reaches it.
     """
 
     source: Hashable
@@ -135,7 +135,7 @@ class EdgeAudit:
     def summary(self) -> str:
         judged = [row for row in self.findings if row.status == "judged"]
         doubted, rest = sum(row.suspicion > 0.5 for row in judged), len(self.findings) - len(judged)
-        said = f" Of {rest:,} nothing is said, as neither labels nor features speak of an end." if rest else ""
+        said = f" {rest:,} are not scored: an end has no features, and no label reaches it." if rest else ""
         return (
             f"{doubted:,} of {len(judged):,} edges are more likely wrong than right, if {100 * self.rate:g} % of all are "
             f"random pairs.{said} {_models(self)}"
@@ -165,6 +165,7 @@ def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **
         options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
     """
     check_rate(rate)
+    check_graph(graph)
     return rank_labels(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 
 
@@ -184,8 +185,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     target = labels[nodes].numpy()
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
-    judge = Judge.learn(evidence[is_given], evidence[~is_given])
-    doubts = judge.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
+    errors = ErrorModel.learn(evidence[is_given], evidence[~is_given])
+    doubts = errors.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (joined(graph).to_scipy() > 0) @ one_hot(
@@ -205,7 +206,7 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
                 evidence=label_evidence(graph.class_names, label, model[k].numpy(), counts[node].astype(int)),
             )
         )
-    return LabelAudit(graph.name, tuple(findings), judge.influence("model", "neighbours"), rate, *settings_of(fitted))
+    return LabelAudit(graph.name, tuple(findings), errors.influence("model", "neighbours"), rate, *settings_of(fitted))
 
 
 def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> EdgeAudit:
@@ -215,6 +216,7 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
         rate, options: as in `audit_labels`.
     """
     check_rate(rate)
+    check_graph(graph)
     check_has_edges(graph)
     return rank_edges(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 
@@ -229,7 +231,7 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
 
     Three kinds of evidence count: log Σ_c p_i[c] p_j[c], the chance that both ends are of one class; the cosine of their
     features; and log(1 + s), s = Σ 1 / log(1 + d_z) over the neighbours z they have in common (Adamic & Adar 2003).
-    p is `posteriors_of`: of a labelled node not what a model says that has learned its label by heart.
+    p is `posteriors_of`, for a labelled node by models that were not trained on its label.
 
     Where an end is labelled the weight that the models learned for the edge counts too: it multiplies the odds by
     weight^-WEIGHT_SAY. Between unlabelled nodes it adds nothing to the above, and its column is empty.
@@ -238,22 +240,24 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     check_has_edges(graph)
     source, target = edge_ends(graph)
     around = joined(graph)
-    belief = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
+    posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
     others = random_pairs(around, len(source), fitted.seed)
     if len(others[0]) == 0:
         raise ValueError(f"all nodes of graph {graph.name!r} are joined: no pair is left to compare its edges with")
     x = graph.to("cpu").with_features("l2").x if graph.x_kind == "given" else None
-    here, there = (PairEvidence.of(ends, belief, x, around) for ends in ((source, target), others))
-    judge = Judge.learn(here.columns(), there.columns())
+    here, there = (PairEvidence.of(ends, posteriors, x, around) for ends in ((source, target), others))
+    errors = ErrorModel.learn(here.columns(), there.columns())
     weights = weights_near_labels(graph, fitted)
-    doubts = judge.log_ratio(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
+    doubts = errors.log_ratio(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
     known = np.array(node_status(graph, fitted.given)) != "unreachable"
-    known |= x is not None  # where no label and no feature speaks, p is the prior
+    known |= x is not None  # without features and out of reach of labels, p is the prior
     judged = known[source] & known[target]
     findings = []
-    classes = belief.argmax(dim=1).tolist()
+    classes = posteriors.argmax(dim=1).tolist()
     labels = torch.where(fitted.given, graph.y.cpu(), -1).tolist()
-    told = [class_evidence(graph.class_names, row, label) for row, label in zip(belief.numpy(), labels, strict=True)]
+    said = [
+        class_evidence(graph.class_names, row, label) for row, label in zip(posteriors.numpy(), labels, strict=True)
+    ]
     for k in np.lexsort((-doubts, ~judged)).tolist():
         ends = int(source[k]), int(target[k])
         weight = None if np.isnan(weights[k]) else float(weights[k])
@@ -269,10 +273,10 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
                 common_neighbours=int(here.common[k]),
                 weight=weight,
                 status="judged" if judged[k] else "abstains",
-                evidence=edge_evidence([told[node] for node in ends], here, k, weight),
+                evidence=edge_evidence([said[node] for node in ends], here, k, weight),
             )
         )
-    return EdgeAudit(graph.name, tuple(findings), judge.influence(*here.names()), rate, *settings_of(fitted))
+    return EdgeAudit(graph.name, tuple(findings), errors.influence(*here.names()), rate, *settings_of(fitted))
 
 
 def _models(audit: LabelAudit | EdgeAudit) -> str:

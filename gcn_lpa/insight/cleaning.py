@@ -1,4 +1,4 @@
-"""Whether a repair helps: the labels or edges that look wrong changed, and the model compared before and after."""
+"""Whether a repair helps: suspicious labels changed or suspicious edges dropped, and accuracy before and after."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import checked_given, cross_fit
 from gcn_lpa.learning import learn_whole
@@ -79,6 +79,7 @@ def try_cleaning(
         )
     if splits < 2:
         raise ValueError(f"splits = {splits}; it takes at least 2 to tell an effect from noise")
+    check_graph(graph)
     recipe, given = trained.recipe, checked_given(graph, trained.given(graph), folds, 1)
     known, nobody = graph.reveal(given), torch.zeros_like(given)
     effects: list[dict[str, float]] = []
@@ -133,8 +134,8 @@ def relabeled(graph: Graph, audit: LabelAudit, *, above: float = 0.5) -> tuple[G
 
 def without_edges(graph: Graph, audit: EdgeAudit, share: float) -> tuple[Graph, int]:
     """The same graph without the most suspicious `share` of its edges, and how many those are."""
-    judged = [row for row in audit.findings if row.status == "judged"]
-    dropped = judged[: round(share * len(audit.findings))]
+    scored = [row for row in audit.findings if row.status == "judged"]
+    dropped = scored[: round(share * len(audit.findings))]
     ends = np.array([[graph.index_of(row.source), graph.index_of(row.target)] for row in dropped], dtype=np.int64)
     source, target = ends.reshape(-1, 2).T
     n, key = graph.num_nodes, (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy()

@@ -20,13 +20,13 @@ import torch
 
 from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 
 
@@ -54,7 +54,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One method over all splits."""
 
     method: str
@@ -72,14 +72,12 @@ class Comparison:
 
     graph: str
     reference: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     records: tuple[Record, ...]
     recipes: dict[str, Recipe]
     device: str
     environment: dict[str, Any]
-    unused: dict[str, tuple[str, ...]] = dataclasses.field(
-        default_factory=dict
-    )  # changes, and the methods without them
+    unused: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # changes: the methods without them
 
     @property
     def num_splits(self) -> int:
@@ -132,7 +130,7 @@ def compare(
         changes: fields to set in the recipes of all methods that use them, e.g. {"epochs": 50}.
         threads: of the CPU; None leaves torch's setting.
         isolate: give each method a process of its own, in which alone its memory can be measured.
-        on_record: told of every result as it comes.
+        on_record: called with every result as it comes.
     """
     recipes = recipes_of(graph, methods, recipe, changes or {})
     reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
@@ -147,9 +145,9 @@ def compare(
     records: list[Record] = []
     memories: dict[str, Memory | None] = {}
     for name, settings in recipes.items():
-        task = Task(graph, name, settings, tuple(parts), seed, where, threads)
+        trial = Trial(graph, name, settings, tuple(parts), seed, where, threads)
         memories[name] = None
-        for result in run_apart(task) if isolate else run_here(task):
+        for result in run_apart(trial) if isolate else run_here(trial):
             if isinstance(result, Memory):
                 memories[name] = result
                 continue
@@ -178,9 +176,9 @@ def recipes_of(
         ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given")
     found = {}
     for name in methods:
-        own = METHODS[name].settings(ours)
-        unused = METHODS[name].unused(own, changes)
-        found[name] = own.replace(**{field: value for field, value in changes.items() if field not in unused})
+        unused = unused_by(name, ours, changes)
+        used = {field: value for field, value in changes.items() if field not in unused}
+        found[name] = METHODS[name].settings(ours).replace(**used)
     if nobody := [field for field in changes if all(field in unused_by(name, ours, changes) for name in methods)]:
         raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")
     return found
@@ -192,7 +190,7 @@ def unused_by(method: str, ours: Recipe, changes: Mapping[str, Any]) -> list[str
 
 
 @dataclass(frozen=True)
-class Task:
+class Trial:
     """One method on all splits."""
 
     graph: Graph
@@ -204,16 +202,16 @@ class Task:
     threads: int
 
 
-def run_here(task: Task) -> Iterator[Record]:
+def run_here(trial: Trial) -> Iterator[Record]:
     """Train and test split by split."""
-    with num_threads(task.threads):
-        for k, part in enumerate(task.splits):
-            seed, start = task.seed + k, time.perf_counter()
-            trained = learn_whole(task.graph, part.train, part.val, task.recipe, seed=seed, device=task.device)
+    with num_threads(trial.threads):
+        for k, part in enumerate(trial.splits):
+            seed, start = trial.seed + k, time.perf_counter()
+            trained = learn_whole(trial.graph, part.train, part.val, trial.recipe, seed=seed, device=trial.device)
             seconds = time.perf_counter() - start
-            found = evaluate(trained, task.graph, part.test)
+            found = evaluate(trained, trial.graph, part.test)
             yield Record(
-                method=task.method,
+                method=trial.method,
                 split=part.hash,
                 seed=seed,
                 accuracy=found.accuracy,
@@ -224,7 +222,7 @@ def run_here(task: Task) -> Iterator[Record]:
             )
 
 
-def run_apart(task: Task) -> Iterator[Record | Memory]:
+def run_apart(trial: Trial) -> Iterator[Record | Memory]:
     """The same in a process of its own, which reports its memory at the end."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from gcn_lpa.insight.comparison import work; work()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -233,17 +231,17 @@ def run_apart(task: Task) -> Iterator[Record | Memory]:
     num_records = 0
     try:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it ended before it had read all: see below
-            pickle.dump(task, stdin)
+            pickle.dump(trial, stdin)
         for line in process.stdout:
             kind, fields = json.loads(line)
             if kind == "error":
                 raise getattr(builtins, fields["type"])(fields["message"])
             num_records += kind == "record"
             yield Record(**fields) if kind == "record" else Memory(**fields)
-        if process.wait() != 0 or num_records < len(task.splits):
+        if process.wait() != 0 or num_records < len(trial.splits):
             raise ChildProcessError(
-                f"the process that trained {task.method} ended with code {process.returncode}, after {num_records} of "
-                f"{len(task.splits)} splits"
+                f"the process that trained {trial.method} ended with code {process.returncode}, after {num_records} of "
+                f"{len(trial.splits)} splits"
             )
     finally:
         process.kill()
@@ -252,16 +250,16 @@ def run_apart(task: Task) -> Iterator[Record | Memory]:
 
 
 def work() -> None:
-    """The other end of `run_apart`: a pickled Task on stdin, a line of JSON for each result on stdout."""
+    """The other end of `run_apart`: a pickled Trial on stdin, a line of JSON for each result on stdout."""
     out, sys.stdout = sys.stdout, sys.stderr  # nothing else may be written there
-    task: Task = pickle.load(sys.stdin.buffer)
+    trial: Trial = pickle.load(sys.stdin.buffer)
     try:
         before = resident_memory()
-        for record in run_here(task):
+        for record in run_here(trial):
             _send(out, "record", dataclasses.asdict(record))
         after = resident_memory()
         if before is not None and after is not None:
-            on_gpu = task.device.startswith("cuda")
+            on_gpu = trial.device.startswith("cuda")
             gpu = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
             _send(out, "memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
     except Exception as error:
@@ -274,7 +272,7 @@ def _send(out: IO[str], kind: str, fields: dict[str, Any]) -> None:
 
 
 def resident_memory() -> tuple[float, float] | None:
-    """Resident memory of this process now and at its highest, in MB; None where the system does not tell.
+    """Resident memory of this process now and at its highest, in MB; None where the system does not say.
 
     Linux's VmHWM, since its ru_maxrss starts at that of the parent process.
     """
@@ -291,11 +289,11 @@ def resident_memory() -> tuple[float, float] | None:
     return peak, peak
 
 
-def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> Row:
+def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
     own, base = ([record for record in records if record.method == method] for method in (name, reference))
     accuracy = np.array([record.accuracy for record in own])
     gain = accuracy - np.array([record.accuracy for record in base])
-    return Row(
+    return ComparisonRow(
         method=name,
         accuracy=mean_of(accuracy),
         macro_f1=mean_of(np.array([record.macro_f1 for record in own])),

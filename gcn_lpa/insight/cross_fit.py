@@ -52,16 +52,16 @@ def cross_fit(
     threads: int | None = None,
     on_fit: Callable[[int, int], None] | None = None,
 ) -> CrossFit:
-    """Train `folds` · `repeats` models, each without the labels of one fold, and let each speak of the nodes it was not shown.
+    """Train `folds` · `repeats` models, each without the labels of one fold, and predict with each the nodes it was not shown.
 
     The number of epochs is found first, with a fifth of the labels, where their loss is lowest: ranking needs
-    probabilities, and those of a model trained for accuracy are too sure. That number is all a label can tell about
-    itself.
+    probabilities, and those of a model trained for accuracy are too sure. That number is all that a label contributes
+    to its own score.
 
     Args:
         given: the nodes whose labels may be used, a mask or positions; None: all labelled ones. Others are not read.
         repeats: with new folds and first weights each; probabilities are averaged.
-        on_fit: told the number of models trained and of all.
+        on_fit: called with the number of models trained and of all.
     """
     check_seed(seed)
     check_seed(seed + repeats - 1)
@@ -79,9 +79,9 @@ def cross_fit(
     for repeat in range(repeats):
         for k, fold in enumerate(label_folds(labels, given, folds, seed=(seed, repeat))):
             trained = learn_whole(hidden, given & ~fold, nobody, recipe, seed=seed + repeat, stop_at=epochs, **options)
-            said = predict_proba(trained, hidden, raw=True)
-            out_of_fold[fold] += said[fold] / repeats
-            out_of_fold[~given] += said[~given] / (repeats * folds)
+            found = predict_proba(trained, hidden, raw=True)
+            out_of_fold[fold] += found[fold] / repeats
+            out_of_fold[~given] += found[~given] / (repeats * folds)
             if learns_edges(recipe):
                 log_weights += log_multiples(trained, hidden) / (repeats * folds)
             if on_fit is not None:

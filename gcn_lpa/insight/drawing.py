@@ -1,31 +1,21 @@
-"""Pictures of an explanation."""
+"""The picture of an explanation: the paths of its votes, and the scores of the classes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import pairwise
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from gcn_lpa.insight.answers import Explanation
 from gcn_lpa.insight.paths import EQUAL
 from gcn_lpa.insight.wording import hops_in_words, number_in_words, title
+from gcn_lpa.palette import OKABE_ITO, PALE
 
-if TYPE_CHECKING:
-    pass
-
-
-# Okabe & Ito's colours, which colour-blind readers can tell apart; and shapes, for those who print in grey
-_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those who print in grey
 
 
-_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
-
-
-_GREY = "#DDDDDD"
-
-
-def draw_explanation(why: Explanation, path: str | FilePath) -> None:
+def draw_explanation(why: Explanation, path: str | Path) -> None:
     """Draw the strongest paths of an explanation, with edge weights and votes, beside the scores of the classes.
 
     The file's ending says which format: .png, .svg or .pdf. The same explanation gives the same picture, and a class has the
@@ -34,9 +24,9 @@ def draw_explanation(why: Explanation, path: str | FilePath) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    if not FilePath(path).suffix:  # Matplotlib would write another file than the one that was named
+    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
         raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
-    looks = {name: (_COLORS[k % 8], _SHAPES[k % 9]) for k, name in enumerate(why.scores)}
+    looks = {name: (OKABE_ITO[k % 8], SHAPES[k % 9]) for k, name in enumerate(why.scores)}
     places = _places(why)
     rows = 1 + max(row for _, row in places.values())
     with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", "svg.fonttype": "none", "font.size": 9}):
@@ -45,7 +35,7 @@ def draw_explanation(why: Explanation, path: str | FilePath) -> None:
         _draw_paths(walks, why, places, looks)
         _draw_scores(bars, why, looks)
         figure.suptitle(_short(title(why), 120), fontsize=11, fontweight="bold")
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(FilePath(path).suffix.lower())
+        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
         figure.savefig(path, dpi=150, metadata=undated)
 
 
@@ -83,13 +73,13 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
         axes.plot([x0, x1], [y0, y1], color="#999999", linewidth=0.8 + 5 * weight, zorder=1, solid_capstyle="round")
         at = 0.62  # nearer to the far end, where edges have spread
         box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
-        axes.text(x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{weight:.2f}", ha="center", va="center", fontsize=7.5,
-                  color="#333333", bbox=box, zorder=2)  # fmt: skip
+        style = {"ha": "center", "va": "center", "fontsize": 7.5, "color": "#333333", "bbox": box, "zorder": 2}
+        axes.text(x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{weight:.2f}", **style)
     votes = {vote.node: vote for vote in why.votes}
     for node, (x, y) in places.items():
         vote, is_start = votes.get(node), node == why.node
         label = why.label if is_start else vote.label if vote is not None else None
-        color, shape = looks[label] if label is not None else (_GREY, "o")
+        color, shape = looks[label] if label is not None else (PALE, "o")
         share = 0.0 if vote is None else vote.share
         size = 420 if is_start else 45 if vote is None else 90 + 600 * share
         axes.scatter(
@@ -97,9 +87,9 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
         )
         text = _short(node, 16) + (f"  {number_in_words(share)}" if vote is not None else "")
         beside = vote is not None and not is_start
-        axes.annotate(text, (x, y), xytext=(14, 0) if beside else (0, -15), textcoords="offset points",
-                      ha="left" if beside else "center", va="center" if beside else "top", fontsize=8,
-                      fontweight="bold" if is_start else None, zorder=4)  # fmt: skip
+        offset, ha, va = ((14, 0), "left", "center") if beside else ((0, -15), "center", "top")
+        style = {"ha": ha, "va": va, "fontsize": 8, "fontweight": "bold" if is_start else None, "zorder": 4}
+        axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **style)
     deepest, lowest = max(x for x, _ in places.values()), max(y for _, y in places.values())
     axes.set(xlim=(-0.35, max(1, deepest) + 0.75), ylim=(lowest + 0.8, -0.8))
     axes.set_axis_off()
@@ -115,7 +105,7 @@ def _add_legend(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
     labels = {why.label, *(vote.label for vote in why.votes)}
     keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
     if len(places) > len({why.node, *(vote.node for vote in why.votes)}):
-        keys.append(("no training label", _GREY, "o"))
+        keys.append(("no training label", PALE, "o"))
     handles = [
         Line2D([], [], color=c, marker=m, linestyle="", markeredgecolor="black", label=name) for name, c, m in keys
     ]

@@ -1,4 +1,4 @@
-"""How likely a label or an edge is wrong, and the words that say why."""
+"""The evidence for and against labels and edges, how it is weighed, and the words that report it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,10 @@ from gcn_lpa.insight.cross_fit import CrossFit
 from gcn_lpa.losses import leave_one_out_votes, one_hot
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
-
-
 LEAST = 1e-6  # probability, so that zero has a logarithm
-
-
 LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement says nothing more
-
-
 WEIGHT_SAY = 0.5  # of 0, ¼, ½, 1, 2 the best on Cora with 20 % of noise, seeds that no benchmark uses
-
-
-UNSURE = 0.5  # of a node whose likeliest class has less than this nobody knows the class
-
-
+UNSURE = 0.5  # a node whose likeliest class has less than this is of unknown class
 MAX_RANDOM_PAIRS = 200_000
 
 
@@ -78,14 +68,14 @@ def edge_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: float) -> Tensor:
-    """What to believe of each node's class, [n, c]: the model, and the given label as an observation that is wrong with
-    chance `rate`: p[c] ∝ p_model[c] · (1 - rate if c is the label, else rate / (c - 1)).
+    """The posterior of each node's class, [n, c], where a given label is an observation that is wrong with chance `rate`:
+    p[c] ∝ p_model[c] · (1 - rate if c is the label, else rate / (number of classes - 1)).
     """
     num_classes = probabilities.shape[1]
     likelihood = torch.full_like(probabilities, rate / max(1, num_classes - 1))
     likelihood[torch.arange(len(labels)), labels.clamp_min(0)] = 1 - rate
-    belief = torch.where(given.unsqueeze(1), probabilities.clamp_min(LEAST) * likelihood, probabilities)
-    return belief / belief.sum(dim=1, keepdim=True)
+    posteriors = torch.where(given.unsqueeze(1), probabilities.clamp_min(LEAST) * likelihood, probabilities)
+    return posteriors / posteriors.sum(dim=1, keepdim=True)
 
 
 def weights_near_labels(graph: Graph, fitted: CrossFit) -> np.ndarray:
@@ -123,7 +113,11 @@ class PairEvidence:
 
     @classmethod
     def of(
-        cls, pairs: tuple[np.ndarray, np.ndarray], belief: Tensor, x: Tensor | SparseMatrix | None, around: SparseMatrix
+        cls,
+        pairs: tuple[np.ndarray, np.ndarray],
+        posteriors: Tensor,
+        x: Tensor | SparseMatrix | None,
+        around: SparseMatrix,
     ) -> PairEvidence:
         n, (one, other) = around.shape[0], pairs
         numbers = scipy.sparse.csr_array((np.arange(1.0, len(one) + 1), (one, other)), shape=(n, n))
@@ -139,14 +133,14 @@ class PairEvidence:
         elif x is not None:
             similarity = pattern.edge_dot(x, x).numpy()[place]
         return cls(
-            pattern.edge_dot(belief, belief).numpy()[place],
+            pattern.edge_dot(posteriors, posteriors).numpy()[place],
             similarity,
             shared.row_sums().numpy()[place].round(),
             (shared @ (1 / (1 + degree).log().clamp_min(0.5))).numpy()[place],
         )
 
     def columns(self) -> np.ndarray:
-        """The evidence as the judge wants it, [pairs, 2 or 3]."""
+        """The evidence as `ErrorModel` reads it, [pairs, 2 or 3]."""
         agreement = np.log(self.agreement + LEAST_AGREEMENT)
         similarity = [] if self.similarity is None else [self.similarity]
         return np.stack([agreement, *similarity, np.log1p(self.closeness)], axis=1)
@@ -155,9 +149,10 @@ class PairEvidence:
         return ("agreement", *(["similarity"] if self.similarity is not None else []), "common_neighbours")
 
 
-def edge_evidence(told: Sequence[str], pairs: PairEvidence, k: int, weight: float | None) -> str:
+def edge_evidence(ends: Sequence[str], pairs: PairEvidence, k: int, weight: float | None) -> str:
+    """In words: both ends, and what pair `k` has in common."""
     shared = int(pairs.common[k])
-    parts = [" – ".join(told), f"{shared or 'no'} common neighbour{'' if shared == 1 else 's'}"]
+    parts = [" – ".join(ends), f"{shared or 'no'} common neighbour{'' if shared == 1 else 's'}"]
     if pairs.similarity is not None:
         parts.append(f"feature cosine {pairs.similarity[k]:.2f}")
     if weight is not None:
@@ -165,14 +160,14 @@ def edge_evidence(told: Sequence[str], pairs: PairEvidence, k: int, weight: floa
     return "; ".join(parts)
 
 
-def class_evidence(names: Sequence[str], belief: np.ndarray, label: int) -> str:
-    """What the class of a node is thought to be; `label` is the given one, -1 without."""
-    best = int(belief.argmax())
+def class_evidence(names: Sequence[str], posterior: np.ndarray, label: int) -> str:
+    """In words: the likeliest class of a node; `label` is the given one, -1 without."""
+    best = int(posterior.argmax())
     if best == label:
         return f"{names[best]} (given)"
     doubt = f", given as {names[label]}" if label >= 0 else ""
-    unknown = "class unknown, at best " if belief[best] < UNSURE else ""
-    return f"{unknown}{names[best]} ({percent(belief[best])}{doubt})"
+    unknown = "class unknown, at best " if posterior[best] < UNSURE else ""
+    return f"{unknown}{names[best]} ({percent(posterior[best])}{doubt})"
 
 
 def suspicion_of(log_ratio: float, rate: float) -> float:
@@ -190,8 +185,8 @@ def percent(share: float) -> str:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A logistic regression that tells what is given from what is drawn at random."""
+class ErrorModel:
+    """A logistic regression that separates what is given from what is drawn at random."""
 
     coefficients: np.ndarray  # of standardised evidence
     intercept: float
@@ -199,7 +194,7 @@ class Judge:
     scale: np.ndarray
 
     @classmethod
-    def learn(cls, given: np.ndarray, random: np.ndarray) -> Judge:
+    def learn(cls, given: np.ndarray, random: np.ndarray) -> ErrorModel:
         """From rows of evidence of both kinds, [m, k] and [r, k]; all random rows together weigh ERROR_RATE."""
         from sklearn.linear_model import LogisticRegression
 

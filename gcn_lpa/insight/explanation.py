@@ -1,44 +1,46 @@
-"""Why a node got its label: the training labels that voted for it, along which edges, and what would change it.
+"""Why a node got its label: the training labels that voted for it, along which edges, and whose features it read.
 
 Lemma 2 of the paper makes label propagation a vote: a walk leaves the node along `transition` = D*⁻¹A*, ends at the first labelled
 node it meets within k hops, and counts for the label there. The share of walks that end at a labelled node is its vote, and the
 votes for a class add up to LPA's score of that class, exactly (Theorem 3). The GCN walks the same edges but decides by features, so
 an explanation says what both say, whether they agree, and whose features the GCN looks at (Lemma 1).
 
-Only the labels that a model was trained on are read. The same model and graph give the same bytes: nothing is drawn at random,
-and what is equal to 12 digits is in the order of the nodes.
+Only the labels that a model was trained on vote; those that chose the epoch are shown as given. The same model and graph give the
+same bytes: nothing is drawn at random, and what is equal to 12 digits is in the order of the nodes.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gcn_lpa.description import node_hops
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.answers import Explanation, Influence, Others, Path, Vote
+from gcn_lpa.insight.answers import Explanation, Influence, Others, Vote, VotePath
 from gcn_lpa.insight.paths import EQUAL, is_highest, ranked, rounded, strongest_paths, winner, winners
 from gcn_lpa.insight.wording import hops_in_words
 from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.predict import node_hops, node_status, posteriors, with_prior
+from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence
 from gcn_lpa.trained import Trained
 
 BLOCK = 1 << 23  # numbers in a dense block of votes, 64 MB
 VOTERS = 3  # of each node in the table of all
+
+FeatureShares = tuple[Tensor | None, list[str]]  # of each node, [n], or None where no features travel; and notes
 
 
 def explain(
@@ -60,25 +62,9 @@ def explain_all(trained: Trained, graph: Graph, *, nodes: Any = None, hops: int 
     return Explainer.of(trained, graph, hops=hops).table(nodes)
 
 
-P = ParamSpec("P")
-
-
-R = TypeVar("R")
-
-
-def _few_threads(graph: Graph, recipe: Recipe) -> AbstractContextManager[None]:
+def few_threads(graph: Graph, recipe: Recipe) -> AbstractContextManager[None]:
     """On a small graph, torch's own loops get one thread: see `num_threads`."""
     return num_threads(None, layer=graph.num_nodes * max(recipe.hidden, graph.num_classes))
-
-
-def on_few_threads(method: Callable[P, R]) -> Callable[P, R]:
-    @functools.wraps(method)
-    def run(*arguments: P.args, **options: P.kwargs) -> R:
-        explainer = cast(Explainer, arguments[0])
-        with _few_threads(explainer.graph, explainer.recipe):
-            return method(*arguments, **options)
-
-    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +81,8 @@ class Explainer:
         """An explainer of a model on a raw graph."""
         if hops is not None and hops < 1:
             raise ValueError(f"hops = {hops}; a label travels at least 1")
-        with _few_threads(graph, trained.recipe):
+        trained.check_columns(graph)
+        with few_threads(graph, trained.recipe):
             prepared = trained.prepare(graph).to("cpu")
         recipe = trained.recipe
         own = recipe.propagation_steps if trained.method.features == "none" else max(1, recipe.lpa_iterations)
@@ -120,13 +107,13 @@ class Explainer:
 
     @cached_property
     def model_output(self) -> Tensor:
-        """What the model itself says, also of nodes of which it can know nothing, [n, c]."""
+        """The model's own output, also for unreached nodes without features, [n, c]."""
         return posteriors(self.trained, self.graph)
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """The model's, before calibration; of nodes of which it can know nothing, the shares of the labels, [n, c]."""
-        return with_prior(self.model_output, self.graph, self.graph.y)
+        """The model's, before calibration; the shares of the labels for unreached nodes without features, [n, c]."""
+        return with_prior(self.model_output, self.graph, self.given)
 
     @cached_property
     def scores(self) -> Tensor:
@@ -152,12 +139,15 @@ class Explainer:
         """The graph on the device of the model."""
         return self.graph.to(self.trained.device)
 
-    @on_few_threads
     def explain(self, node: Hashable, *, top: int | None = 10) -> Explanation:
         """Why a node has its label; `top` as in the function `explain`."""
         if top is not None and top < 1:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
-        graph, at = self.graph, self.graph.index_of(node)
+        with few_threads(self.graph, self.recipe):
+            return self._explanation(self.graph.index_of(node), top)
+
+    def _explanation(self, at: int, top: int | None) -> Explanation:
+        graph = self.graph
         label, lpa = winner(self.probabilities[at]), winner(self.scores[at])
         names = [*graph.class_names, None]
         votes, others = self._votes(at, top)
@@ -182,7 +172,6 @@ class Explainer:
             notes=(*self._notes(at), *feature_notes),
         )
 
-    @on_few_threads
     def table(self, nodes: Any = None) -> Any:
         """A DataFrame with a row for each of `nodes`, a mask or positions; None: every node without a given label.
 
@@ -191,9 +180,13 @@ class Explainer:
         """
         import pandas
 
-        graph, names, ids = self.graph, [*self.graph.class_names, None], self.graph.node_names
-        wanted = self.given < 0 if nodes is None else node_mask(nodes, graph.num_nodes)
-        rows = wanted.nonzero().squeeze(1)
+        wanted = self.given < 0 if nodes is None else node_mask(nodes, self.graph.num_nodes)
+        with few_threads(self.graph, self.recipe):
+            columns = self._columns(wanted.nonzero().squeeze(1))
+        return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
+
+    def _columns(self, rows: Tensor) -> dict[str, list[Any]]:
+        names, ids = [*self.graph.class_names, None], self.graph.node_names
         labels, lpa = winners(self.probabilities[rows]), winners(self.scores[rows])
         voters, shares = self._strongest_voters(rows)
         near, agree = self.distance[rows.numpy()], is_highest(self.scores[rows], labels)
@@ -210,7 +203,7 @@ class Explainer:
             columns[f"share_{rank + 1}"] = [rounded(s, 6) if s > 0 else None for s in shares[:, rank].tolist()]
         columns["hops"] = [int(hops) if np.isfinite(hops) else None for hops in near.tolist()]
         columns["status"] = [self.status[at] for at in rows.tolist()]
-        return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
+        return columns
 
     def votes_by_voter(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(voters [b], their votes at the nodes `rows` [r, b]), all voters, some at a time.
@@ -245,7 +238,7 @@ class Explainer:
                 label=names[int(graph.y[b])],
                 share=float(total[b]),
                 by_length=tuple(by_length[:, b].tolist()),
-                path=Path(tuple(graph.node_names[v] for v in nodes), weights, float(np.prod(weights))),
+                path=VotePath(tuple(graph.node_names[v] for v in nodes), weights, float(np.prod(weights))),
             )
             for b, (nodes, weights) in zip(listed.tolist(), paths, strict=True)
         )
@@ -254,7 +247,7 @@ class Explainer:
         return votes, Others(len(rest), left)
 
     def _features(self, at: int, top: int | None) -> tuple[tuple[Influence, ...], list[str]]:
-        """Where the features come from that the model reads for a node, and what is to be said of it."""
+        """Whose features the model reads for a node, and notes about it."""
         if self._is_prior(at):
             return (), []
         shares, notes = FEATURE_WALKS[self.trained.method.features](self, torch.tensor([at]))
@@ -264,7 +257,7 @@ class Explainer:
         return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in ranked(found)[:top].tolist()), notes
 
     def _is_prior(self, at: int) -> bool:
-        """Whether the model can know nothing of a node, so that the shares of the labels stand for its answer."""
+        """Whether the shares of the labels stand for the model's answer: see `with_prior`."""
         return not torch.equal(self.probabilities[at], self.model_output[at])
 
     def _notes(self, at: int) -> list[str]:
@@ -286,9 +279,12 @@ class Explainer:
                 f"no label within {hops_in_words(self.hops)}: the nearest is {hops_in_words(near)} away, ask with hops {near}"
             )
         elif not np.isfinite(self.distance[at]):
-            is_share = walks == "none" or self._is_prior(at)
-            origin = "is the shares of all given labels" if is_share else "comes from features alone"
-            notes.append(f"no label can reach this node: what is said of it {origin}")
+            origin = "comes from features alone"
+            if walks == "none" or self._is_prior(at):
+                has_labels = bool((self.given >= 0).any())
+                origin = "is the shares of all given labels" if has_labels else "is alike for all classes"
+            kind = "training label" if self.status[at] == "reached" else "label"  # of a validation node at most
+            notes.append(f"no {kind} can reach this node: what is said of it {origin}")
         best = np.flatnonzero(is_highest(self.scores[at].expand(graph.num_classes, -1), np.arange(graph.num_classes)))
         if len(best) > 1 and self.scores[at, best[0]] > 0:
             names = [graph.class_names[k] for k in best]
@@ -314,20 +310,17 @@ class Explainer:
         return best
 
 
-Walk = tuple[Tensor | None, list[str]]  # the share of each node's features, [n], or None; and what is to be said
-
-
-def _own_features(explainer: Explainer, nodes: Tensor) -> Walk:
+def _own_features(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     n = explainer.graph.num_nodes
     return torch.zeros(n, dtype=torch.float64).index_fill(0, nodes, 1), []
 
 
-def _no_features(explainer: Explainer, nodes: Tensor) -> Walk:
+def _no_features(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     method = explainer.recipe.method
     return None, [f"{method} is label propagation: the votes are its prediction, and features travel nowhere"]
 
 
-def _predictions_travel(explainer: Explainer, nodes: Tensor) -> Walk:
+def _predictions_travel(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     method = explainer.recipe.method
     return None, [f"{method}: no feature influence, since its predictions travel and not its features"]
 
@@ -340,18 +333,18 @@ def _smoothing(explainer: Explainer) -> SparseMatrix:
     return smoothing.to("cpu").to(torch.float64)
 
 
-def _by_layers(explainer: Explainer, nodes: Tensor) -> Walk:
+def _by_layers(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     shares = feature_influence(_smoothing(explainer), nodes, explainer.recipe.gcn_layers)[0]
     is_residual = explainer.recipe.residual
     return shares, ["features: what each layer adds of the node's own (residual) is not counted"] if is_residual else []
 
 
-def _personalized(explainer: Explainer, nodes: Tensor) -> Walk:
+def _personalized(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     start = torch.zeros(explainer.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
     return personalized(_smoothing(explainer).T, start, explainer.recipe).squeeze(1), []
 
 
-def _along_given_edges(explainer: Explainer, nodes: Tensor) -> Walk:
+def _along_given_edges(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     layers, method = explainer.recipe.gcn_layers, explainer.recipe.method
     shares = feature_influence(explainer.transition, nodes, layers)[0]
     return shares, [
@@ -359,7 +352,7 @@ def _along_given_edges(explainer: Explainer, nodes: Tensor) -> Walk:
     ]
 
 
-FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], Walk]] = {  # by `Method.features`
+FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], FeatureShares]] = {  # by `Method.features`
     "own": _own_features,
     "none": _no_features,
     "predictions": _predictions_travel,

@@ -1,18 +1,14 @@
-"""The strongest walks between two nodes, and ties that are broken alike on every machine."""
+"""The strongest walks between nodes, rankings whose ties are broken alike on every machine, and values for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
-
-if TYPE_CHECKING:
-    pass
-
 
 EQUAL = 12  # decimals up to which two shares are the same
 

@@ -2,7 +2,7 @@
 
 How far a label would reach is Lemma 2 read backwards. I_l(v_a, v_b; k) is the probability that a walk from v_a ends at v_b when
 labelled nodes absorb it. If v_b had a label, its reach would be Σ_a u_a I_l(v_a, v_b; k), with u_a the uncertainty at v_a: nodes
-that other labels already speak for count little, and so do nodes that are sure. For one or two hops the reach of *all* nodes is
+that other labels already cover count little, and so do nodes that are sure. For one or two hops the reach of *all* nodes is
 two products with the transpose. Suggestions come as a batch: once a node is chosen it counts as labelled, and what it reaches
 counts as that much less uncertain, so that the next one is elsewhere.
 """
@@ -43,11 +43,10 @@ class Suggestion:
 
     @property
     def why(self) -> str:
-        rival = (
-            f"{self.guess} {100 * self.probability:.0f} % or {self.runner_up} {100 * self.runner_up_probability:.0f} %"
-        )
-        reached = f"would speak for {self.reach:.1f} unsure nodes" if self.reach >= 0.05 else "speaks for itself alone"
-        return f"{rival}; {reached}"
+        first, second = (f"{100 * share:.0f} %" for share in (self.probability, self.runner_up_probability))
+        rival = f"{self.guess} {first} or {self.runner_up} {second}"
+        reached = f"{self.reach:.1f} unsure nodes" if self.reach >= 0.05 else "no other unsure node"
+        return f"{rival}; its label would reach {reached}"
 
 
 def suggest(
@@ -61,7 +60,7 @@ def suggest(
 ) -> list[Suggestion]:
     """The `n` nodes to label next, best first; fewer where there are fewer. Labels that were not given are not read.
 
-    The score is u² (u + reach): its own uncertainty squared, times the uncertainty that its label would speak for, its own
+    The score is u² (u + reach): its own uncertainty squared, times the uncertainty that its label would cover, its own
     included. The square was chosen on Citeseer, see docs/advice.md.
 
     Args:
@@ -72,6 +71,7 @@ def suggest(
     """
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
+    trained.check_columns(graph)
     names = trained.class_names
     if len(names) < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
@@ -80,7 +80,7 @@ def suggest(
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
     probabilities = predict_proba(trained.with_calibration(None), graph)
-    walk = transition_of(trained.model, trained.prepare(graph))
+    walk = transition_of(trained, trained.prepare(graph))
     unsure, labeled = uncertainty(probabilities), given.clone()
     ranked = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
     found: list[Suggestion] = []
@@ -113,13 +113,12 @@ def uncertainty(probabilities: Tensor) -> Tensor:
     return nats / math.log(probabilities.shape[1])
 
 
-def transition_of(model: Any, graph: Graph) -> SparseMatrix:
-    """The D*⁻¹A* that the model has learned, in float64 on the CPU; of a method that learns no edges, D⁻¹A."""
-    if not hasattr(model, "transition"):
-        return graph.adjacency.to("cpu").to(torch.float64).row_normalized()
-    device = next(iter(model.state_dict().values())).device
+def transition_of(trained: Trained, prepared: Graph) -> SparseMatrix:
+    """The D*⁻¹A* that a model has learned, in float64 on the CPU; D⁻¹A where it offers none."""
+    if not hasattr(trained.model, "transition"):
+        return prepared.adjacency.to("cpu").to(torch.float64).row_normalized()
     with torch.no_grad():
-        transition: SparseMatrix = model.transition(graph if graph.device == device else graph.to(device))
+        transition: SparseMatrix = trained.model.transition(prepared.to(trained.device))
     return transition.detach().to("cpu").to(torch.float64)
 
 

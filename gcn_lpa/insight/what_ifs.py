@@ -1,4 +1,4 @@
-"""What would change a prediction: other labels, fewer edges."""
+"""Which predictions would change with other labels or fewer edges; nothing is trained again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gcn_lpa.edges import Free
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.answers import Change, Effect, WhatIf
-from gcn_lpa.insight.explanation import Explainer, on_few_threads
+from gcn_lpa.insight.answers import Change, Shift, WhatIf
+from gcn_lpa.insight.explanation import Explainer, few_threads
 from gcn_lpa.insight.paths import EQUAL, part_of, winners
 from gcn_lpa.trained import Trained
 
@@ -55,15 +55,17 @@ def what_if(
         remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
         hops: how far a label travels; None: as the recipe says.
     """
-    asked = Asked(
-        label or {}, relabel or {}, [unlabel] if isinstance(unlabel, str) else list(unlabel), list(remove_edges)
-    )
-    return answer(Explainer.of(trained, graph, hops=hops), asked)
+    nodes = [unlabel] if isinstance(unlabel, str) else unlabel
+    return answer(Explainer.of(trained, graph, hops=hops), Asked(label or {}, relabel or {}, nodes, remove_edges))
 
 
-@on_few_threads
 def answer(explainer: Explainer, changes: Asked) -> WhatIf:
     """`what_if` for one explainer and several questions."""
+    with few_threads(explainer.graph, explainer.recipe):
+        return _answer(explainer, changes)
+
+
+def _answer(explainer: Explainer, changes: Asked) -> WhatIf:
     method = explainer.recipe.method
     y, asked = other_labels(explainer, dict(changes.label), dict(changes.relabel), list(changes.unlabel))
     kept, removed = other_edges(explainer.graph, list(changes.remove_edges))
@@ -81,8 +83,8 @@ def answer(explainer: Explainer, changes: Asked) -> WhatIf:
         method=method,
         hops=explainer.hops,
         num_nodes=len(predicted),
-        model=effect(explainer.graph, predicted, explainer.model_output, other.model_output),
-        lpa=effect(explainer.graph, predicted, after_reset(explainer), other.scores),
+        model=shift(explainer.graph, predicted, explainer.model_output, other.model_output),
+        lpa=shift(explainer.graph, predicted, after_reset(explainer), other.scores),
         notes=tuple(notes),
     )
 
@@ -92,7 +94,8 @@ def after_reset(explainer: Explainer) -> Tensor:
     return torch.where(explainer.graph.labeled.unsqueeze(1), explainer.seeds, explainer.scores)
 
 
-def effect(graph: Graph, nodes: Tensor, before: Tensor, after: Tensor) -> Effect:
+def shift(graph: Graph, nodes: Tensor, before: Tensor, after: Tensor) -> Shift:
+    """What changes at `nodes` between two tables of scores, [n, c]."""
     names = [*graph.class_names, None]
     before, after = before[nodes], after[nodes]
     moves = (after - before).abs().amax(dim=1).numpy()
@@ -108,7 +111,7 @@ def effect(graph: Graph, nodes: Tensor, before: Tensor, after: Tensor) -> Effect
         )
         for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
     )
-    return Effect(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
+    return Shift(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
 
 
 def other_labels(
@@ -161,16 +164,12 @@ def other_edges(graph: Graph, pairs: list[tuple[Hashable, Hashable]]) -> tuple[T
         if not graph.directed:
             entry |= (row == a) & (col == b)
         if not entry.any():
-            joined = [
-                str(graph.node_names[v]) for v in col[row == (b if graph.directed else a)].tolist() if v not in (a, b)
-            ]
-            end = graph.node_names[b if graph.directed else a]
+            end = b if graph.directed else a
+            joined = [str(graph.node_names[v]) for v in col[row == end].tolist() if v not in (a, b)]
             hint = (
-                f"{end} is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}"
-                if joined
-                else f"{end} has no edge"
+                f"is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}" if joined else "has no edge"
             )
-            raise ValueError(f"there is no edge {shown}; {hint}")
+            raise ValueError(f"there is no edge {shown}; {graph.node_names[end]} {hint}")
         goes |= entry
         asked.append(f"remove edge {shown}")
     return ~goes, asked
@@ -185,8 +184,7 @@ def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
         for module in list(model.modules()):
             if isinstance(getattr(module, "edges", None), Free):
                 module.edges = module.edges.restricted(explainer.placed, part.pattern, kept)
-        trained, graph = (
-            dataclasses.replace(trained, model=model),
-            dataclasses.replace(graph, adjacency=part, _derived={}),
-        )
-    return dataclasses.replace(explainer, trained=trained, graph=graph)
+        trained = dataclasses.replace(trained, model=model)
+        graph = dataclasses.replace(graph, adjacency=part, _derived={})
+    given = torch.where(y == explainer.graph.y, explainer.given, y)
+    return dataclasses.replace(explainer, trained=trained, graph=graph, given=given)

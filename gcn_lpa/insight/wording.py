@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 from gcn_lpa.insight.paths import EQUAL
 
 if TYPE_CHECKING:
-    from gcn_lpa.insight.answers import Explanation, Path, Vote, WhatIf
-
-if TYPE_CHECKING:
-    pass
+    from gcn_lpa.insight.answers import Explanation, Vote, VotePath, WhatIf
 
 
 def hops_in_words(number: int) -> str:
@@ -38,10 +35,10 @@ def explanation_lines(why: Explanation) -> list[str]:
         lines += ["", f"votes of {voters}; they sum to {number_in_words(total)}{missed}", *_aligned([header, *votes])]
     if why.others.num_voters:
         classes = sorted(why.others.scores, key=lambda name: -round(why.others.scores[name], EQUAL))
-        told = ", ".join(f"{name} {number_in_words(why.others.scores[name])}" for name in classes[:3])
+        listed = ", ".join(f"{name} {number_in_words(why.others.scores[name])}" for name in classes[:3])
         rest = number_in_words(sum(why.others.scores.values()))
         who = f"{why.others.num_voters:,} other{'s' * (why.others.num_voters != 1)}"
-        lines.append(f"  {rest}  {who} ({told}{', …' if len(classes) > 3 else ''})")
+        lines.append(f"  {rest}  {who} ({listed}{', …' if len(classes) > 3 else ''})")
     if why.features:
         features = [("", number_in_words(one.share), str(one.node)) for one in why.features]
         if (unlisted := 1 - sum(one.share for one in why.features)) > 10.0**-EQUAL:
@@ -51,12 +48,14 @@ def explanation_lines(why: Explanation) -> list[str]:
 
 
 def title(why: Explanation) -> str:
-    state = {
-        "labeled": f"trained on as {why.given_label}",
-        "reached": f"no training label, the nearest is {hops_in_words(why.distance or 0)} away",
-        "unreachable": "no training label, and none can reach it",
-    }
-    return f"node {why.node}: {state[why.status]}"
+    if why.given_label is not None:
+        role = "trained on" if why.distance == 0 else "validation node, given"
+        state = f"{role} as {why.given_label}"
+    elif why.distance is None:
+        state = "no training label, and none can reach it"
+    else:
+        state = f"no training label, the nearest is {hops_in_words(why.distance)} away"
+    return f"node {why.node}: {state}"
 
 
 def number_in_words(value: float) -> str:
@@ -74,16 +73,16 @@ def _by_length(vote: Vote, most: int = 4) -> str:
     return ", ".join(some[:most]) + (", …" if len(some) > most else "")
 
 
-def _arrows(path: Path) -> str:
+def _arrows(path: VotePath) -> str:
     return f"{' → '.join(map(str, path.nodes))}  ({number_in_words(path.probability)})"
 
 
 def what_if_lines(answer: WhatIf, most: int = 20) -> list[str]:
     lines = [f"what if: {'; '.join(answer.asked)}"]
-    for name, effect in ((answer.method, answer.model), (f"LPA, {hops_in_words(answer.hops)}", answer.lpa)):
-        moved = f"scores of {effect.num_moved:,} moved, by {effect.largest_move:.3f} at most"
-        moved = moved if effect.num_moved else "no score moved"
-        lines += ["", f"{name}: {len(effect.changes):,} of {answer.num_nodes:,} predictions change; {moved}"]
+    for name, shift in ((answer.method, answer.model), (f"LPA, {hops_in_words(answer.hops)}", answer.lpa)):
+        moved = f"scores of {shift.num_moved:,} moved, by {shift.largest_move:.3f} at most"
+        moved = moved if shift.num_moved else "no score moved"
+        lines += ["", f"{name}: {len(shift.changes):,} of {answer.num_nodes:,} predictions change; {moved}"]
         rows = [
             (
                 "",
@@ -91,11 +90,11 @@ def what_if_lines(answer: WhatIf, most: int = 20) -> list[str]:
                 f"{c.before or 'none'} {c.score_before:.3f}",
                 f"→ {c.after or 'none'} {c.score_after:.3f}",
             )
-            for c in effect.changes[:most]
+            for c in shift.changes[:most]
         ]
         lines += _aligned(rows)
-        if len(effect.changes) > most:
-            lines.append(f"  … and {len(effect.changes) - most:,} more; --json lists all")
+        if len(shift.changes) > most:
+            lines.append(f"  … and {len(shift.changes) - most:,} more; --json lists all")
     return [*lines, "", *(f"note: {note}" for note in answer.notes)]
 
 

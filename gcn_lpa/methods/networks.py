@@ -16,7 +16,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import SEED_LAYER, Labels, cost_weights, mean_cost
 from gcn_lpa.methods.propagation import LEAST, importance, known_labels, training_labels
-from gcn_lpa.model import GCNLPA, Loss
+from gcn_lpa.model import GCNLPA, Loss, Perceptron
 from gcn_lpa.recipes import Recipe
 
 
@@ -67,27 +67,6 @@ class JKNet(Network):
             x = dropout((smoothing @ (x @ weight)).relu(), self.recipe.dropout, key, layer=k)
             outputs.append(x)
         return torch.cat(outputs, dim=1) @ self.join + self.bias
-
-
-class Perceptron(nn.Module):
-    """x ← σ(x W + b) layer by layer, without the graph: what APPNP and Correct & Smooth start from."""
-
-    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__()
-        self.recipe = recipe
-        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
-        new = partial(initial_weight, init=recipe.init, generator=generator)
-        self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
-
-    def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        z = self.layer(0, x, key)
-        for k in range(1, len(self.weights)):
-            z = self.layer(k, z.relu(), key)
-        return z
-
-    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
-        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
 
 
 class Personalized(Perceptron):

@@ -22,7 +22,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.linear import FeaturesOnly
 from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
-from gcn_lpa.methods.rivals import GAT, GraphSAGE
+from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, Recipe
 
@@ -30,6 +30,7 @@ TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights")  # of a
 EDGES = ("edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "edge_dropout")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 LAYERS = (
+    *("propagation", "propagation_steps", "teleport", "structure"),
     *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout", "activation"),
     *("output_activation", "init", "bias", "residual", "layer_norm"),
 )
@@ -151,7 +152,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "gat",
-            GAT,
+            GATNetwork,
             _PLAIN.replace(method="gat", hidden=8, heads=8, dropout=0.6, lr=0.005, l2=5e-4),
             "PyG's GATConv, 2 layers, 8 heads of 8; 200 epochs as all (their code: until 100 without improvement)",
             needs="pyg",
@@ -168,7 +169,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "graphsage",
-            GraphSAGE,
+            GraphSAGENetwork,
             _PLAIN.replace(method="graphsage", self_loops=False, hidden=128, dropout=0.0, lr=0.01, l2=0.0),
             "PyG's SAGEConv, 2 layers, width 128, mean of all neighbours (their code: of a sample of 25 and 10)",
             needs="pyg",

@@ -19,7 +19,7 @@ from gcn_lpa.methods.networks import Network
 from gcn_lpa.recipes import Recipe
 
 
-class GAT(Network):
+class GATNetwork(Network):
     """PyG's GATConv, Velickovic et al. (2018); the first X W is our own product, as PyG refuses a sparse X."""
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
@@ -44,7 +44,7 @@ class GAT(Network):
         return cast(Tensor, x)
 
 
-class GraphSAGE(Network):
+class GraphSAGENetwork(Network):
     """PyG's SAGEConv with the mean of all neighbours, unweighted, Hamilton et al. (2017); no sampling.
 
     Sparse features are multiplied first: W mean(x) = mean(W x).

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.losses import mean_cost, one_hot
 from gcn_lpa.model import GCNLPA, propagate_labels
@@ -28,7 +28,7 @@ from gcn_lpa.paper.study import Cell, Study, graph_of, versions
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.runs.ledger import Job, Outcome
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.theory.influence import intra_class_feature_influence, intra_class_label_influence
 

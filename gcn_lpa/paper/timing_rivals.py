@@ -122,7 +122,7 @@ def csr_gcn(problem: Problem) -> Step:
 
     forward, backward = csr(walk), csr(walk.T)
 
-    class Product(torch.autograd.Function):
+    class KeptTranspose(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return forward @ x
@@ -131,7 +131,7 @@ def csr_gcn(problem: Problem) -> Step:
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return backward @ grad.contiguous()
 
-    return _plain_step(problem, _weights(problem), lambda x: apply(Product, x))
+    return _plain_step(problem, _weights(problem), lambda x: apply(KeptTranspose, x))
 
 
 def pyg_gcn(problem: Problem) -> Step:

@@ -29,11 +29,12 @@ from torch import Tensor
 from gcn_lpa import storage
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask, unique_names
 from gcn_lpa.predict import Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.splits import Split
 from gcn_lpa.train import Run
 from gcn_lpa.trained import NAMES, X_KINDS, Trained
 
@@ -85,7 +86,7 @@ class TrainedRun:
 
 
 @dataclass(frozen=True)
-class _Data:
+class _DataFacts:
     """data.json."""
 
     name: str
@@ -99,7 +100,7 @@ class _Data:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _RunFacts:
     """run.json."""
 
     method: str
@@ -114,7 +115,7 @@ class _Facts:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _SplitFacts:
     """split.json, and the public split of a graph: positions of nodes."""
 
     kind: str
@@ -126,7 +127,7 @@ class _Parts:
     reserved: list[int] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, parts: Split, reserved: Tensor | None = None) -> _Parts:
+    def of(cls, parts: Split, reserved: Tensor | None = None) -> _SplitFacts:
         masks = parts.train, parts.val, parts.test, torch.zeros_like(parts.test) if reserved is None else reserved
         return cls(parts.kind, parts.seed, parts.hash, *(mask.nonzero().squeeze(1).tolist() for mask in masks))
 
@@ -145,7 +146,7 @@ class _Parts:
 def save_run(folder: str | Path, run: TrainedRun) -> None:
     """Make a run folder of a trained run, entirely or not at all."""
     plan, graph, source = run.plan, run.graph, run.plan.source
-    facts = _Facts(
+    facts = _RunFacts(
         plan.recipe.method,
         plan.seed,
         plan.split,
@@ -156,7 +157,7 @@ def save_run(folder: str | Path, run: TrainedRun) -> None:
         plan.reserve,
         run.run.seconds,
     )
-    data = _Data(
+    data = _DataFacts(
         source.name,
         source.root,
         source.options,
@@ -168,7 +169,7 @@ def save_run(folder: str | Path, run: TrainedRun) -> None:
     )
     files = {
         **run.trained.encode(),
-        "split.json": storage.encode_json(dataclasses.asdict(_Parts.of(run.split, run.reserved)), indent=None),
+        "split.json": storage.encode_json(dataclasses.asdict(_SplitFacts.of(run.split, run.reserved)), indent=None),
         "scores.json": storage.encode_json(dataclasses.asdict(run.results)),
         "environment.json": storage.encode_json(storage.environment()),
         "data.json": storage.encode_json(dataclasses.asdict(data)),
@@ -194,7 +195,7 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
     is_stored = plan.with_data and data is None
     graph = decode_graph(files, plan.content) if is_stored else graph_of(plan, Path(folder), data)
     with files.explained("split.json"):
-        parts, reserved = files.read("split.json", _Parts).masks(graph.num_nodes)
+        parts, reserved = files.read("split.json", _SplitFacts).masks(graph.num_nodes)
     _check_fit(files, trained, graph, parts)
     found = None
     if OUT_OF_FOLD in files.files:
@@ -259,8 +260,8 @@ def read_plan(folder: Path) -> Plan:
 
 def read_run(files: storage.RunFolder) -> tuple[Plan, Results]:
     """What was planned and what came of it."""
-    data: _Data = files.read("data.json", _Data)
-    facts: _Facts = files.read("run.json", _Facts)
+    data: _DataFacts = files.read("data.json", _DataFacts)
+    facts: _RunFacts = files.read("run.json", _RunFacts)
     results: Results = files.read("scores.json", Results)
     with files.explained("run.json"):
         check_seed(facts.seed)
@@ -317,7 +318,7 @@ class _GraphFacts:
     class_names: tuple[str, ...]
     node_names: list[Any] | None
     notes: tuple[str, ...]
-    public: _Parts | None
+    public: _SplitFacts | None
 
 
 def encode_graph(graph: Graph) -> dict[str, bytes]:
@@ -340,7 +341,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         graph.class_names,
         names,
         graph.notes,
-        None if graph.public is None else _Parts.of(graph.public),
+        None if graph.public is None else _SplitFacts.of(graph.public),
     )
     return {
         "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),

@@ -28,7 +28,7 @@ from torch import Tensor
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import learn
 from gcn_lpa.predict import evaluate, predict_proba, scores
@@ -47,7 +47,7 @@ from gcn_lpa.runs.codec import (
 )
 from gcn_lpa.runs.confidence import calibrated
 from gcn_lpa.runs.plan import Plan
-from gcn_lpa.splits import split
+from gcn_lpa.splits import Split, split
 from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 

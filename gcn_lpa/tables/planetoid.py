@@ -18,7 +18,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from gcn_lpa.graph import Graph, Split
+from gcn_lpa.graph import Graph
+from gcn_lpa.splits import Split
 from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped
 
 MAX_PICKLE_BYTES = 16 * 2**20  # the largest Planetoid file has 7.6 million

@@ -1,4 +1,4 @@
-"""Every baseline against the package it comes from, a dense twin or a closed form; and one contract for all."""
+"""Every method against the package it comes from, a dense twin or a closed form; and one contract for all."""
 
 import dataclasses
 import sys
@@ -11,16 +11,17 @@ from torch.nn import functional as F
 from gcn_lpa.engine.counter_random import Key, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn
+from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.methods import propagation
 from gcn_lpa.methods.linear import FeaturesOnly
 from gcn_lpa.methods.networks import correct_and_smooth
 from gcn_lpa.methods.propagation import AdaptiveLPA, reconstruction_error
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA, SEED_LAYER
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import PAPER, Recipe
-from gcn_lpa.storage import decode_tensors, encode_tensors
-from gcn_lpa.train import fit
+from gcn_lpa.trained import Trained
 
 ROUGH = {"epochs": 5, "hidden": 4, "heads": 2}
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "lr", "gcn") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
@@ -62,11 +63,21 @@ def build(name, graph, seed=0, **changes):
 
 
 def trained(name, graph, nodes, **changes):
-    """A model after a few epochs on the labels of `nodes`, and its prepared graph."""
-    model, prepared = build(name, graph, **{**ROUGH, **changes})
-    train = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, torch.tensor(nodes), True)
-    fit(model, prepared.reveal(train), train, torch.zeros_like(train), model.recipe)
-    return model, prepared
+    """A method after a few epochs on the labels of `nodes`, with all classes of the graph."""
+    if METHODS[name].needs == "pyg":
+        pytest.importorskip("torch_geometric")
+    recipe = METHODS[name].settings().replace(**{**ROUGH, **changes})
+    return learn(graph, list(nodes), [], recipe, classes=graph.class_names, device="cpu")
+
+
+def said(name, graph, nodes, **changes):
+    """The probabilities of a method that was trained on `nodes`."""
+    return predict_proba(trained(name, graph, nodes, **changes), graph, raw=True)
+
+
+def only(graph, nodes):
+    """The same graph with the labels of `nodes` and no others."""
+    return graph.reveal(torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, torch.tensor(nodes), True))
 
 
 def dense(graph):
@@ -96,8 +107,8 @@ def test_gcn_same_differs_from_gcn_lpa_in_its_edges_alone():
 def test_gcn_equals_that_of_pyg(tiny):
     conv = pytest.importorskip("torch_geometric.nn").GCNConv
     model, graph = build("gcn", tiny)
-    layers = [conv(*weight.shape, bias=False) for weight in model.weights]
-    for layer, weight in zip(layers, model.weights, strict=True):
+    layers = [conv(*weight.shape, bias=False) for weight in model.body.weights]
+    for layer, weight in zip(layers, model.body.weights, strict=True):
         layer.lin.weight.data = weight.data.T
     index, weights = torch.stack([tiny.col, tiny.row]).long(), tiny.adjacency.values
     twin = layers[1](layers[0](graph.x, index, weights).relu(), index, weights)
@@ -112,7 +123,7 @@ def test_fixed_edges_and_no_lpa_are_a_plain_row_normalised_gcn(tiny):
     loss = model.loss(graph, nodes, Key(0))
     loss.total.backward()
     walk = graph.adjacency.to_dense() / graph.adjacency.to_dense().sum(dim=1, keepdim=True)
-    weights = [weight.detach().clone().requires_grad_() for weight in model.weights]
+    weights = [weight.detach().clone().requires_grad_() for weight in model.body.weights]
     x = graph.x
     for k, weight in enumerate(weights):
         x = walk @ x @ weight if k == len(weights) - 1 else (walk @ x @ weight).relu()
@@ -120,27 +131,27 @@ def test_fixed_edges_and_no_lpa_are_a_plain_row_normalised_gcn(tiny):
     twin.backward()
     assert torch.allclose(model(graph), x, atol=1e-6)
     assert torch.allclose(loss.total, twin, atol=1e-6)
-    for ours, theirs in zip(model.weights, weights, strict=True):
+    for ours, theirs in zip(model.body.weights, weights, strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=1e-6)
 
 
 def test_lpa_sums_the_walks_that_end_at_a_label(karate):
     """Lemma 2: Y_U = Σ_{j<k} P_UU^j P_UL Y_L."""
     labeled, steps = [0, 5, 33], 20
-    model, graph = trained("lpa", karate, labeled, propagation_steps=steps)
+    found = said("lpa", karate, labeled, propagation_steps=steps)
+    graph = METHODS["lpa"].settings().prepare(karate)
     walk = dense(graph) / dense(graph).sum(dim=1, keepdim=True)
     free = [i for i in range(34) if i not in labeled]
     inner, outer = walk[free][:, free], walk[free][:, labeled] @ F.one_hot(karate.y[labeled], 2).double()
     mass = sum(torch.linalg.matrix_power(inner, j) @ outer for j in range(steps))
-    assert torch.allclose(predict_proba(model, graph)[free], mass / mass.sum(dim=1, keepdim=True), atol=1e-5)
-    assert torch.allclose(predict_proba(model, graph)[labeled], F.one_hot(karate.y[labeled], 2).double())
+    assert torch.allclose(found[free], mass / mass.sum(dim=1, keepdim=True), atol=1e-5)
+    assert torch.allclose(found[labeled], F.one_hot(karate.y[labeled], 2).double())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("lpa")])
 def test_a_node_no_label_reaches_gets_the_shares_of_the_labels(ragged, name):
-    model, graph = trained(name, ragged, [0, 1, 3])
-    lost = predict_proba(model, graph)[[6, 7, 8]]
+    lost = said(name, ragged, [0, 1, 3])[[6, 7, 8]]
     assert torch.allclose(lost, torch.tensor([[2 / 3, 1 / 3, 0]], dtype=torch.float64).expand(3, 3), atol=1e-6)
 
 
@@ -151,13 +162,13 @@ def test_a_node_no_label_reaches_gets_the_shares_of_the_labels(ragged, name):
 @pytest.mark.parametrize("stored", ["dense", "sparse"])
 def test_scikit_learn_s_own_probabilities(ragged, name, nodes, stored):
     graph = sparse_twin(ragged) if stored == "sparse" else ragged
-    model, prepared = trained(name, graph, nodes)
+    ours = trained(name, graph, nodes)
     x, y = ragged.x.numpy(), ragged.y[nodes].numpy()
-    twin = FeaturesOnly(model.recipe, ragged, 0, hidden=model.hidden).estimator()
+    twin = FeaturesOnly(ours.recipe, ragged, 0, hidden=ours.model.hidden).estimator()
     twin.fit(x[nodes], y)
-    ours = predict_proba(model, prepared).numpy()
-    np.testing.assert_allclose(ours[:, twin.classes_], twin.predict_proba(x), atol=1e-5)
-    assert (np.delete(ours, twin.classes_, axis=1) == 0).all()
+    found = predict_proba(ours, graph, raw=True).numpy()
+    np.testing.assert_allclose(found[:, twin.classes_], twin.predict_proba(x), atol=1e-5)
+    assert (np.delete(found, twin.classes_, axis=1) == 0).all()
 
 
 @pytest.mark.long
@@ -201,7 +212,7 @@ def test_jk_net_equals_pyg_s_jumping_knowledge(ragged):
 def test_appnp_equals_that_of_pyg(ragged):
     pyg = pytest.importorskip("torch_geometric.nn")
     model, graph = build("appnp", ragged, propagation_steps=7, teleport=0.3)
-    (w1, w2), (b1, b2) = model.perceptron.weights, model.perceptron.biases
+    (w1, w2), (b1, b2) = model.body.weights, model.body.biases
     start = (graph.x @ w1 + b1).relu() @ w2 + b2
     index = torch.stack([ragged.col, ragged.row]).long()
     assert torch.allclose(model(graph), pyg.APPNP(K=7, alpha=0.3)(start, index), atol=1e-6)
@@ -210,8 +221,7 @@ def test_appnp_equals_that_of_pyg(ragged):
 def test_correct_and_smooth_equals_a_dense_transcription(ragged):
     """E ← α S E + (1 - α) E₀, Z + σ E / ‖E‖₁, then the same walk from the training labels and the corrected rest."""
     model, graph = build("correct-and-smooth", ragged, propagation_steps=6, teleport=0.25)
-    nodes = torch.tensor([0, 1, 3, 4])
-    model.loss(graph, nodes, Key(0))
+    nodes = [0, 1, 3, 4]
     (w1, w2), (b1, b2) = model.perceptron.weights, model.perceptron.biases
     a = dense(graph)
     scale = a.sum(dim=1).rsqrt()
@@ -230,7 +240,7 @@ def test_correct_and_smooth_equals_a_dense_transcription(ragged):
     smooth = corrected
     for _ in range(6):
         smooth = (0.75 * smoothing @ smooth + 0.25 * corrected).clamp(0, 1)
-    assert torch.allclose(model(graph).exp().double(), smooth / smooth.sum(dim=1, keepdim=True), atol=1e-6)
+    assert torch.allclose(model(only(graph, nodes)).exp().double(), smooth / smooth.sum(dim=1, keepdim=True), atol=1e-6)
 
 
 @pytest.mark.long
@@ -259,7 +269,7 @@ def test_label_input_scores_a_node_only_where_its_label_is_hidden(ragged):
     flipped[hidden] = 2
     after = model.loss(dataclasses.replace(graph, y=flipped), nodes, key).gcn
     labels = F.one_hot(graph.y, 3).float() * torch.zeros(9, 1).index_copy(0, nodes, shows.float().unsqueeze(1))
-    logits = model.logits(graph, labels, None)[hidden : hidden + 1]
+    logits = model.reading(graph, labels, None)[hidden : hidden + 1]
     change = F.cross_entropy(logits, torch.tensor([2])) - F.cross_entropy(logits, graph.y[hidden : hidden + 1])
     assert torch.allclose(after - before, change / (~shows).sum(), atol=1e-6)
 
@@ -287,8 +297,8 @@ def planted(mixture):
 
 
 def learned_row(name, graph, **changes):
-    model, prepared = trained(name, graph, [1, 2], features="raw", epochs=400, lr=0.05, **changes)
-    scores = model.scores(prepared)
+    learned = trained(name, graph, [1, 2], features="raw", epochs=400, lr=0.05, **changes)
+    scores = learned.model.edge_scores(learned.prepare(graph))
     return scores.with_values(scores.values.exp()).to_dense()[0, 1:].detach()
 
 
@@ -311,8 +321,8 @@ def test_sparsity_is_the_lasso_of_the_neighbours():
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["lpa-learned", "lpa-leave-one-out", "lpa-gaussian"])
 def test_label_criteria_strengthen_edges_inside_a_class(two_cliques, name):
-    model, graph = trained(name, two_cliques, [0, 1, 3, 4, 6, 7], epochs=50, edges="free", self_loops=True)
-    weights = model.scores(graph).row_softmax().to_dense()
+    learned = trained(name, two_cliques, [0, 1, 3, 4, 6, 7], epochs=50, edges="free", self_loops=True)
+    weights = learned.model.edge_scores(learned.prepare(two_cliques)).row_softmax().to_dense()
     assert weights[3, :3].sum() > 5 * weights[3, 4]
 
 
@@ -323,29 +333,31 @@ class TestContract:
     nodes = (0, 1, 3, 4)
 
     def test_rows_are_distributions_the_same_for_sparse_and_dense_features(self, ragged, name):
-        model, graph = trained(name, ragged, self.nodes)
-        probabilities = predict_proba(model, graph)
+        learned = trained(name, ragged, self.nodes)
+        probabilities = predict_proba(learned, ragged, raw=True)
         assert probabilities.shape == (9, 3)
         assert torch.allclose(probabilities.sum(dim=1), torch.ones(9, dtype=torch.float64))
         assert (probabilities >= 0).all()
-        assert torch.isfinite(model(graph)).all()
-        assert torch.allclose(probabilities, predict_proba(*trained(name, sparse_twin(ragged), self.nodes)), atol=1e-4)
+        assert torch.isfinite(learned.model(learned.prepare(ragged))).all()
+        assert torch.allclose(probabilities, said(name, sparse_twin(ragged), self.nodes), atol=1e-4)
 
     def test_edges_may_have_a_direction(self, arrows, name):
-        probabilities = predict_proba(*trained(name, arrows[0], self.nodes))
+        probabilities = said(name, arrows[0], self.nodes)
         assert torch.allclose(probabilities.sum(dim=1), torch.ones(9, dtype=torch.float64))
 
     def test_one_class_is_certain(self, ragged, name):
         graph = dataclasses.replace(ragged, y=torch.zeros(9, dtype=torch.int64), class_names=("a",))
-        model, prepared = trained(name, graph, self.nodes)
-        assert predict_proba(model, prepared).tolist() == [[1.0]] * 9
+        assert said(name, graph, self.nodes).tolist() == [[1.0]] * 9
 
-    def test_a_saved_state_predicts_the_same(self, ragged, name):
-        model, graph = trained(name, sparse_twin(ragged), self.nodes)
-        other = METHODS[name].build(model.recipe, graph, 99)
-        assert not torch.equal(other(graph), model(graph))
-        other.load_state_dict(decode_tensors(encode_tensors(model.state_dict())))
-        assert torch.equal(other(graph), model(graph))
+    def test_what_is_kept_in_a_folder_predicts_the_same(self, ragged, name, tmp_path):
+        graph = sparse_twin(ragged)
+        learned = trained(name, graph, self.nodes)
+        learned.save_pretrained(tmp_path / "kept")
+        again = Trained.from_pretrained(tmp_path / "kept")
+        assert torch.equal(predict_proba(again, graph, raw=True), predict_proba(learned, graph, raw=True))
+        if learned.model.state_dict():  # label propagation learns nothing
+            fresh = METHODS[name].build(learned.recipe, learned.prepare(graph), 99)
+            assert not torch.equal(fresh(learned.prepare(graph)), learned.model(learned.prepare(graph)))
 
     def test_only_the_labels_of_the_training_nodes_are_read(self, ragged, name):
         graph = sparse_twin(ragged)
@@ -358,12 +370,13 @@ class TestContract:
                 model.fit_directly(prepared, torch.tensor(self.nodes))
             else:
                 model.loss(prepared, torch.tensor(self.nodes), Key(0, 1)).total.backward()
-            results.append([*model.state_dict().values(), *(p.grad for p in model.parameters()), model(prepared)])
+            shown = only(prepared, self.nodes)
+            results.append([*model.state_dict().values(), *(p.grad for p in model.parameters()), model(shown)])
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
 
     def test_the_same_seed_gives_the_same_bits(self, ragged, name):
         before = torch.random.get_rng_state()
-        first, second = (trained(name, sparse_twin(ragged), self.nodes)[0].state_dict() for _ in range(2))
+        first, second = (trained(name, sparse_twin(ragged), self.nodes).model.state_dict() for _ in range(2))
         assert all(torch.equal(first[key], second[key]) for key in first)
         assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -389,7 +402,7 @@ def test_attention_is_dropped_too(karate):
     """With nothing but the attention left to drop, two steps of GAT still differ."""
     model, graph = build("gat", karate, dropout=0.6)
     model.recipe = model.recipe.replace(dropout=0.0)
-    first, again, second = (model(graph, Key(0, step)) for step in (1, 1, 2))
+    first, again, second = (model.logits(graph, Key(0, step)) for step in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 
@@ -403,15 +416,17 @@ def test_without_pyg_the_error_names_its_pip_line(karate, monkeypatch, name):
         METHODS[name].build(recipe, recipe.prepare(karate), 0)
 
 
-def test_a_model_that_keeps_labels_refuses_a_larger_graph(karate, tiny):
-    model, _ = trained("lpa", tiny, [0, 2])
-    with pytest.raises(ValueError, match="the 5 nodes it was trained on, but the graph has 34"):
-        model(karate)
+def test_label_propagation_reads_the_labels_it_is_told_to_use(ragged):
+    """There is nothing to learn: told of other labels, it says what it would say if it had been trained on them."""
+    model = trained("lpa", ragged, [0, 3])
+    found = predict_proba(model, ragged, known=[1, 4, 6], raw=True)
+    assert torch.equal(found, said("lpa", ragged, [1, 4, 6]))
+    assert not torch.allclose(found, predict_proba(model, ragged, raw=True))
 
 
 def test_a_perceptron_never_looks_at_an_edge(ragged):
     lonely = dataclasses.replace(ragged, adjacency=SparseMatrix.identity(9))
-    results = [trained(name, graph, [0, 1, 3, 4])[0](graph) for name in ("lr", "mlp") for graph in (ragged, lonely)]
+    results = [said(name, graph, [0, 1, 3, 4]) for name in ("lr", "mlp") for graph in (ragged, lonely)]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[2], results[3])
 

@@ -1,0 +1,42 @@
+"""The wheel, installed with its core dependencies alone into an environment outside the clone, runs the README's session."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from test_readme import ROOT, blocks, session, without_numbers
+
+EXTRAS = {"torch_geometric", "pyarrow", "tensorboard", "triton", "pytest", "hypothesis"}
+
+
+def output(command, folder):
+    """What a command prints, in an environment that knows nothing of this clone."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_runs_the_session_of_the_readme(tmp_path):
+    output([sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], tmp_path)
+    (wheel,) = tmp_path.glob("gcn_lpa-*.whl")
+    output([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
+    programs = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    output([programs / "python", "-m", "pip", "install", "-c", ROOT / "constraints.txt", wheel], tmp_path)
+    found = "import gcn_lpa, pkgutil; print(gcn_lpa.__file__, *[m.name for m in pkgutil.iter_modules()])"
+    where, *modules = output([programs / "python", "-c", found], tmp_path).split()
+    assert where.startswith(str(tmp_path / "venv"))
+    assert EXTRAS & set(modules) <= {"triton"}  # CUDA builds of torch bring triton
+
+    shutil.copytree(ROOT / "examples" / "club", tmp_path / "examples" / "club")
+    commands = [one for text in blocks("console") for one in session(text)]
+    assert {shlex.split(command)[1] for command, _ in commands} >= {"train", "predict", "edges", "explain"}
+    for command, shown in commands:
+        program, *arguments = shlex.split(command)
+        printed = [without_numbers(line) for line in output([programs / program, *arguments], tmp_path).splitlines()]
+        for line in shown:
+            assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, printed)
