@@ -37,7 +37,7 @@ from gcn_lpa.calibration import (
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs.confidence import calibration_evidence, uncalibrated
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.stages import train_run
@@ -80,8 +80,8 @@ def trained(job):
 def work(job):
     torch.set_num_threads(1)
     run, parts = trained(job)
-    y, raw = graph_of(job["dataset"]).y[parts.test], run.probabilities()
-    fitted = run.calibrator
+    y, raw = graph_of(job["dataset"]).y[parts.test], uncalibrated(run)
+    fitted = run.trained.calibrator
     p = raw[parts.test]
     stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
     evidence = calibration_evidence(run)
@@ -90,7 +90,7 @@ def work(job):
         "best_epoch": run.run.best_epoch,
         "seconds": run.run.seconds,
         "calibrator": dataclasses.asdict(fitted),
-        "num_calibration": run.calibration.num_nodes,
+        "num_calibration": run.trained.calibration.num_nodes,
         "sets": [
             {"score": score, "level": level, **describe(evidence, p, y, score, level)}
             for score in SCORES

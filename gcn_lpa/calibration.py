@@ -120,6 +120,10 @@ class Calibrator:
     slope: float = 1.0
     intercept: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature = {self.temperature}; it is above 0")
+
     def __call__(self, probabilities: Tensor) -> Tensor:
         """Calibrated probabilities in float64, [n, c]; the order of the classes of a node stays.
 

@@ -1,17 +1,15 @@
-"""Runs on disk: what `gcn-lpa train` does, what it leaves behind, and how later commands find it again.
+"""The stages of a training command: the fits that make up a run, and how a run that was stopped goes on.
 
-A named data set is divided into train, validation and test nodes, and scored on the test nodes. A graph of one's own is
-not: 80 % of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then
-the model is fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold
-with a choice of its own.
+A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: 80 %
+of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then the model is
+fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold with a choice of
+its own.
 
 Probabilities are calibrated on labels that training did not learn from: the validation nodes; a share of them that was
 reserved, and chose nothing; or the out-of-fold predictions of the cross-validation.
 
-A run folder is that of `runfolder`, with run.json (seed, epochs), calibration.json, out_of_fold.safetensors where there
-was a cross-validation and, where asked for, the graph itself in graph.safetensors and graph.json. While training goes
-on it has plan.json, which says what is to be done, and a checkpoint of every stage that was begun, so that `resume_run`
-ends where an undisturbed run would have, bit for bit.
+While a run goes on, its folder has the plan and a checkpoint of every stage that was begun: the first stage in the folder
+itself, every other one in a folder of its name. `resume_run` ends where an undisturbed run would have, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import (
-    reserve,
-)
+from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
@@ -47,6 +43,7 @@ from gcn_lpa.runs.codec import (
     read_plan,
     read_run,
     save_run,
+    write_plan,
 )
 from gcn_lpa.runs.confidence import calibrated
 from gcn_lpa.runs.plan import Plan
@@ -55,8 +52,6 @@ from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
 NUM_FOLDS = 5
-
-
 Watch = Callable[[str, int], Callable[[Epoch], None]]  # (name of a stage, its epochs at most) -> on_epoch
 
 
@@ -95,7 +90,7 @@ def train_run(
                 raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
         else:
             _claim(folder, overwrite)
-            storage.write_json(folder / PLAN, plan.to_dict())
+            write_plan(folder, plan)
             claimed = True
     try:
         trained = calibrated(stages.run())
@@ -125,7 +120,7 @@ def resume_run(folder: str | Path, data: str | Path | None = None, **options: An
 
 
 def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
-    """The scores of a run: on its test nodes, computed anew; of one's own data, those of the cross-validation.
+    """The scores of a run: on its test nodes, computed anew; of your own data, those of the cross-validation.
 
     Args:
         data: where the graph is now, if not where it was; refused if it is not the graph of the run.
@@ -141,7 +136,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
 
 
 class _Stages:
-    """The fits that make up a run: one for a split; for one's own graph the choice, the folds, and the fit to all."""
+    """The fits that make up a run: one for a split; for your own graph the choice, the folds, and the fit to all."""
 
     def __init__(
         self,
@@ -245,7 +240,7 @@ class _Stages:
             parts.val,
             plan.recipe,
             seed=plan.seed,
-            classes=self.graph.class_names if plan.split is None else None,  # of one's own folder all labels count
+            classes=self.graph.class_names if plan.split is None else None,  # of your own folder all labels count
             device=str(self.device),
             threads=self.threads,
             stop_at=stop_at,
@@ -257,7 +252,8 @@ class _Stages:
 
 
 def _stage_folder(folder: Path, stage: str) -> Path:
-    return folder if stage in ("fit", "choose") else folder / stage
+    """Where the checkpoint of a stage is."""
+    return folder if stage in ("fit", "choose") else storage.inside(folder, stage)
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
@@ -285,8 +281,9 @@ def _withdraw(folder: Path, is_new: bool) -> None:
 def _clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
     for stage in ("refit", *(f"fold-{k + 1}" for k in range(NUM_FOLDS))):
-        storage.discard_checkpoint(folder / stage)
-        if (folder / stage).is_dir() and not os.listdir(folder / stage):
-            os.rmdir(folder / stage)
+        place = _stage_folder(folder, stage)
+        storage.discard_checkpoint(place)
+        if place.is_dir() and not os.listdir(place):
+            os.rmdir(place)
     storage.discard_checkpoint(folder)
     (folder / PLAN).unlink(missing_ok=True)
