@@ -25,12 +25,12 @@ import torch
 
 from gcn_lpa.calibration import (
     SCORES,
-    Judged,
+    Guesses,
     apply_temperature,
     conformal_sets,
     conformal_threshold,
     draw_reliability,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
 )
@@ -97,9 +97,10 @@ def work(job):
             for level in LEVELS
         ],
         "confidence": {
-            name: np.round(judge(q, y).confidence.numpy(), 6).tolist() for name, q in zip(STAGES, stages, strict=True)
+            name: np.round(guesses_of(q, y).confidence.numpy(), 6).tolist()
+            for name, q in zip(STAGES, stages, strict=True)
         },
-        "correct": "".join("01"[int(right)] for right in judge(p, y).correct),
+        "correct": "".join("01"[int(right)] for right in guesses_of(p, y).correct),
     }
 
 
@@ -115,12 +116,12 @@ def describe(evidence, p, y, score, level):
 def pooled(records, stage):
     confidence = torch.tensor([c for record in records for c in record["confidence"][stage]], dtype=torch.float64)
     correct = torch.tensor([right == "1" for record in records for right in record["correct"]])
-    return Judged(confidence, correct)
+    return Guesses(confidence, correct)
 
 
 def summary(records):
     """One row: a data set, a method and a protocol over all splits."""
-    first, judged = records[0], {stage: pooled(records, stage) for stage in STAGES}
+    first, guesses = records[0], {stage: pooled(records, stage) for stage in STAGES}
     sets = {}
     for k, one in enumerate(first["sets"]):
         found = [record["sets"][k] for record in records]
@@ -129,11 +130,11 @@ def summary(records):
     return {
         **{name: first[name] for name in ("dataset", "method", "protocol")},
         "splits": len(records),
-        "test_nodes": len(judged["model"].correct),
+        "test_nodes": len(guesses["model"].correct),
         "accuracy": dataclasses.asdict(mean_of(np.array([record["accuracy"] for record in records]))),
-        "ece": {stage: reliability(found).ece for stage, found in judged.items()},
-        "ece_perfect": perfect_ece(judged["calibrated"].confidence)._asdict(),
-        "bins": {stage: dataclasses.asdict(reliability(found)) for stage, found in judged.items()},
+        "ece": {stage: reliability(found).ece for stage, found in guesses.items()},
+        "ece_perfect": perfect_ece(guesses["calibrated"].confidence)._asdict(),
+        "bins": {stage: dataclasses.asdict(reliability(found)) for stage, found in guesses.items()},
         "sets": sets,
     }
 

@@ -4,7 +4,7 @@ Where the rows of X are the nodes of a kNN graph, a new row is attached to it at
 of its neighbours and sends none, so the answer for a row does not depend on the rows that come with it.
 
 Where a graph is given, X is a column of node ids. Cross-validation then slices ids, and the labels of the ids that were
-left out are hidden, whoever holds them.
+left out are hidden, those that the graph itself has too.
 """
 
 from __future__ import annotations
@@ -257,8 +257,8 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parts, stop_at = split(graph, (1 - share, share, 0), seed, kind="stratified"), None
         if parts.val.any() and len(np.unique(graph.y[parts.train])) == graph.num_classes:
             stop_at = self._learn(graph, parts.train, parts.val, seed).run.best_epoch
-        nobody = torch.zeros_like(graph.labeled)
-        trained = self._learn(graph, graph.labeled, nobody, seed, stop_at=stop_at)
+        none = torch.zeros_like(graph.labeled)
+        trained = self._learn(graph, graph.labeled, none, seed, stop_at=stop_at)
         return dataclasses.replace(trained, model=trained.model.cpu())
 
     def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> Trained:

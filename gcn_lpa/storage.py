@@ -16,8 +16,8 @@ clears away what is left of `.next/`. A power cut adds nothing: each step is syn
 A checkpoint is a second state, kept in the same way in `checkpoint/`. One process writes to a folder at a time.
 
 People hand run folders on, so what is read is not trusted. Links inside a folder are refused, for reading and for writing. A
-sha256 shows an accident, but whoever changes a file can write a new one: `decode_as` and the readers above this module check
-what the files say, and whatever is wrong is one ValueError that names the file.
+sha256 shows an accident; a person who changes a file can write a new sha256 too. So `decode_as`, and those who read what a
+file says, check it, and whatever is wrong is one ValueError that names the file.
 """
 
 from __future__ import annotations
@@ -167,7 +167,10 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
     if files is None:
         return None
     found = RunFolder(folder, files)
-    return Checkpoint(found.tensors("tensors.safetensors"), found.read("meta.json", dict[str, Any]))
+    tensors = found.tensors("tensors.safetensors")
+    if broken := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{folder / 'tensors.safetensors'}: {broken[0]} holds numbers that are not finite")
+    return Checkpoint(tensors, found.read("meta.json", dict[str, Any]))
 
 
 def discard_checkpoint(folder: str | Path) -> None:
@@ -220,7 +223,7 @@ def version_of(package: str) -> str:
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Replaces a file so that whoever opens it, whenever, finds the old content or the new, whole."""
+    """Replaces a file: a reader finds the whole old content or the whole new one, at any time."""
     path = Path(path)
     with _explained(path):
         _write_atomic(path, data)
@@ -468,7 +471,7 @@ def _refuse(constant: str) -> None:
 
 
 def _write_atomic(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # nobody can have put a link there
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name for which no link can wait
     try:
         _write(unfinished, data)
         os.replace(unfinished, path)

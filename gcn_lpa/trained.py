@@ -1,7 +1,7 @@
 """What training gives: a model with everything that a prediction needs, and the folder that keeps it.
 
-A `Trained` predicts on the graph it was trained on and on any other with the same columns. It never reads the labels of the
-graph it is given: it knows those it was trained with, by the names of their nodes, and takes others only where it is told to.
+A `Trained` predicts on the graph it was trained on and on any other with the same columns. It knows the labels it was trained
+with by the names of their nodes, and does not read those of the graph it is given unless `known` names them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from gcn_lpa.calibration import (
     SCORES,
     Calibration,
     Calibrator,
-    Judged,
+    Guesses,
     Reliability,
     apply_temperature,
     conformal_sets,
@@ -35,7 +35,7 @@ from gcn_lpa.calibration import (
     fit_calibrator,
     fit_curve,
     fit_temperature,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
     reserve,
@@ -122,8 +122,8 @@ def test_the_curve_is_that_of_a_general_optimiser():
         z = curve[0] * x + curve[1]
         return (np.logaddexp(0, z) - t * z).sum() + ((curve[0] - 1) ** 2 + curve[1] ** 2) / 2
 
-    assert fit_curve(Judged(confidence, correct)) == pytest.approx(minimize(cost, [1, 0], tol=1e-12).x, abs=1e-4)
-    nobody = Judged(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
+    assert fit_curve(Guesses(confidence, correct)) == pytest.approx(minimize(cost, [1, 0], tol=1e-12).x, abs=1e-4)
+    nobody = Guesses(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
     assert fit_curve(nobody) == (1.0, 0.0)
 
 
@@ -165,7 +165,7 @@ def test_the_calibration_error_of_five_nodes_by_hand():
     """Bins of a half: .5 and .4 are in the first, right once of twice; .6, .8 and 1 in the second, right twice."""
     p = torch.tensor([[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8], [0.0, 1.0, 0.0]])
     y = torch.tensor([0, 0, 0, 1, 1])
-    found = reliability(judge(p.double(), y), bins=2)
+    found = reliability(guesses_of(p.double(), y), bins=2)
     assert found.count == (2, 3)
     assert found.confidence == pytest.approx((0.45, 0.8))
     assert found.accuracy == pytest.approx((0.5, 2 / 3))
@@ -175,9 +175,9 @@ def test_the_calibration_error_of_five_nodes_by_hand():
 
 
 def test_empty_bins_count_for_nothing_and_the_ends_are_in_the_first_and_the_last():
-    found = reliability(Judged(torch.tensor([0.0, 1.0]), torch.tensor([False, True])))
+    found = reliability(Guesses(torch.tensor([0.0, 1.0]), torch.tensor([False, True])))
     assert (found.count[0], found.count[-1], sum(found.count), found.ece) == (1, 1, 2, 0.0)
-    assert reliability(Judged(torch.zeros(0), torch.zeros(0, dtype=torch.bool))).ece == 0.0
+    assert reliability(Guesses(torch.zeros(0), torch.zeros(0, dtype=torch.bool))).ece == 0.0
 
 
 def test_the_error_of_a_perfect_model_is_that_of_binomial_bins():
@@ -298,7 +298,7 @@ def test_other_seeds_reserve_other_nodes_and_all_of_them_is_refused():
 
 @pytest.mark.long
 def test_the_diagram_is_drawn(tmp_path):
-    before = reliability(judge(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
+    before = reliability(guesses_of(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
     after = Reliability((0.5,) * 15, (0.5,) * 15, (1,) * 15)
     draw_reliability(before, after, tmp_path / "reliability.png", title="500 nodes")
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")

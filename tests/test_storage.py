@@ -210,6 +210,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
         storage.latest_checkpoint(tmp_path)
 
 
+def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path):
+    import torch
+
+    for k, (tensors, meta) in enumerate([({"W": torch.tensor([1.0, float("nan")])}, {}), ({}, [])]):
+        storage.save_checkpoint(tmp_path / str(k), tensors, meta)
+        with pytest.raises(ValueError, match=r"W holds numbers that are not finite|it is \[\]; it is an object"):
+            storage.latest_checkpoint(tmp_path / str(k))
+
+
 # the writer stops at any moment
 
 

@@ -19,7 +19,7 @@ from gcn_lpa.calibration import (
     conformal_threshold,
     coverage_range,
     fit_calibrator,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
 )
@@ -40,14 +40,14 @@ PROMISES = {
 class CalibrationReport:
     """How sure a run is and how sure it may be, on nodes whose labels it was not given.
 
-    Of a split, the test nodes. Of a cross-validation, every labelled node, its fold judged by what the others give.
+    Of a split, the test nodes. Of a cross-validation, every labelled node, its fold scored by what the others give.
     """
 
     graph: str
     method: str
     calibration: Calibration
     promise: str
-    num_nodes: int  # judged
+    num_nodes: int  # scored
     accuracy: float
     before: Reliability
     after: Reliability
@@ -105,20 +105,20 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
         before, truth = uncalibrated(run)[known], trained.classes_of(run.graph)[known]
         after = trained.calibrator(before)
         sets = conformal_sets(before, conformal_threshold(probabilities, y, level, score=score), score=score)
-    judged, sizes = judge(after, truth), sets.sum(dim=1)
-    tables = reliability(judge(before, truth)), reliability(judged)
+    guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
+    tables = reliability(guesses_of(before, truth)), reliability(guesses)
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
         promise=PROMISES[protocol],
         num_nodes=len(truth),
-        accuracy=float(judged.correct.double().mean()),
+        accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
         after=tables[1],
         ece_before=tables[0].ece,
         ece_after=tables[1].ece,
-        ece_perfect=perfect_ece(judged.confidence),
+        ece_perfect=perfect_ece(guesses.confidence),
         level=level,
         score=score,
         coverage=float(sets.gather(1, truth.unsqueeze(1)).double().mean()),
