@@ -5,7 +5,8 @@ node are the shares of the labels of its neighbours, and those that reach it by 
 where a model has learned edges, along those too. A node's own label has no vote. The few weights are fitted to labels that
 were held out from training, with a pull to "the experts alone, alike": where votes do not help, they get no weight.
 
-With few labels propagated votes are nearly flat, so each kind of vote gets a temperature of its own first.
+Before they are pooled, every expert and every vote is tempered for itself: networks are too sure, and with few labels
+propagated votes are nearly flat.
 """
 
 from __future__ import annotations
@@ -31,24 +32,22 @@ STEPS = 50  # of Newton's method at most
 
 @dataclass(frozen=True)
 class Fusion:
-    """The weight of each expert and each vote, and the exponent that each vote was tempered with before."""
+    """The weights of the experts and, behind them, of the votes; and the exponent that each was tempered with before."""
 
-    experts: tuple[float, ...]
-    votes: tuple[float, ...]
+    weights: tuple[float, ...]
     exponents: tuple[float, ...]
+    num_experts: int
 
     def __call__(self, opinions: Opinions) -> Tensor:
         """Probabilities, rows that sum to 1, [n, c]."""
-        pooled = sum((a * log for a, log in zip(self.experts, opinions.experts, strict=True)), torch.zeros(()))
-        for weight, exponent, log in zip(self.votes, self.exponents, opinions.votes, strict=True):
-            pooled = pooled + weight * F.log_softmax(exponent * log, dim=1)
-        return F.softmax(pooled, dim=1)
+        logs = tempered(opinions.all, self.exponents)
+        return F.softmax(torch.einsum("k,kmc->mc", torch.tensor(self.weights, dtype=torch.float64), logs), dim=1)
 
     @property
     def model_share(self) -> float:
         """How much of the weight the model has, and the votes have not."""
-        model, votes = sum(map(abs, self.experts)), sum(map(abs, self.votes))
-        return model / (model + votes) if model + votes else 0.0
+        total = sum(self.weights)
+        return sum(self.weights[: self.num_experts]) / total if total else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +56,10 @@ class Opinions:
 
     experts: tuple[Tensor, ...]
     votes: tuple[Tensor, ...]
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        return *self.experts, *self.votes
 
     def of(self, nodes: Tensor) -> Opinions:
         """Those of some nodes, a mask or positions."""
@@ -98,24 +101,34 @@ def label_votes(matrix: SparseMatrix, seeds: Tensor) -> list[Tensor]:
 
 
 def fit_fusion(opinions: Opinions, y: Tensor) -> Fusion:
-    """The weights under which held-out labels are likeliest, less the pull.
+    """The weights under which held-out labels are likeliest, less the pull; none is negative.
 
     Args:
         y: the classes of the nodes that the opinions are about, [m]; their labels neither trained nor voted.
     """
-    num_experts, c = len(opinions.experts), opinions.experts[0].shape[1]
+    number, num_experts = len(opinions.all), len(opinions.experts)
     alike = torch.tensor([1 / num_experts] * num_experts + [0.0] * len(opinions.votes), dtype=torch.float64)
-    if len(y) == 0 or c < 2:
-        return Fusion(tuple(alike[:num_experts].tolist()), (0.0,) * len(opinions.votes), (1.0,) * len(opinions.votes))
-    exponents = [float(_pool_weights([log], y, torch.ones(1, dtype=torch.float64), 1.0)) for log in opinions.votes]
-    tempered = [F.log_softmax(t * log, dim=1) for t, log in zip(exponents, opinions.votes, strict=True)]
-    weights = _pool_weights([*opinions.experts, *tempered], y, alike, PULL).tolist()
-    return Fusion(tuple(weights[:num_experts]), tuple(weights[num_experts:]), tuple(exponents))
+    if len(y) == 0 or opinions.experts[0].shape[1] < 2:
+        return Fusion(tuple(alike.tolist()), (1.0,) * number, num_experts)
+    one = torch.ones(1, dtype=torch.float64)
+    exponents = [max(0.0, float(_pool_weights(log.unsqueeze(0), y, one, 1.0))) for log in opinions.all]
+    logs, used = tempered(opinions.all, exponents), torch.ones(number, dtype=torch.bool)
+    weights = torch.zeros(number, dtype=torch.float64)
+    while True:  # leave out what would get a negative weight, and fit the others anew
+        weights[used] = _pool_weights(logs[used], y, alike[used], PULL)
+        wrong = weights < 0
+        if not wrong.any():
+            return Fusion(tuple(weights.tolist()), tuple(exponents), num_experts)
+        weights[wrong], used = 0.0, used & ~wrong
 
 
-def _pool_weights(logs: Sequence[Tensor], y: Tensor, start: Tensor, pull: float) -> Tensor:
+def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:
+    """Each log-distribution to the power of its exponent, normalised, [k, m, c]."""
+    return torch.stack([F.log_softmax(t * log, dim=1) for t, log in zip(exponents, logs, strict=True)])
+
+
+def _pool_weights(stack: Tensor, y: Tensor, start: Tensor, pull: float) -> Tensor:
     """The w that minimises -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - start‖², by Newton's method: it is convex."""
-    stack = torch.stack(list(logs))  # [k, m, c]
     right = stack.gather(2, y.expand(len(stack), -1).unsqueeze(2)).squeeze(2)  # [k, m]
 
     def cost(w: Tensor) -> Tensor:

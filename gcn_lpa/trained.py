@@ -20,6 +20,7 @@ from gcn_lpa import storage
 from gcn_lpa.calibration import Calibration, Calibrator
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Scaling
+from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS, Method
@@ -84,6 +85,7 @@ class Trained:
     known: KnownLabels
     run: Run
     calibration: Calibration | None = None
+    fusion: Fusion | None = None  # how labels vote beside the model; None: they do not
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -183,6 +185,8 @@ class Trained:
         }
         if self.calibration is not None:
             files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
+        if self.fusion is not None:
+            files["fusion.json"] = storage.encode_json(dataclasses.asdict(self.fusion))
         return files
 
     @classmethod
@@ -206,6 +210,7 @@ class Trained:
         calibration = None
         if "calibration.json" in files.files:
             calibration = files.read("calibration.json", Calibration)
+        fusion = files.read("fusion.json", Fusion) if "fusion.json" in files.files else None
         trained = cls(
             model=None,
             recipe=recipe,
@@ -216,6 +221,7 @@ class Trained:
             known=known,
             run=Run(recipe, facts.seed, history, facts.best_epoch, facts.interrupted),
             calibration=calibration,
+            fusion=fusion,
         )
         with files.explained("model.safetensors"):
             return dataclasses.replace(trained, model=trained._decode_model(files))

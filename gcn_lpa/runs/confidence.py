@@ -23,9 +23,11 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
+from gcn_lpa.fusion import held_out_probabilities, opinions_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.runs.codec import TrainedRun, load_run
 
+NUM_VOTE_FOLDS = 5
 PROMISES = {
     "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
     "at least this probability",
@@ -157,4 +159,13 @@ def calibration_evidence(run: TrainedRun, *, required: bool = True) -> Evidence:
             )
         empty = torch.zeros(0, len(run.trained.class_names))
         return Evidence(empty, torch.zeros(0, dtype=torch.int64), "none")
+    if protocol == "validation" and run.trained.fusion is not None:
+        return Evidence(_by_other_votes(run, nodes, y[nodes]), y[nodes], protocol)
     return Evidence(uncalibrated(run)[nodes], y[nodes], protocol)
+
+
+def _by_other_votes(run: TrainedRun, nodes: Tensor, y: Tensor) -> Tensor:
+    """What is said of validation nodes, each by weights of the votes that were fitted to others, [m, c]."""
+    trained = run.trained
+    opinions = opinions_of(trained.model, trained.prepare(run.graph).to(trained.device)).of(nodes)
+    return held_out_probabilities(opinions, y, torch.arange(len(y)) % NUM_VOTE_FOLDS)

@@ -28,10 +28,11 @@ from torch import Tensor
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.fusion import Fusion, Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed
+from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.learning import learn
-from gcn_lpa.predict import evaluate, predict_proba, scores
+from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs.codec import (
     PLAN,
     OutOfFold,
@@ -194,12 +195,12 @@ class _Stages:
         validated = self.cross_validate(labeled)
         if validated is None:
             return self.finished(interrupted, parts, none)
-        results, out_of_fold = validated
+        results, out_of_fold, fusion = validated
         everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
         refitted = self.fit("refit", everything, stop_at=chosen.run.best_epoch)
         if refitted.run.interrupted:
             return self.finished(interrupted, parts, results)
-        run = self.finished(dataclasses.replace(refitted, run=chosen.run), everything, results)
+        run = self.finished(dataclasses.replace(refitted, run=chosen.run, fusion=fusion), everything, results)
         return dataclasses.replace(run, out_of_fold=out_of_fold)
 
     def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
@@ -209,28 +210,40 @@ class _Stages:
         """80 % of the labelled nodes to train and 20 % to choose the epoch."""
         return split(self.graph.reveal(labeled), (0.8, 0.2, 0.0), self.plan.seed)
 
-    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None] | None:
-        """Every labelled node scored by a model that was not given its label; None if interrupted."""
+    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None, Fusion | None] | None:
+        """Every labelled node scored by a model that was not given its label; None if interrupted.
+
+        Where labels vote, the weights of the votes are those that the other folds give; with them come the weights that all
+        of them give, for the model that is fitted to all labels.
+        """
         nodes = np.flatnonzero(labeled.numpy())
         num_folds = min(NUM_FOLDS, len(nodes))
         if num_folds < 2:
-            return Results("none", "one labelled node: nothing is left to score"), None
+            return Results("none", "one labelled node: nothing is left to score"), None, None
         order = np.random.Generator(np.random.PCG64(self.plan.seed)).permutation(nodes)
-        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64)
-        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64)
-        accuracies = []
-        for k in range(num_folds):
-            fold = torch.zeros_like(labeled)
-            fold[torch.from_numpy(order[k::num_folds].copy())] = True
-            fold_of[fold] = k
+        folds = [node_mask(order[k::num_folds], self.graph.num_nodes) for k in range(num_folds)]
+        opinions = []
+        for k, fold in enumerate(folds):
             trained = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
             if trained.run.interrupted:
                 return None
-            pooled[fold] = predict_proba(trained, self.graph, raw=True)[fold]
-            accuracies.append(scores(self.graph, fold, pooled).accuracy)
+            opinions.append(opinions_of(trained.model, trained.prepare(self.graph).to(trained.device)).of(fold))
+        joined, y = Opinions.joined(opinions), torch.cat([self.graph.y.cpu()[fold] for fold in folds])
+        number = torch.repeat_interleave(torch.arange(num_folds), torch.tensor([int(fold.sum()) for fold in folds]))
+        fusion = fit_fusion(joined, y) if self.plan.recipe.votes else None
+        said = held_out_probabilities(joined, y, number) if fusion else self.alone(joined)
+        at = torch.cat([fold.nonzero().squeeze(1) for fold in folds])
+        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64).index_copy(0, at, said)
+        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64).index_copy(0, at, number)
+        accuracies = tuple(scores(self.graph, fold, pooled).accuracy for fold in folds)
         note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
-        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
-        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float())
+        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), accuracies)
+        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float()), fusion
+
+    @staticmethod
+    def alone(opinions: Opinions) -> Tensor:
+        """What the model says without votes, [m, c]."""
+        return torch.stack(opinions.experts).mean(dim=0).softmax(dim=1)
 
     def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> Trained:
         plan = self.plan
