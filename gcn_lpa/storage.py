@@ -86,7 +86,9 @@ class RunFolder:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
             said = " ".join(str(error).split())
-            if isinstance(error, ValueError) and said.startswith(str(self.folder)):
+            if isinstance(error, ValueError) and said.startswith(
+                (str(self.folder / name), str(self.folder / MANIFEST))
+            ):
                 raise
             problem = said if isinstance(error, ValueError) else f"not as gcn-lpa writes it ({said})"
             raise ValueError(f"{self.folder / name}: {problem}") from error

@@ -281,6 +281,16 @@ def test_a_changed_file_is_refused_in_one_sentence_that_names_it(run, tmp_path, 
     assert "\n" not in str(caught.value)
 
 
+def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = changed(run, Path("t"), "split.json", put("train", 0, 99))
+    with pytest.raises(ValueError, match=r"^t/split\.json: train names node 99"):
+        load_run(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=r"^split\.json: train names node 99"):
+        load_run(".")
+
+
 @pytest.mark.parametrize("kind", ["given", "identity"])
 def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_path, kind):
     graph = dataclasses.replace(karate, x_kind=kind)
