@@ -168,7 +168,7 @@ class Trained:
             "best_epoch": self.run.best_epoch,
             "interrupted": self.run.interrupted,
         }
-        learned = {} if self.scaling.idf is None else {"idf": torch.from_numpy(self.scaling.idf)}
+        learned = {name: torch.from_numpy(array) for name, array in self.scaling.arrays().items()}
         files = {
             "trained.json": storage.encode_json(facts),
             "recipe.json": storage.encode_json(self.recipe.to_dict()),
@@ -192,7 +192,6 @@ class Trained:
         if recipe.method not in METHODS:
             raise ValueError(f"{files.folder}: unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
         labels = files.tensors("labels.safetensors")
-        idf = labels.get("idf")
         run = Run(
             recipe,
             facts["seed"],
@@ -208,7 +207,7 @@ class Trained:
             class_names=tuple(facts["class_names"]),
             num_columns=facts["num_columns"],
             x_kind=facts["x_kind"],
-            scaling=Scaling(facts["features"], None if idf is None else idf.numpy()),
+            scaling=_decode_scaling(labels, facts, files.folder),
             known=known,
             run=run,
             calibration=_decode_calibration(files),
@@ -233,7 +232,8 @@ class Trained:
         adjacency = SparseMatrix(
             Pattern(torch.zeros(n + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), (n, n)), torch.zeros(0)
         )
-        x = SparseMatrix.identity(n) if self.x_kind == "identity" else torch.zeros(1, self.num_columns)
+        width = self.num_columns + self.scaling.num_added
+        x = SparseMatrix.identity(n) if self.x_kind == "identity" else torch.zeros(1, width)
         return Graph(adjacency, x, torch.full((n,), -1), self.class_names, range(n), x_kind=self.x_kind)
 
 
@@ -244,6 +244,14 @@ def check_known(known: KnownLabels, num_classes: int, folder: Path) -> None:
         raise ValueError(f"{folder / 'labels.safetensors'} does not fit trained.json")
     if len(known.y) and not (int(known.y.min()) >= 0 and int(known.y.max()) < num_classes):
         raise ValueError(f"{folder / 'labels.safetensors'} holds classes beyond the {num_classes} of trained.json")
+
+
+def _decode_scaling(labels: Mapping[str, Tensor], facts: Mapping[str, Any], folder: Path) -> Scaling:
+    learned = {name: tensor.numpy() for name, tensor in labels.items() if name not in ("y", "trains")}
+    try:
+        return Scaling.from_arrays(facts["features"], learned, facts["num_columns"])
+    except ValueError as error:
+        raise ValueError(f"{folder / 'labels.safetensors'} does not fit trained.json: {error}") from error
 
 
 def _decode_calibration(files: storage.RunFolder) -> Calibration | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.features import Block, check_blocks
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.predict import ClassScores, Scores
@@ -224,6 +225,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         "node_names": names,
         "notes": graph.notes,
         "public": None if graph.public is None else _encode_split(graph.public),
+        "blocks": [dataclasses.asdict(block) for block in graph.blocks],
     }
     return {
         "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
@@ -255,6 +257,8 @@ def _decode_graph(files: storage.RunFolder) -> Graph:
     adjacency = _decode_matrix(tensors, "adjacency", (n, n), path)
     if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
         raise ValueError(f"{path}: an edge has a weight that is not positive and finite")
+    blocks = tuple(Block(**block) for block in facts.get("blocks", ()))
+    check_blocks(blocks, width)
     return Graph(
         adjacency,
         x,
@@ -266,6 +270,7 @@ def _decode_graph(files: storage.RunFolder) -> Graph:
         tuple(facts["notes"]),
         facts["x_kind"],
         None if facts["public"] is None else _decode_split(facts["public"], n),
+        blocks,
     )
 
 
