@@ -20,7 +20,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -51,6 +51,9 @@ from gcn_lpa.intake import (
 )
 from gcn_lpa.splits import Split
 
+if TYPE_CHECKING:
+    from gcn_lpa.tables.encoders import Columns
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
@@ -71,6 +74,7 @@ class Graph:
     x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
     public: Split | None = None  # the split that was published with the data
     blocks: tuple[Block, ...] = ()  # what the columns of x are; () leaves it to `features.inferred_kind`
+    columns: Columns | None = None  # what was made of each column of a table of nodes
     _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
 
     def __post_init__(self) -> None:

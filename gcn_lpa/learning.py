@@ -71,7 +71,8 @@ def learn(
 
         def trained(run: Run) -> Trained:
             known = KnownLabels.of(graph, train, val)
-            return Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
+            shape = graph.num_features, graph.x_kind, scaling
+            return Trained(model, recipe, graph.class_names, *shape, known, run, columns=graph.columns)
 
         try:
             run = fit(

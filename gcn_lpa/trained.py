@@ -24,6 +24,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Epoch, Run
 
 FORMAT = 2  # of the folder; 1 was kept before there was a Trained
@@ -80,6 +81,7 @@ class Trained:
     known: KnownLabels
     run: Run
     calibration: Calibration | None = None
+    columns: Columns | None = None  # what was made of each column of the table of nodes
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -124,7 +126,7 @@ class Trained:
         if not isinstance(graph, Graph):
             raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
         if graph.num_features == self.num_columns and graph.x_kind == self.x_kind:
-            return
+            return self._check_meaning(graph)
         if self.x_kind == "identity":
             raise ValueError(
                 f"the model was trained without features, on a graph of {self.num_columns:,} nodes, and knows each of them by "
@@ -134,6 +136,14 @@ class Trained:
             f"the model was trained on {self.num_columns:,} columns ({self.x_kind}), but {graph.name!r} has "
             f"{graph.num_features:,} ({graph.x_kind}); it needs the same columns in the same order"
         )
+
+    def _check_meaning(self, graph: Graph) -> None:
+        ours, theirs = self.columns, graph.columns
+        if ours is not None and theirs is not None and ours is not theirs and not ours.means_the_same(theirs):
+            raise ValueError(
+                f"the columns of {graph.name!r} were read otherwise than those the model was trained on, so its features mean "
+                "something else; read it with columns=trained.columns"
+            )
 
     def classes_of(self, graph: Graph) -> Tensor:
         """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
@@ -176,6 +186,8 @@ class Trained:
             "labels.safetensors": storage.encode_tensors({"y": known.y, "trains": known.trains, **learned}),
             "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in self.run.history),
         }
+        if self.columns is not None:
+            files["columns.json"] = storage.encode_json(self.columns.to_json(), indent=None)
         if self.calibration is not None:
             files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
         return files
@@ -211,6 +223,7 @@ class Trained:
             known=known,
             run=run,
             calibration=_decode_calibration(files),
+            columns=_decode_columns(files, facts["num_columns"]),
         )
         return dataclasses.replace(trained, model=trained.new_model(files))
 
@@ -252,6 +265,15 @@ def _decode_scaling(labels: Mapping[str, Tensor], facts: Mapping[str, Any], fold
         return Scaling.from_arrays(facts["features"], learned, facts["num_columns"])
     except ValueError as error:
         raise ValueError(f"{folder / 'labels.safetensors'} does not fit trained.json: {error}") from error
+
+
+def _decode_columns(files: storage.RunFolder, num_columns: int) -> Columns | None:
+    if "columns.json" not in files.files:
+        return None
+    columns = Columns.from_json(files.json("columns.json"))
+    if columns.num_features not in (0, num_columns):  # 0: features stood in
+        raise ValueError(f"{files.folder / 'columns.json'} makes {columns.num_features} features, not {num_columns}")
+    return columns
 
 
 def _decode_calibration(files: storage.RunFolder) -> Calibration | None:

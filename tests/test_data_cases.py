@@ -415,23 +415,8 @@ BAD_FILES = {
         "edges.csv, row 4, column 'source' is 'b ', which nodes.csv does not list; close to it: b",
     ),
     "empty end": ({"edges_csv": EDGES + "a,\n"}, "edges.csv, row 4, column 'target' is empty"),
-    "text among features": (
-        {"nodes_csv": NODES.replace(",2", ",old")},
-        "nodes.csv, row 3, column 'age' is 'old'; a feature is a finite number",
-    ),
-    "empty feature": ({"nodes_csv": NODES.replace(",2", ",")}, "nodes.csv, row 3, column 'age' is ''"),
-    "NaN feature": ({"nodes_csv": NODES.replace(",2", ",nan")}, "nodes.csv, row 3, column 'age' is 'nan'"),
     "infinite feature": ({"nodes_csv": NODES.replace(",2", ",-inf")}, "nodes.csv, row 3, column 'age' is '-inf'"),
     "feature beyond 32 bits": ({"nodes_csv": NODES.replace(",2", ",1e39")}, "nodes.csv, row 3, column 'age' is '1e39'"),
-    "digits with underscores": (
-        {"nodes_csv": NODES.replace(",2", ",1_000")},
-        "nodes.csv, row 3, column 'age' is '1_000'",
-    ),
-    "decimal comma": (
-        {"nodes_csv": NODES.replace(",", ";").replace(";2", ";2,5")},
-        "nodes.csv, row 3, column 'age' is '2,5'; a feature is a finite number; name the label column with label=, the "
-        "feature columns with features=, or text=age for words (a decimal point, not a comma: 2.5)",
-    ),
     "zero weight": (
         {"edges_csv": "source,target,weight\na,b,1\nb,c,0\n"},
         "edges.csv, row 3, column 'weight' is '0'; a weight is a positive number",
@@ -470,10 +455,10 @@ def test_ids_and_labels_are_text_as_written(folder):
 
 
 def test_quoted_newlines_stay_in_their_cell(folder):
-    nodes = 'id,label,age\n"a\nb",red,1\n"c,d","say ""hi""",2\ne,red,old\n'
-    with pytest.raises(ValueError, match="row 4, column 'age' is 'old'"):  # a spreadsheet's row, not a line of text
+    nodes = 'id,label,age\n"a\nb",red,1\n"c,d","say ""hi""",2\ne,red,1e39\n'
+    with pytest.raises(ValueError, match="row 4, column 'age' is '1e39'"):  # a spreadsheet's row, not a line of text
         load(folder(nodes_csv=nodes, edges_csv="source,target\n"))
-    graph = load(folder(nodes_csv=nodes.replace("old", "3")))
+    graph = load(folder(nodes_csv=nodes.replace("1e39", "3")))
     assert graph.node_names == ("a\nb", "c,d", "e")
     assert graph.class_names == ("red", 'say "hi"')
 
@@ -657,8 +642,7 @@ def test_columns_by_other_names(folder):
     graph = load(path, features=["n2"], **names)
     assert graph.x.tolist() == [[2], [4]]
     assert graph.adjacency.to_dense().tolist() == [[0, 7], [7, 0]]
-    with pytest.raises(ValueError, match="row 2, column 'remark' is 'hello'; a feature is a finite number"):
-        load(path, **names)
+    assert load(path, **names).x.tolist() == [[1, 2], [3, 4]]  # all remarks differ: see test_encoders
     with pytest.raises(ValueError, match=r"nodes\.csv has no column 'n9'; it has 'pid', 'topic', 'n1', 'n2', 'remark'"):
         load(path, features=["n9"], **names)
     with pytest.raises(ValueError, match=r"nodes\.csv has no column 'kind'"):
@@ -693,8 +677,8 @@ def test_files_without_a_header(folder):
     graph = load(path, header=False)
     assert (graph.node_names, graph.class_names, graph.x.tolist()) == (("a", "b"), ("blue", "red"), [[1], [2]])
     assert graph.adjacency.values.tolist() == [5, 5]
-    folder(nodes_csv="a,red,1\nb,blue,old\n")
-    with pytest.raises(ValueError, match="row 2, column '2' is 'old'"):
+    folder(nodes_csv="a,red,1\nb,blue,1e39\n")
+    with pytest.raises(ValueError, match="row 2, column '2' is '1e39'"):
         load(path, header=False)
 
 
@@ -723,8 +707,6 @@ def test_a_text_column_becomes_tfidf(folder):
     expected = TfidfVectorizer().fit_transform(texts).toarray()
     np.testing.assert_allclose(graph.x.to_dense().numpy(), expected, rtol=1e-6)
     assert isinstance(graph.x, SparseMatrix)
-    with pytest.raises(ValueError, match="give text= or features="):
-        load(path, text="abstract", features=["id"])
     folder(nodes_csv="id,abstract\na,?\nb,!\nc,\n")
     with pytest.raises(ValueError, match="column 'abstract' has no words to make features of"):
         load(path, text="abstract")
@@ -755,8 +737,8 @@ def test_parquet_keeps_numbers_as_ids(tmp_path):
     assert graph.node_names == (10, 20)
     assert (graph.y.tolist(), graph.class_names) == ([0, -1], ("1",))
     assert graph.adjacency.values.tolist() == [3, 3]
-    pandas.DataFrame({"id": [10, 20], "age": [0.5, None]}).to_parquet(tmp_path / "nodes.parquet")
-    with pytest.raises(ValueError, match=r"nodes\.parquet, row 2, column 'age' is nan"):
+    pandas.DataFrame({"id": [10, 20], "age": [0.5, 1e39]}).to_parquet(tmp_path / "nodes.parquet")
+    with pytest.raises(ValueError, match=r"nodes\.parquet, row 2, column 'age' is '1e\+39'"):
         load(tmp_path)
     (tmp_path / "nodes.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ValueError, match="is not a Parquet file that can be read"):

@@ -251,7 +251,7 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
     from gcn_lpa.tables.datasets import reading_options
 
-    known = reading_options(name)
+    known = {key: default for key, default in reading_options(name).items() if key != "columns"}
     chosen: dict[str, Any] = {}
     for option in options or ():
         key, separator, value = option.partition("=")

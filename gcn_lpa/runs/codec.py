@@ -20,6 +20,7 @@ from gcn_lpa.predict import ClassScores, Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.splits import Split
+from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Run
 from gcn_lpa.trained import Trained
 
@@ -226,6 +227,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         "notes": graph.notes,
         "public": None if graph.public is None else _encode_split(graph.public),
         "blocks": [dataclasses.asdict(block) for block in graph.blocks],
+        "columns": None if graph.columns is None else graph.columns.to_json(),
     }
     return {
         "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
@@ -271,6 +273,7 @@ def _decode_graph(files: storage.RunFolder) -> Graph:
         facts["x_kind"],
         None if facts["public"] is None else _decode_split(facts["public"], n),
         blocks,
+        None if facts.get("columns") is None else Columns.from_json(facts["columns"]),
     )
 
 
