@@ -13,6 +13,7 @@ import torch
 from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.intake import DOUBT
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.own_files import read_csv
@@ -793,3 +794,103 @@ def test_a_folder_without_tables(tmp_path):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"there is no file .*nothing\.csv"):
         read_csv(tmp_path / "nothing.csv", tmp_path / "edges.csv")
+
+
+def doubts(graph):
+    return [note.removeprefix(DOUBT) for note in graph.notes if note.startswith(DOUBT)]
+
+
+def labelled(folder, labels, **files):
+    nodes = "id,label\n" + "".join(f"n{i},{label}\n" for i, label in enumerate(labels))
+    return folder(nodes_csv=nodes, edges_csv="source,target\nn0,n1\n", **files)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["red", "blue", "?"], ["the label '?' is read as a class; if it means unknown, say unknown='?'"]),
+        (
+            ["red", "blue", "Unknown"],
+            ["the label 'Unknown' is read as a class; if it means unknown, say unknown='Unknown'"],
+        ),
+        (
+            ["red", "Red", "blue"],
+            ["the labels 'Red', 'red' differ by upper and lower case, and are read as classes apart"],
+        ),
+        (
+            ["red", "red ", "blue"],
+            ["the labels 'red', 'red ' differ by blanks around them, and are read as classes apart"],
+        ),
+        (
+            ["green"] * 10 + ["gren", "blue"],
+            ["the label 'gren' may be 'green' misspelt (1 and 10 nodes); they are read as two classes"],
+        ),
+        (
+            ["green"] * 10 + ["rgeen", "blue"],
+            ["the label 'rgeen' may be 'green' misspelt (1 and 10 nodes); they are read as two classes"],
+        ),
+        (["green"] * 9 + ["gren", "blue"], []),  # not ten times rarer
+        (["type1"] * 10 + ["type2"], []),  # digits make different names
+        (["male"] * 10 + ["female"], []),
+        (["cat"] * 10 + ["car"], []),  # short words are often one letter apart
+        (["red", "blue", ""], []),
+    ],
+)
+def test_doubtful_labels_are_said(folder, labels, said):
+    assert doubts(load(labelled(folder, labels))) == said
+
+
+def test_an_unknown_label_is_none_once_it_is_named(folder):
+    path = labelled(folder, ["red", "blue", "?"])
+    graph = load(path, unknown="?")
+    assert (graph.class_names, doubts(graph)) == (("blue", "red"), [])
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_telling"),
+    [
+        (lambda i, c: f"code-{c}", True),
+        (lambda i, c: f"code-{c}{i % 2}", True),  # several values for a class
+        (lambda i, c: c * 7, True),  # numbers too
+        (lambda i, c: "x" if c else "", True),  # filled for one class alone
+        (lambda i, c: f"code-{i % 3}", False),
+        (lambda i, c: f"code-{c if i else 1 - c}", False),  # one node differs
+        (lambda i, c: i, False),  # all different
+    ],
+)
+def test_a_column_that_tells_the_label_is_said(folder, extra, is_telling):
+    rows = [(f"n{i}", i % 2 if i < 20 else "", 20 + i % 5, extra(i, i % 2)) for i in range(30)]
+    nodes = "id,label,age,code\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows)
+    graph = load(folder(nodes_csv=nodes, edges_csv="source,target\nn0,n1\n"))
+    said = [note for note in doubts(graph) if "alone tells the class of every labelled node" in note]
+    assert len(said) == is_telling
+    if is_telling:
+        assert said[0].startswith("column 'code' alone tells") and "features=age leaves it out" in said[0]
+        assert load(folder(nodes_csv=nodes), features="age").columns.summaries()[0].name == "age"
+
+
+def test_few_labels_call_no_column_telling(folder):
+    nodes = "id,label,code\n" + "".join(f"n{i},{i % 2 if i < 8 else ''},c{i % 2}\n" for i in range(30))
+    assert doubts(load(folder(nodes_csv=nodes, edges_csv="source,target\nn0,n1\n"))) == []
+
+
+def test_a_graph_without_edges_is_said(folder):
+    path = folder(nodes_csv=NODES, edges_csv="source,target\n")
+    assert doubts(load(path)) == [
+        "there are no edges: every node is labelled by its features alone; edges come from edges.csv"
+    ]
+
+
+@pytest.mark.parametrize("role", ["nodes", "edges"])
+def test_a_spreadsheet_is_refused_with_what_to_do(tmp_path, role):
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    (tmp_path / f"{role}.csv").rename(tmp_path / f"{role}.xlsx")
+    with pytest.raises(ValueError, match=rf"holds {role}\.xlsx, which is not read: save it as {role}\.csv"):
+        load(tmp_path)
+
+
+def test_columns_of_edges_that_are_not_read_are_named(folder):
+    path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\n")
+    assert "columns of edges.csv not read: 'since', 'times'; weight=… reads one as the weight" in load(path).notes
+    assert load(path, weight="times").adjacency.values.tolist() == [3, 3]

@@ -139,8 +139,10 @@ def _size(number: str, unit: str) -> str:
 def _as_option(message: str) -> str:
     """How to say on the command line what a message of the library says as label=…"""
     readers = "id|label|labels|features|text|source|target|weight|unknown|header|encoding|delimiter"
-    found = re.search(rf"\b({readers})=", message)
-    return "" if found is None or "-o " in message else f" (on the command line: -o {found[1]}=…)"
+    found = re.search(rf"\b({readers})=(?:'([^']*)'|(\w[\w,-]*\w))?", message)
+    if found is None or "-o " in message:
+        return ""
+    return f" (on the command line: -o {found[1]}={found[2] or found[3] or '…'})"
 
 
 def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:

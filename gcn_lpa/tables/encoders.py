@@ -412,6 +412,11 @@ class Columns:
     def num_features(self) -> int:
         return sum(encoder.num_features for encoder in self.encoders)
 
+    @property
+    def single_columns(self) -> list[str]:
+        """The columns of the table that give features, each on its own."""
+        return [e.name for e in self.encoders if e.num_features and not isinstance(e, (CountColumns, TextColumn))]
+
     def __call__(self, table: Table) -> EncodedTable:
         """The features of a table with these columns: numbers first, then what is ready, then words."""
         names = [name for encoder in self.encoders for name in encoder.sources]
@@ -516,10 +521,10 @@ def _learned_of_texts(cells: Cells) -> Encoder:
     filled = cells.is_filled()
     distinct = {text for text in cells.texts if text}
     num_filled, most = int(cells.counts[filled].sum()), len(distinct)
-    if most <= 1:
+    if most == 0 or (most == 1 and num_filled == len(cells)):
         why = "it says the same everywhere" if most else "no cell is filled"
         return LeftOut(name=cells.name, why=why)
-    repeats = most < num_filled and most <= max(2, num_filled / 2)
+    repeats = most == 1 or (most < num_filled and most <= max(2, num_filled / 2))
     if repeats and most <= MOST_CATEGORIES:
         return CategoryColumn.learned(cells)
     if 2 * sum(" " in text for text in distinct) >= most and any(_words(text) for text in distinct):

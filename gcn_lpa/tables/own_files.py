@@ -18,7 +18,15 @@ import numpy as np
 from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT, Positions, some
-from gcn_lpa.tables.checks import doubtful_classes, guessed_label, other_labels, require_header, unknown_id
+from gcn_lpa.tables.checks import (
+    doubtful_classes,
+    guessed_label,
+    no_edges,
+    other_labels,
+    require_header,
+    telling_columns,
+    unknown_id,
+)
 from gcn_lpa.tables.columns import USUAL_NAMES, Series, Table, is_weight, series, text_type
 from gcn_lpa.tables.csv_files import Format, column_names, read_delimited, without_first
 from gcn_lpa.tables.encoders import Columns, EncodedTable, learn_columns
@@ -26,6 +34,7 @@ from gcn_lpa.tables.parquet_files import read_parquet
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 STAND_INS = ("identity", "degree")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 
 
 def read_csv(
@@ -99,6 +108,9 @@ def read_folder(folder: Path, **options: Any) -> Graph:
 
 def _table_in(folder: Path, role: str) -> Path | None:
     found = [path for suffix in (".csv", ".tsv", ".parquet") if (path := folder / f"{role}{suffix}").is_file()]
+    sheets = [path.name for suffix in SPREADSHEETS if (path := folder / f"{role}{suffix}").is_file()]
+    if sheets and not found:
+        raise ValueError(f"{folder} holds {sheets[0]}, which is not read: save it as {role}.csv (CSV, UTF-8)")
     if len(found) > 1:
         raise ValueError(f"{folder} holds {' and '.join(path.name for path in found)}; which one?")
     return found[0] if found else None
@@ -260,9 +272,11 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
         directed=directed,
         name=origin.name,
     )
-    notes = (*tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubtful_classes(graph))
-    blocks, notes = nodes.blocks, (*graph.notes, *notes)
-    return dataclasses.replace(graph, notes=notes, blocks=blocks, columns=nodes.columns)
+    doubts = [*doubtful_classes(graph), *no_edges(graph)]
+    if tables.nodes is not None and nodes.columns is not None and y is not None:
+        doubts += telling_columns(tables.nodes, nodes.columns.single_columns, y)
+    notes = (*graph.notes, *tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubts)
+    return dataclasses.replace(graph, notes=notes, blocks=nodes.blocks, columns=nodes.columns)
 
 
 def _positions(names: Series, *columns: Series) -> list[np.ndarray]:
@@ -291,7 +305,9 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     right = "a weight is a positive number (leave the row out for 0)"
     weights = None if weight is None else table.numbers(weight, is_weight, right)
     unread = [column for column in table.columns if column not in (source, target, weight)]
-    notes = [f"columns of {table.path.name} not read: {some(unread)}"] if unread else []
+    notes = (
+        [f"columns of {table.path.name} not read: {some(unread)}; weight=… reads one as the weight"] if unread else []
+    )
     return Edges(table.ids(source), table.ids(target), (source, target), weights, notes)
 
 
