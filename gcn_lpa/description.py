@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+
+if TYPE_CHECKING:
+    from gcn_lpa.tables.encoders import ColumnSummary
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class GraphInfo:
     isolated: int  # nodes without a neighbour but themselves
     unreachable: int  # nodes to which no label can travel
     notes: tuple[str, ...]
+    columns: tuple[ColumnSummary, ...] = ()  # what was made of each column of a table of nodes
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ def describe(graph: Graph) -> GraphInfo:
         isolated=int((~has_neighbour).sum()),
         unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
         notes=graph.notes,
+        columns=() if graph.columns is None else graph.columns.summaries(),
     )
 
 

@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-FEATURE_KINDS = ("raw", "row", "l2", "tfidf")
+FEATURE_KINDS = ("raw", "row", "l2", "tfidf", "auto")
+BLOCK_KINDS = ("words", "numbers", "table")
 PAGERANK_STEPS, DAMPING = 50, 0.85
+FEWEST_WORDS = 10  # fewer columns of counts are numbers
+SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
+FARTHEST = 5.0  # standard deviations
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns start..stop-1 of the features, and what they are.
+
+    "words" are counts or TF-IDF of words: rows are scaled to length 1. "numbers" are raw: columns are standardised.
+    "table" is ready as it is.
+    """
+
+    name: str
+    kind: str  # one of BLOCK_KINDS
+    start: int
+    stop: int
+
+
+def inferred_kind(x: Any) -> str:
+    """What the columns of an array or sparse matrix seem to be: words where it is sparse or counts that are mostly zero."""
+    if scipy.sparse.issparse(x):
+        return "words"
+    are_counts = x.shape[1] >= FEWEST_WORDS and 2 * np.count_nonzero(x) <= x.size and x.min() >= 0
+    return "words" if are_counts and bool((x == np.floor(x)).all()) else "numbers"
+
+
+def check_blocks(blocks: Sequence[Block], num_columns: int) -> None:
+    """Refuse blocks that do not cover all columns, one after the other."""
+    start = 0
+    for block in blocks:
+        if block.kind not in BLOCK_KINDS:
+            raise ValueError(f"block {block.name!r} has kind {block.kind!r}; there are {', '.join(BLOCK_KINDS)}")
+        if block.start != start or block.stop <= start:
+            raise ValueError(f"block {block.name!r} is columns {block.start} to {block.stop}; the next one is {start}")
+        start = block.stop
+    if blocks and start != num_columns:
+        raise ValueError(f"the blocks end at column {start:,}, but there are {num_columns:,}")
 
 
 def structure_columns(matrix: scipy.sparse.csr_array, filled: np.ndarray, directed: bool) -> np.ndarray:
@@ -54,41 +95,188 @@ def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Features raw, divided by their row sum, by their length, or as TF-IDF; `idf` is what TF-IDF learned of each column.
+    """Features raw, divided by their row sum, by their length, as TF-IDF, or each block by its kind; and what was learned for it.
 
     Rows of zeros stay zero and sparse stays sparse. A row sum is one of absolute values. TF-IDF is scikit-learn's:
     x_id (1 + ln((1 + n) / (1 + n_d))), then rows of length 1.
+
+    "auto" divides the rows of each block of words by their length and standardises each column of numbers: of a skewed one
+    sign(u) ln(1 + |u|) with u = (v - median) / (median distance to it), then mean 0, deviation 1, at most 5 from the mean.
+    So neither the unit of a column nor its zero matters. A constant column becomes 0.
     """
 
     kind: str
-    idf: np.ndarray | None = None  # [d]
+    idf: np.ndarray | None = None  # tfidf, [d]
     structure: np.ndarray | None = None  # mean and standard deviation of each column about the graph, [2, s]
+    blocks: tuple[Block, ...] = ()  # auto
+    numbers: np.ndarray | None = None  # auto, of the columns in blocks of numbers: see `_learned_numbers`, [4, m]
 
     @classmethod
-    def learned(cls, kind: str, x: Any) -> Scaling:
-        """The scaling of a kind for the columns of x, an array or sparse matrix."""
+    def learned(cls, kind: str, x: Any, blocks: Sequence[Block] = ()) -> Scaling:
+        """The scaling of a kind for the columns of x, an array or sparse matrix; "auto" infers blocks that are not given."""
         if kind not in FEATURE_KINDS:
             raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
+        if kind == "auto":
+            blocks = tuple(blocks) or (Block("x", inferred_kind(x), 0, x.shape[1]),)
+            check_blocks(blocks, x.shape[1])
+            numbers = [_learned_numbers(_dense(x, block)) for block in blocks if block.kind == "numbers"]
+            return cls(kind, blocks=blocks, numbers=np.hstack(numbers) if numbers else None)
         if kind != "tfidf":
             return cls(kind)
         _check_counts(x)
         present = np.asarray((x != 0).sum(axis=0)).ravel()
         return cls(kind, 1 + np.log((1 + x.shape[0]) / (1 + present)))
 
-    def __call__(self, x: Any) -> Any:
-        """x scaled, in float64: the square of 1e30 is beyond float32."""
-        if self.kind == "raw":
-            return x
-        x = x.astype(np.float64)
+    def with_structure(self, columns: np.ndarray) -> Scaling:
+        """The same for features with columns about the graph beside them, as learned from these, [n, s]."""
+        spread = np.where(columns.std(axis=0) > 1e-9, columns.std(axis=0), 1)
+        return dataclasses.replace(self, structure=np.stack([columns.mean(axis=0), spread]))
+
+    @property
+    def num_added(self) -> int:
+        """How many columns about the graph are added."""
+        return 0 if self.structure is None else int(self.structure.shape[1])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What was learned; `from_arrays` takes it back."""
+        places = [(BLOCK_KINDS.index(block.kind), block.start, block.stop) for block in self.blocks]
+        found = {
+            "idf": self.idf,
+            "structure": self.structure,
+            "blocks": np.array(places, dtype=np.int64) if places else None,
+            "numbers": self.numbers,
+        }
+        return {name: array for name, array in found.items() if array is not None}
+
+    @classmethod
+    def from_arrays(cls, kind: str, arrays: Mapping[str, np.ndarray], num_columns: int) -> Scaling:
+        """The scaling that gave `arrays`; those that do not fit its kind or the number of columns are refused."""
+        if kind not in FEATURE_KINDS:
+            raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
+        idf, structure, places, numbers = (arrays.get(name) for name in ("idf", "structure", "blocks", "numbers"))
+        if (idf is None) == (kind == "tfidf") or (places is None) == (kind == "auto"):
+            raise ValueError(f"{', '.join(sorted(arrays)) or 'nothing'} was learned, which is not what {kind!r} learns")
+        blocks: tuple[Block, ...] = ()
+        if places is not None:
+            blocks = _blocks_at(places)
+            check_blocks(blocks, num_columns)
+        num_numbers = sum(block.stop - block.start for block in blocks if block.kind == "numbers")
+        if (numbers is None) != (num_numbers == 0):
+            raise ValueError(f"the blocks have {num_numbers} columns of numbers, but numbers is {numbers}")
+        _check_array("idf", idf, (num_columns,))
+        _check_array("structure", structure, (2, None))
+        _check_array("numbers", numbers, (4, num_numbers))
+        return cls(kind, idf, structure, blocks, numbers)
+
+    def __call__(self, x: Any, structure: np.ndarray | None = None) -> Any:
+        """x scaled, in float64 (the square of 1e30 is beyond float32); beside it columns about the graph, if some were learned."""
+        scaled = x if self.kind == "raw" else self._scaled(x.astype(np.float64))
+        if self.structure is None or structure is None:
+            return scaled
+        mean, spread = self.structure
+        return _side_by_side([scaled, (structure - mean) / spread])
+
+    def _scaled(self, x: Any) -> Any:
+        if self.kind == "auto":
+            return self._by_block(x)
         if self.idf is not None:
             _check_counts(x)
             x = x * self.idf[None, :]
-        sizes = abs(x).sum(axis=1) if self.kind == "row" else np.sqrt((x * x).sum(axis=1))
-        sizes = np.asarray(sizes).ravel()
-        scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-        return scipy.sparse.csr_array(x.multiply(scale[:, None])) if scipy.sparse.issparse(x) else x * scale[:, None]
+        return _rows_divided(x, abs(x).sum(axis=1) if self.kind == "row" else _lengths(x))
+
+    def _by_block(self, x: Any) -> Any:
+        parts, first = [], 0
+        numbers = np.zeros((4, 0)) if self.numbers is None else self.numbers
+        for block in self.blocks:
+            if block.kind == "words":
+                words = _columns(x, block)
+                parts.append(_rows_divided(words, _lengths(words)))
+            elif block.kind == "numbers":
+                end = first + block.stop - block.start
+                parts.append(_standardized(_dense(x, block), numbers[:, first:end]))
+                first = end
+            else:
+                parts.append(_dense(x, block))
+        return _side_by_side(parts)
+
+
+def _blocks_at(places: np.ndarray) -> tuple[Block, ...]:
+    """Blocks from the place of their kind in BLOCK_KINDS, their start and their stop, [b, 3]."""
+    if places.dtype != np.int64 or places.ndim != 2 or places.shape[1] != 3 or not len(places):
+        raise ValueError(f"blocks is {places.dtype} {list(places.shape)}, not int64 [b, 3]")
+    if not (places[:, 0].min() >= 0 and places[:, 0].max() < len(BLOCK_KINDS)):
+        raise ValueError(f"blocks has a kind that is not one of 0..{len(BLOCK_KINDS) - 1}")
+    return tuple(Block("", BLOCK_KINDS[kind], start, stop) for kind, start, stop in places.tolist())
+
+
+def _learned_numbers(x: np.ndarray) -> np.ndarray:
+    """For each column: median, median distance to it (0: no logarithm is taken), mean, and 1 / standard deviation, [4, m]."""
+    x = x.astype(np.float64)
+    center = np.median(x, axis=0)
+    scale, rate = np.zeros_like(center), np.zeros_like(center)
+    mean = np.zeros_like(center)
+    for k in np.flatnonzero(x.max(axis=0) > x.min(axis=0)):  # the others keep the rate 0
+        u = x[:, k] - center[k]
+        z = (u - u.mean()) / u.std()
+        if abs((z**3).mean()) > SKEWED:
+            scale[k] = np.median(np.abs(u[u != 0]))
+            u = _tamed(u / scale[k])
+        mean[k], rate[k] = u.mean(), 1 / u.std()
+    return np.stack([center, scale, mean, rate])
+
+
+def _standardized(x: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    center, scale, mean, rate = learned
+    u = x - center
+    skewed = scale > 0
+    u[:, skewed] = _tamed(u[:, skewed] / scale[skewed])
+    result: np.ndarray = np.clip((u - mean) * rate, -FARTHEST, FARTHEST)
+    return result
+
+
+def _tamed(u: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.sign(u) * np.log1p(np.abs(u))
+    return result
+
+
+def _columns(x: Any, block: Block) -> Any:
+    return x if x.shape[1] == block.stop - block.start else x[:, block.start : block.stop]
+
+
+def _dense(x: Any, block: Block) -> np.ndarray:
+    part = _columns(x, block)
+    dense: np.ndarray = part.toarray() if scipy.sparse.issparse(part) else part
+    return dense
+
+
+def _side_by_side(parts: Sequence[Any]) -> Any:
+    """Matrices as one; it is sparse where one of them is."""
+    if len(parts) == 1:
+        return parts[0]
+    is_sparse = any(map(scipy.sparse.issparse, parts))
+    return scipy.sparse.csr_array(scipy.sparse.hstack(parts)) if is_sparse else np.hstack(parts)
+
+
+def _lengths(x: Any) -> Any:
+    return np.sqrt((x * x).sum(axis=1))
+
+
+def _rows_divided(x: Any, sizes: Any) -> Any:
+    """Each row divided by its size, where that is not 0."""
+    sizes = np.asarray(sizes).ravel()
+    scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return scipy.sparse.csr_array(x.multiply(scale[:, None])) if scipy.sparse.issparse(x) else x * scale[:, None]
 
 
 def _check_counts(x: Any) -> None:
     if x.min() < 0:
         raise ValueError("tfidf needs features that are counts, but some are negative")
+
+
+def _check_array(name: str, array: np.ndarray | None, shape: tuple[int | None, ...]) -> None:
+    """Refuse an array of another shape (None: any size) or with numbers that are not finite."""
+    if array is None:
+        return
+    fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
+    if not fits or array.dtype != np.float64 or not np.isfinite(array).all():
+        raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, or not finite; it is float64 {list(shape)}")

@@ -20,7 +20,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.features import Scaling, structure_columns
+from gcn_lpa.features import Block, Scaling, structure_columns
 from gcn_lpa.intake import (
     Ends,
     Positions,
@@ -51,6 +51,9 @@ from gcn_lpa.intake import (
 )
 from gcn_lpa.splits import Split
 
+if TYPE_CHECKING:
+    from gcn_lpa.tables.encoders import Columns
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
@@ -70,6 +73,8 @@ class Graph:
     notes: tuple[str, ...] = ()  # what was done to the input
     x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
     public: Split | None = None  # the split that was published with the data
+    blocks: tuple[Block, ...] = ()  # what the columns of x are; () leaves it to `features.inferred_kind`
+    columns: Columns | None = None  # what was made of each column of a table of nodes
     _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
 
     def __post_init__(self) -> None:
@@ -358,13 +363,11 @@ class Graph:
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with columns about its `structure`."""
         kind = "raw" if self.x_kind == "identity" else kind
-        name = f"scaling {kind} {structure}"
+        name = f"scaling {kind} {structure} {self.blocks}"
         if name not in self._derived:
-            scaling = Scaling.learned(kind, self._raw_features())
+            scaling = Scaling.learned(kind, self._raw_features(), self.blocks)
             if structure and self.x_kind != "identity":
-                columns = self.structure_columns()
-                spread = np.where(columns.std(axis=0) > 1e-9, columns.std(axis=0), 1)
-                scaling = dataclasses.replace(scaling, structure=np.stack([columns.mean(axis=0), spread]))
+                scaling = scaling.with_structure(self.structure_columns())
             self._derived[name] = scaling
         found: Scaling = self._derived[name]
         return found
@@ -380,19 +383,14 @@ class Graph:
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
         if scaling.kind == "raw" and scaling.structure is None:
             return self
-        plain = scaling.idf is None and scaling.structure is None
+        plain = not scaling.arrays()
         name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
         if name not in self._derived:  # once for all trainings on this graph
-            x = scaling(self._raw_features())
-            if scaling.structure is not None:
-                mean, spread = scaling.structure
-                about = (self.structure_columns() - mean) / spread
-                join = scipy.sparse.hstack if scipy.sparse.issparse(x) else np.hstack
-                x = join([x, about])
+            x = scaling(self._raw_features(), self.structure_columns() if scaling.num_added else None)
             x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]
-        return dataclasses.replace(self, x=x, _derived=derived)
+        return dataclasses.replace(self, x=x, blocks=(Block("scaled", "table", 0, x.shape[1]),), _derived=derived)
 
     def _raw_features(self) -> Any:
         return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()

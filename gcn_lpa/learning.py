@@ -72,7 +72,8 @@ def learn(
 
         def trained(run: Run) -> Trained:
             known = KnownLabels.of(graph, train, val)
-            found = Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
+            shape = graph.num_features, graph.x_kind, scaling
+            found = Trained(model, recipe, graph.class_names, *shape, known, run, columns=graph.columns)
             if not recipe.votes or not val.any():
                 return found
             return dataclasses.replace(

@@ -45,7 +45,7 @@ class Recipe:
     """What a model is made of and how it is trained. The defaults are those of the recipe `default`."""
 
     method: str = _field("gcn-lpa", "which model: a key of METHODS")
-    features: str = _field("l2", "what is done to the raw features", ("raw", "row", "l2", "tfidf"))
+    features: str = _field("l2", "what is done to the raw features", ("raw", "row", "l2", "tfidf", "auto"))
     self_loops: bool = _field(True, "add a self-loop of weight 1 to every node that has none")
     gcn_layers: int = _field(2, "number of graph convolutions, K")
     hidden: int = _field(64, "width of the hidden layers")

@@ -104,6 +104,15 @@ def split(
     return _split_of(graph.num_nodes, train, val, test, kind, seed)
 
 
+def require_classes(graph: Graph) -> None:
+    """Refuse labels of one class: there is nothing to tell apart."""
+    found = torch.unique(graph.y[graph.labeled])
+    if len(found) == 1:
+        raise ValueError(
+            f"every label of {graph.name!r} is {graph.class_names[int(found)]!r}; to tell classes apart it takes labels of two"
+        )
+
+
 def _split_of(
     num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None
 ) -> Split:

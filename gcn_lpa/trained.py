@@ -25,6 +25,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Epoch, Run
 
 FORMAT = 2  # of the folder; 1 was kept before there was a Trained
@@ -86,6 +87,7 @@ class Trained:
     run: Run
     calibration: Calibration | None = None
     fusion: Fusion | None = None  # how labels vote beside the model; None: they do not
+    columns: Columns | None = None  # what was made of each column of the table of nodes
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -130,7 +132,7 @@ class Trained:
         if not isinstance(graph, Graph):
             raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
         if graph.num_features == self.num_columns and graph.x_kind == self.x_kind:
-            return
+            return self._check_meaning(graph)
         if self.x_kind == "identity":
             raise ValueError(
                 f"the model was trained without features, on a graph of {self.num_columns:,} nodes, and knows each of them by "
@@ -140,6 +142,14 @@ class Trained:
             f"the model was trained on {self.num_columns:,} columns ({self.x_kind}), but {graph.name!r} has "
             f"{graph.num_features:,} ({graph.x_kind}); it needs the same columns in the same order"
         )
+
+    def _check_meaning(self, graph: Graph) -> None:
+        ours, theirs = self.columns, graph.columns
+        if ours is not None and theirs is not None and ours is not theirs and not ours.means_the_same(theirs):
+            raise ValueError(
+                f"the columns of {graph.name!r} were read otherwise than those the model was trained on, so its features mean "
+                "something else; read it with columns=trained.columns"
+            )
 
     def classes_of(self, graph: Graph) -> Tensor:
         """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
@@ -175,7 +185,7 @@ class Trained:
             self.run.best_epoch,
             self.run.interrupted,
         )
-        learned = {} if self.scaling.idf is None else {"idf": torch.from_numpy(self.scaling.idf)}
+        learned = {name: torch.from_numpy(array) for name, array in self.scaling.arrays().items()}
         files = {
             "trained.json": storage.encode_json(dataclasses.asdict(facts)),
             "recipe.json": storage.encode_json(self.recipe.to_dict()),
@@ -183,6 +193,8 @@ class Trained:
             "labels.safetensors": storage.encode_tensors({"y": known.y, "trains": known.trains, **learned}),
             "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in self.run.history),
         }
+        if self.columns is not None:
+            files["columns.json"] = storage.encode_json(self.columns.to_json(), indent=None)
         if self.calibration is not None:
             files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
         if self.fusion is not None:
@@ -222,6 +234,7 @@ class Trained:
             run=Run(recipe, facts.seed, history, facts.best_epoch, facts.interrupted),
             calibration=calibration,
             fusion=fusion,
+            columns=_decode_columns(files, facts.num_columns),
         )
         with files.explained("model.safetensors"):
             return dataclasses.replace(trained, model=trained._decode_model(files))
@@ -243,7 +256,8 @@ class Trained:
     def _blank(self, num_columns: int) -> Graph:
         """A graph of one node that has the columns and classes of the model: enough to build it."""
         nothing = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in (1, num_columns))
+        widths = 1, num_columns + self.scaling.num_added
+        adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
         return Graph(adjacency, x, torch.tensor([-1]), self.class_names, range(1), x_kind=self.x_kind)
 
 
@@ -284,17 +298,22 @@ def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
 
 
 def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple[KnownLabels, Scaling]:
-    y, trains, idf = tensors["y"], tensors["trains"], tensors.get("idf")
+    y, trains = tensors["y"], tensors["trains"]
     wanted = (len(facts.nodes),)
     if y.shape != wanted or trains.shape != wanted or (y.dtype, trains.dtype) != (torch.int64, torch.bool):
         raise ValueError(f"y and trains are not those of the {wanted[0]} nodes of trained.json")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(facts.class_names):
         raise ValueError(f"y holds classes beyond the {len(facts.class_names)} of trained.json")
-    if (idf is not None) != (facts.features == "tfidf"):
-        raise ValueError(f"idf goes with features 'tfidf' and no others; trained.json says {facts.features!r}")
-    known = KnownLabels(facts.nodes, y, trains, facts.pattern)
-    if idf is None:
-        return known, Scaling(facts.features)
-    if idf.shape != (facts.num_columns,) or idf.dtype != torch.float64 or not torch.isfinite(idf).all():
-        raise ValueError(f"idf is not a finite number for each of the {facts.num_columns} columns")
-    return known, Scaling(facts.features, idf.numpy())
+    learned = {name: tensor.numpy() for name, tensor in tensors.items() if name not in ("y", "trains")}
+    scaling = Scaling.from_arrays(facts.features, learned, facts.num_columns)
+    return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
+
+
+def _decode_columns(files: storage.RunFolder, num_columns: int) -> Columns | None:
+    if "columns.json" not in files.files:
+        return None
+    with files.explained("columns.json"):
+        columns = Columns.from_json(files.json("columns.json"))
+        if columns.num_features not in (0, num_columns):  # 0: features stood in
+            raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
+    return columns

@@ -372,3 +372,21 @@ def test_without_test_nodes_no_score_is_claimed(tmp_path):
     (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
     lines = ok("train", tmp_path, "--split", "uniform", *QUICK).splitlines()
     assert lines[1] == "  uniform split, seed 0: no node was left to score"
+
+
+def test_doubts_come_with_the_option_that_answers_them(tmp_path):
+    rows = "".join(f"n{i},{'red' if i % 2 else 'blue'}\n" for i in range(12))
+    (tmp_path / "nodes.csv").write_text(f"id,label\n{rows}n12,?\n")
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 1}\n" for i in range(12)))
+    result = run("train", tmp_path, "--epochs", 1)
+    assert result.exit_code == 0
+    assert "if it means unknown, say unknown='?' (on the command line: -o unknown=?)\n" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_labels_of_one_class_are_refused(tmp_path, command):
+    (tmp_path / "nodes.csv").write_text("id,label\na,red\nb,red\nc,\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    result = run(command, tmp_path)
+    assert result.exit_code == 1
+    assert f"every label of {tmp_path.name!r} is 'red'; to tell classes apart it takes labels of two" in result.stderr

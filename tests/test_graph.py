@@ -17,7 +17,7 @@ from sklearn.preprocessing import normalize
 
 from gcn_lpa.description import describe, homophily, node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.features import FEATURE_KINDS
+from gcn_lpa.features import FEATURE_KINDS, Block
 from gcn_lpa.graph import Graph
 from gcn_lpa.splits import Split, split
 
@@ -286,6 +286,7 @@ SCALED = {
     "row": lambda x: normalize(x, "l1"),
     "l2": lambda x: normalize(x, "l2"),
     "tfidf": lambda x: TfidfTransformer().fit_transform(x).toarray(),
+    "auto": lambda x: normalize(x, "l2"),
 }
 
 
@@ -293,7 +294,8 @@ SCALED = {
 @pytest.mark.parametrize("store", [np.asarray, scipy.sparse.csr_array])
 def test_features_are_scaled_as_scikit_learn_scales_them(kind, store):
     x = np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 0], [0, 0, 0]])
-    graph = Graph.from_edges([(0, 1)], x=store(x)).with_features(kind)
+    graph = dataclasses.replace(Graph.from_edges([(0, 1)], x=store(x)), blocks=(Block("x", "words", 0, 3),))
+    graph = graph.with_features(kind)
     np.testing.assert_allclose(features(graph), SCALED[kind](x), rtol=1e-6)
     assert isinstance(graph.x, SparseMatrix) == (store is scipy.sparse.csr_array)
 

@@ -246,9 +246,11 @@ def compare(
     A field of the recipe given as a flag is set for the methods that use it.
     """
     from gcn_lpa.insight import comparison
+    from gcn_lpa.splits import require_classes
     from gcn_lpa.storage import write_json
 
     graph = load_graph(name, root, option)
+    require_classes(graph)
     print_doubts(graph, as_json)
     found = comparison.compare(
         graph,

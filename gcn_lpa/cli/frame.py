@@ -119,8 +119,10 @@ def _size(number: str, unit: str) -> str:
 def _as_option(message: str) -> str:
     """How to say on the command line what a message of the library says as label=…"""
     readers = "id|label|labels|features|text|source|target|weight|unknown|header|encoding|delimiter"
-    found = re.search(rf"\b({readers})=", message)
-    return "" if found is None or "-o " in message else f" (on the command line: -o {found[1]}=…)"
+    found = re.search(rf"\b({readers})=(?:'([^']*)'|(\w[\w,-]*\w))?", message)
+    if found is None or "-o " in message:
+        return ""
+    return f" (on the command line: -o {found[1]}={found[2] or found[3] or '…'})"
 
 
 def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -231,7 +233,7 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
     from gcn_lpa.tables.datasets import reading_options
 
-    known = reading_options(name)
+    known = {key: default for key, default in reading_options(name).items() if key != "columns"}
     chosen: dict[str, Any] = {}
     for option in options or ():
         key, separator, value = option.partition("=")

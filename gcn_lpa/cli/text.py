@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gcn_lpa.tables.datasets import Counts, Table1Row
     from gcn_lpa.theory.checks import Check
 
+MOST_COLUMNS = 40  # that `info` prints
+
 
 def advice_line(line: AdviceLine) -> tuple[str, ...]:
     from gcn_lpa.stats import signed
@@ -191,6 +193,8 @@ def info_lines(info: GraphInfo, is_named: bool) -> list[str]:
     return [
         f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
         f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
+        *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
+        *([f"    column     … and {more:,} more"] if (more := len(info.columns) - MOST_COLUMNS) > 0 else []),
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
         f"  intra-class  {paper if is_named else f'{known} edges'} between labelled nodes",
         f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "

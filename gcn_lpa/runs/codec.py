@@ -29,12 +29,14 @@ from torch import Tensor
 from gcn_lpa import storage
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.features import Block, check_blocks
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask, unique_names
 from gcn_lpa.predict import Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.splits import Split
+from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Run
 from gcn_lpa.trained import NAMES, X_KINDS, Trained
 
@@ -319,6 +321,8 @@ class _GraphFacts:
     node_names: list[Any] | None
     notes: tuple[str, ...]
     public: _SplitFacts | None
+    blocks: tuple[Block, ...] = ()
+    columns: Any = None
 
 
 def encode_graph(graph: Graph) -> dict[str, bytes]:
@@ -342,6 +346,8 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         names,
         graph.notes,
         None if graph.public is None else _SplitFacts.of(graph.public),
+        graph.blocks,
+        None if graph.columns is None else graph.columns.to_json(),
     )
     return {
         "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
@@ -368,9 +374,10 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
         if len(set(facts.class_names)) != num_classes:
             raise ValueError("class_names names a class twice")
         public = None if facts.public is None else facts.public.masks(n)[0]
-    graph = Graph(
-        adjacency, x, y, facts.class_names, names, facts.name, facts.directed, facts.notes, facts.x_kind, public
-    )
+        check_blocks(facts.blocks, facts.num_features)
+        columns = None if facts.columns is None else Columns.from_json(facts.columns)
+    described = facts.name, facts.directed, facts.notes, facts.x_kind
+    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns)
     if content is not None and graph.content_hash(64) != content:
         raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
     return graph

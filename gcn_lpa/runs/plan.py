@@ -13,6 +13,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.splits import require_classes
 from gcn_lpa.tables.datasets import DATASETS, load
 
 
@@ -86,6 +87,7 @@ def make_plan(
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
     graph, kind = source.load(), split or ("uniform" if source.is_named else None)
+    require_classes(graph)
     if reserve and kind is None:
         raise ValueError(
             f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "

@@ -10,7 +10,14 @@ import numpy as np
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT, is_missing, of_another_kind, some
-from gcn_lpa.tables.columns import USUAL_NAMES, Table, number
+from gcn_lpa.tables.columns import USUAL_NAMES, Table, is_text, number, series
+
+UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
+MOST_CLASSES = 200  # that are compared with each other
+RARER = 10  # how many times rarer than the class it may be is a misspelt one
+FEWEST_LETTERS = 4
+FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a column to be called telling
+MOST_VALUES, NODES_PER_VALUE = 50, 5
 
 
 def guessed_label(table: Table, column: str, labels: Sequence[Any] | np.ndarray) -> list[str]:
@@ -67,12 +74,78 @@ def doubtful_classes(graph: Graph) -> list[str]:
         notes.append(f"{DOUBT}the label '-1' is read as a class; if it means unknown, say unknown='-1'")
     alike: dict[str, list[str]] = {}
     for name in graph.class_names:
-        alike.setdefault(name.strip(), []).append(name)
+        alike.setdefault(name.strip().casefold(), []).append(name)
+        if name.strip().casefold() in UNKNOWN:
+            notes.append(f"{DOUBT}the label {name!r} is read as a class; if it means unknown, say unknown={name!r}")
     for text, names in alike.items():
         if not text:
             notes.append(
                 f"{DOUBT}the blank label {some(names)} is read as a class; if it means unknown, say so with unknown=…"
             )
         elif len(names) > 1:
-            notes.append(f"{DOUBT}the labels {some(names)} differ by blanks around them, and are read as classes apart")
+            how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
+            notes.append(f"{DOUBT}the labels {some(names)} differ by {how}, and are read as classes apart")
+    return [*notes, *_misspelt_classes(graph)]
+
+
+def _misspelt_classes(graph: Graph) -> list[str]:
+    """Notes on classes one letter apart from another that is ten times as frequent."""
+    sizes = np.bincount(graph.y[graph.labeled].cpu().numpy(), minlength=graph.num_classes)
+    order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
+    notes = []
+    for rare in order:
+        for frequent in order:
+            name, other = graph.class_names[rare], graph.class_names[frequent]
+            if 0 < RARER * sizes[rare] <= sizes[frequent] and _is_misspelt(name, other):
+                counts = f"{sizes[rare]:,} and {sizes[frequent]:,} nodes"
+                notes.append(
+                    f"{DOUBT}the label {name!r} may be {other!r} misspelt ({counts}); they are read as two classes"
+                )
     return notes
+
+
+def _is_misspelt(name: str, other: str) -> bool:
+    """One letter added, left out, changed, or changed places with the next; digits make different names."""
+    short, long = sorted((name.casefold(), other.casefold()), key=len)
+    if short == long or len(short) < FEWEST_LETTERS or len(long) - len(short) > 1:
+        return False
+    start = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    rest, others = short[start:], long[start:]
+    if any(map(str.isdigit, rest[:1] + others[:1])):
+        return False
+    if len(short) < len(long):
+        return rest == others[1:]
+    return rest[1:] == others[1:] or (rest[:2] == others[1::-1] and rest[2:] == others[2:])
+
+
+def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | np.ndarray) -> list[str]:
+    """Notes on feature columns with few values, each of which goes with one class in all labelled nodes."""
+    import pandas
+
+    known = np.array([label is not None for label in labels], dtype=bool)
+    classes, _ = pandas.factorize(series([str(label) for label in np.asarray(labels, dtype=object)[known]]))
+    sizes = np.sort(np.bincount(classes))[::-1]
+    if len(classes) < FEWEST_LABELLED or len(sizes) < 2 or sizes[1] < FEWEST_OF_A_CLASS:
+        return []
+    notes = []
+    for name in names:
+        cells = table.columns[name][known]
+        codes, values = pandas.factorize(cells if is_text(cells) else series([str(cell) for cell in cells]))
+        if not 2 <= len(values) <= min(MOST_VALUES, len(codes) / NODES_PER_VALUE):
+            continue
+        pairs = len(np.unique(codes.astype(np.int64) * len(sizes) + classes))
+        if pairs == len(values):
+            rest = ",".join(other for other in names if other != name)
+            without = f"features={rest}" if 0 < len(rest) <= 60 else "features=…"
+            notes.append(
+                f"{DOUBT}column {name!r} alone tells the class of every labelled node; if it says the label in other words, "
+                f"{without} leaves it out"
+            )
+    return notes
+
+
+def no_edges(graph: Graph) -> list[str]:
+    """A note on a graph in which nothing can travel."""
+    if graph.num_edges:
+        return []
+    return [f"{DOUBT}there are no edges: every node is labelled by its features alone; edges come from edges.csv"]

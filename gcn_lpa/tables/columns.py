@@ -171,9 +171,5 @@ def _numbers(cells: Series) -> np.ndarray:
     return np.fromiter(map(number, cells), dtype=np.float64, count=len(cells))
 
 
-def is_feature(numbers: np.ndarray) -> np.ndarray:
-    return np.asarray(np.abs(numbers) <= FLOAT32_MAX)
-
-
 def is_weight(numbers: np.ndarray) -> np.ndarray:
     return np.asarray((numbers > 0) & (numbers <= FLOAT32_MAX))

@@ -15,15 +15,26 @@ from typing import Any
 
 import numpy as np
 
+from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import DOUBT, Positions, is_missing, some
-from gcn_lpa.tables.checks import doubtful_classes, guessed_label, other_labels, require_header, unknown_id
-from gcn_lpa.tables.columns import USUAL_NAMES, Series, Table, is_feature, is_weight, series, text_type
+from gcn_lpa.intake import DOUBT, Positions, some
+from gcn_lpa.tables.checks import (
+    doubtful_classes,
+    guessed_label,
+    no_edges,
+    other_labels,
+    require_header,
+    telling_columns,
+    unknown_id,
+)
+from gcn_lpa.tables.columns import USUAL_NAMES, Series, Table, is_weight, series, text_type
 from gcn_lpa.tables.csv_files import Format, column_names, read_delimited, without_first
+from gcn_lpa.tables.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.tables.parquet_files import read_parquet
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 STAND_INS = ("identity", "degree")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 
 
 def read_csv(
@@ -34,7 +45,7 @@ def read_csv(
     id: str | None = None,
     label: str | None = None,
     features: Sequence[str] | str | None = None,
-    text: str | None = None,
+    text: Sequence[str] | str | None = None,
     source: str | None = None,
     target: str | None = None,
     weight: str | None = None,
@@ -44,6 +55,7 @@ def read_csv(
     encoding: str = "utf-8-sig",
     delimiter: str | None = None,
     name: str | None = None,
+    columns: Columns | None = None,
 ) -> Graph:
     """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet.
 
@@ -51,9 +63,10 @@ def read_csv(
         nodes: id, label and features of each node; None where there is only a list of edges.
         edges: source, target and, where there is such a column, weight; None where there are none.
         labels: id and label, where they have a file of their own.
-        features: feature columns; without, all columns of `nodes` that play no other role. "identity" or "degree"
-            reads none and puts the identity matrix or degrees in their place; so does a file without any.
-        text: one column of text, turned into TF-IDF features by scikit-learn.
+        features: feature columns; without, all columns of `nodes` that play no other role, each by what it holds: see
+            `gcn_lpa.tables.encoders`. "identity" or "degree" reads none and puts the identity matrix or degrees in their
+            place; so does a file without any.
+        text: columns that are text whatever they look like, turned into TF-IDF features; others are found by themselves.
         label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
             column beside the label that could be the label too is left aside unless `features` names it.
         unknown: label or labels that mean unknown, beside the empty one.
@@ -62,6 +75,7 @@ def read_csv(
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
+        columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
     """
     stated = Stated(
         id=id,
@@ -72,6 +86,7 @@ def read_csv(
         target=target,
         weight=weight,
         unknown=unknown,
+        columns=columns,
     )
     tables = _read_tables(nodes, edges, labels, Format(header, encoding, delimiter), stated)
     graph = _graph_of(tables, stated, directed=directed)
@@ -93,6 +108,9 @@ def read_folder(folder: Path, **options: Any) -> Graph:
 
 def _table_in(folder: Path, role: str) -> Path | None:
     found = [path for suffix in (".csv", ".tsv", ".parquet") if (path := folder / f"{role}{suffix}").is_file()]
+    sheets = [path.name for suffix in SPREADSHEETS if (path := folder / f"{role}{suffix}").is_file()]
+    if sheets and not found:
+        raise ValueError(f"{folder} holds {sheets[0]}, which is not read: save it as {role}.csv (CSV, UTF-8)")
     if len(found) > 1:
         raise ValueError(f"{folder} holds {' and '.join(path.name for path in found)}; which one?")
     return found[0] if found else None
@@ -105,11 +123,12 @@ class Stated:
     id: str | None
     label: str | None
     features: Sequence[str] | str | None
-    text: str | None
+    text: Sequence[str] | str | None
     source: str | None
     target: str | None
     weight: str | None
     unknown: Sequence[str] | str
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +157,8 @@ class Nodes:
     x: Any
     y: Any
     notes: list[str] = field(default_factory=list)
+    blocks: tuple[Block, ...] = ()
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +199,8 @@ def _read_tables(
 
     tables = Tables(read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES), notes)
     _require_file(tables.nodes, "nodes", text=stated.text)
+    if stated.columns is not None and tables.nodes is None:
+        raise ValueError("columns= needs a file of nodes to read them from")
     _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
     _require_file(tables.edges, "edges", source=stated.source, target=stated.target, weight=stated.weight)
     return tables
@@ -189,7 +212,7 @@ def _read_table(path: Path, roles: tuple[str, ...], form: Format) -> Table:
     return read_parquet(path) if path.suffix == ".parquet" else read_delimited(path, roles, form)
 
 
-def _require_file(table: Table | None, content: str, **columns: str | None) -> None:
+def _require_file(table: Table | None, content: str, **columns: Sequence[str] | str | None) -> None:
     for option, column in columns.items():
         if column and table is None:
             raise ValueError(f"{option}={column!r} names a column, but there is no file of {content} to read it from")
@@ -249,8 +272,11 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
         directed=directed,
         name=origin.name,
     )
-    notes = (*tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubtful_classes(graph))
-    return dataclasses.replace(graph, notes=(*graph.notes, *notes))
+    doubts = [*doubtful_classes(graph), *no_edges(graph)]
+    if tables.nodes is not None and nodes.columns is not None and y is not None:
+        doubts += telling_columns(tables.nodes, nodes.columns.single_columns, y)
+    notes = (*graph.notes, *tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubts)
+    return dataclasses.replace(graph, notes=notes, blocks=nodes.blocks, columns=nodes.columns)
 
 
 def _positions(names: Series, *columns: Series) -> list[np.ndarray]:
@@ -279,7 +305,9 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     right = "a weight is a positive number (leave the row out for 0)"
     weights = None if weight is None else table.numbers(weight, is_weight, right)
     unread = [column for column in table.columns if column not in (source, target, weight)]
-    notes = [f"columns of {table.path.name} not read: {some(unread)}"] if unread else []
+    notes = (
+        [f"columns of {table.path.name} not read: {some(unread)}; weight=… reads one as the weight"] if unread else []
+    )
     return Edges(table.ids(source), table.ids(target), (source, target), weights, notes)
 
 
@@ -332,8 +360,9 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> Nodes:
     chosen = label_column or aside
     others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
     taken = [column for column in (id_column, chosen, *others) if column is not None]
-    x, feature_notes = _features(table, taken, stated)
-    return Nodes(names, x, y, [*notes, *feature_notes, *_aside_notes(table, aside, others, stated)])
+    columns, encoded, feature_notes = _features(table, taken, stated)
+    notes += [*feature_notes, *_aside_notes(table, aside, others, stated)]
+    return Nodes(names, encoded.x, y, notes, encoded.blocks, columns)
 
 
 def _aside_notes(table: Table, aside: str | None, others: Sequence[str], stated: Stated) -> list[str]:
@@ -341,7 +370,7 @@ def _aside_notes(table: Table, aside: str | None, others: Sequence[str], stated:
     notes = []
     if aside is not None and aside not in _several(stated.features, table):
         notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
-    if others and stated.features is None and stated.text is None:
+    if others and stated.features is None:
         notes.append(
             f"{DOUBT}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
             f"label={others[0]} chooses it, features=… reads it as a feature"
@@ -349,20 +378,22 @@ def _aside_notes(table: Table, aside: str | None, others: Sequence[str], stated:
     return notes
 
 
-def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Any, list[str]]:
-    """The features of a table of nodes, and notes on how they were read."""
-    if stated.text is not None:
-        if stated.features is not None:
-            raise ValueError("features come from one text column or from columns of numbers: give text= or features=")
-        return _tfidf(table, table.stated("text", stated.text))
+def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Columns | None, EncodedTable, list[str]]:
+    """What was learned of the columns of a table of nodes, their features, and notes on how they were read."""
+    if stated.columns is not None:
+        if stated.features is not None or stated.text is not None:
+            raise ValueError("columns= says which features there are: leave features= and text= out")
+        return stated.columns, stated.columns(table), []
+    texts = [table.stated("text", column) for column in _several(stated.text, table)]
     if stated.features in STAND_INS:
-        return stated.features, []
-    columns = [column for column in table.columns if column not in taken]
+        if texts:
+            raise ValueError(f"features={stated.features!r} reads no column, but text= names {some(texts)}")
+        return None, EncodedTable(stated.features, ()), []
+    names = [column for column in table.columns if column not in taken]
     if stated.features is not None:
-        columns = [table.stated("features", column) for column in _several(stated.features, table)]
-    right = "a feature is a finite number; name the label column with label=, the feature columns with features="
-    values = [table.numbers(column, is_feature, f"{right}, or text={column} for words") for column in columns]
-    return (np.stack(values, axis=1) if values else None), []
+        names = [table.stated("features", column) for column in _several(stated.features, table)]
+    names = list(dict.fromkeys([*names, *texts]))
+    return learn_columns(table, names, texts)
 
 
 def _several(names: Sequence[str] | str | None, table: Table) -> list[str]:
@@ -370,14 +401,3 @@ def _several(names: Sequence[str] | str | None, table: Table) -> list[str]:
     if isinstance(names, str):
         return [names] if names in table.columns else names.split(",")
     return list(names or ())
-
-
-def _tfidf(table: Table, column: str) -> tuple[Any, list[str]]:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    words = TfidfVectorizer()
-    try:
-        x = words.fit_transform("" if is_missing(cell) else str(cell) for cell in table.columns[column])
-    except ValueError as error:
-        raise ValueError(f"{table.path.name}, column {column!r} has no words to make features of") from error
-    return x, [f"text column {column!r} as TF-IDF of {x.shape[1]:,} words"]
