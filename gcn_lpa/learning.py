@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.features import Scaling
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
@@ -54,24 +56,12 @@ def learn(
         resume: go on from the checkpoint, if there is one.
     """
     check_seed(seed)
-    check_graph(graph)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.DEFAULT, not {recipe!r:.40}")
-    if recipe.method not in METHODS:
-        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
-    train, val = checked_nodes(graph, train, val)
-    graph = with_classes(graph.reveal(train | val), classes)
-    scaling, where = graph.scaling(recipe.features, structure=recipe.structure), choose_device(device)
-    prepared = graph.reveal(train).with_features(scaling)
-    prepared = prepared.with_self_loops() if recipe.self_loops else prepared
+    lesson = lesson_of(graph, train, val, recipe, classes)
+    graph, train, val, prepared, where = lesson.graph, lesson.train, lesson.val, lesson.prepared, choose_device(device)
     identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
         model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(where)
         prepared = prepared.to(where)
-
-        def trained(run: Run) -> Trained:
-            known = KnownLabels.of(graph, train, val)
-            return Trained(model, recipe, graph.class_names, graph.num_features, graph.x_kind, scaling, known, run)
 
         try:
             run = fit(
@@ -86,9 +76,38 @@ def learn(
             )
         except DivergedError as error:
             if error.run is not None and error.run.best_epoch:
-                error.trained = trained(error.run)
+                error.trained = lesson.trained(model, error.run)
             raise
-    return trained(run)
+    return lesson.trained(model, run)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What one model is to learn: a graph with the labels it may use, and the same graph as the recipe wants it."""
+
+    graph: Graph  # raw, with the labels of `train` and `val`
+    prepared: Graph  # with the labels of `train`
+    train: Tensor  # [n]
+    val: Tensor  # [n]
+    scaling: Scaling
+
+    def trained(self, model: Any, run: Run) -> Trained:
+        graph, known = self.graph, KnownLabels.of(self.graph, self.train, self.val)
+        return Trained(model, run.recipe, graph.class_names, graph.num_features, graph.x_kind, self.scaling, known, run)
+
+
+def lesson_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Lesson:
+    """Hide all labels but those of `train` and `val`, and only then make anything of the graph."""
+    check_graph(graph)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.DEFAULT, not {recipe!r:.40}")
+    if recipe.method not in METHODS:
+        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    train, val = checked_nodes(graph, train, val)
+    graph = with_classes(graph.reveal(train | val), classes)
+    scaling = graph.scaling(recipe.features, structure=recipe.structure)
+    prepared = graph.reveal(train).with_features(scaling)
+    return Lesson(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling)
 
 
 def learn_whole(*arguments: Any, **options: Any) -> Trained:
