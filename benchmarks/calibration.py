@@ -25,19 +25,19 @@ import torch
 
 from gcn_lpa.calibration import (
     SCORES,
-    Judged,
+    Guesses,
     apply_temperature,
     conformal_sets,
     conformal_threshold,
     draw_reliability,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
 )
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs.confidence import calibration_evidence, uncalibrated
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.stages import train_run
@@ -80,8 +80,8 @@ def trained(job):
 def work(job):
     torch.set_num_threads(1)
     run, parts = trained(job)
-    y, raw = graph_of(job["dataset"]).y[parts.test], run.probabilities()
-    fitted = run.calibrator
+    y, raw = graph_of(job["dataset"]).y[parts.test], uncalibrated(run)
+    fitted = run.trained.calibrator
     p = raw[parts.test]
     stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
     evidence = calibration_evidence(run)
@@ -90,16 +90,17 @@ def work(job):
         "best_epoch": run.run.best_epoch,
         "seconds": run.run.seconds,
         "calibrator": dataclasses.asdict(fitted),
-        "num_calibration": run.calibration.num_nodes,
+        "num_calibration": run.trained.calibration.num_nodes,
         "sets": [
             {"score": score, "level": level, **describe(evidence, p, y, score, level)}
             for score in SCORES
             for level in LEVELS
         ],
         "confidence": {
-            name: np.round(judge(q, y).confidence.numpy(), 6).tolist() for name, q in zip(STAGES, stages, strict=True)
+            name: np.round(guesses_of(q, y).confidence.numpy(), 6).tolist()
+            for name, q in zip(STAGES, stages, strict=True)
         },
-        "correct": "".join("01"[int(right)] for right in judge(p, y).correct),
+        "correct": "".join("01"[int(right)] for right in guesses_of(p, y).correct),
     }
 
 
@@ -115,12 +116,12 @@ def describe(evidence, p, y, score, level):
 def pooled(records, stage):
     confidence = torch.tensor([c for record in records for c in record["confidence"][stage]], dtype=torch.float64)
     correct = torch.tensor([right == "1" for record in records for right in record["correct"]])
-    return Judged(confidence, correct)
+    return Guesses(confidence, correct)
 
 
 def summary(records):
     """One row: a data set, a method and a protocol over all splits."""
-    first, judged = records[0], {stage: pooled(records, stage) for stage in STAGES}
+    first, guesses = records[0], {stage: pooled(records, stage) for stage in STAGES}
     sets = {}
     for k, one in enumerate(first["sets"]):
         found = [record["sets"][k] for record in records]
@@ -129,11 +130,11 @@ def summary(records):
     return {
         **{name: first[name] for name in ("dataset", "method", "protocol")},
         "splits": len(records),
-        "test_nodes": len(judged["model"].correct),
+        "test_nodes": len(guesses["model"].correct),
         "accuracy": dataclasses.asdict(mean_of(np.array([record["accuracy"] for record in records]))),
-        "ece": {stage: reliability(found).ece for stage, found in judged.items()},
-        "ece_perfect": perfect_ece(judged["calibrated"].confidence)._asdict(),
-        "bins": {stage: dataclasses.asdict(reliability(found)) for stage, found in judged.items()},
+        "ece": {stage: reliability(found).ece for stage, found in guesses.items()},
+        "ece_perfect": perfect_ece(guesses["calibrated"].confidence)._asdict(),
+        "bins": {stage: dataclasses.asdict(reliability(found)) for stage, found in guesses.items()},
         "sets": sets,
     }
 

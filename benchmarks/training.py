@@ -14,11 +14,9 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
 
-from gcn_lpa import load, split
-from gcn_lpa.model import GCNLPA
+from gcn_lpa import learn, load, split
 from gcn_lpa.recipes import PAPER
 from gcn_lpa.storage import environment, write_json
-from gcn_lpa.train import learn
 
 
 class PyGGCN(torch.nn.Module):
@@ -64,7 +62,7 @@ def pyg_seconds(graph, parts, recipe, epochs, sparse):
 
 def our_seconds(graph, parts, recipe, epochs):
     start = time.perf_counter()
-    learn(GCNLPA, graph, parts.train, parts.val, recipe.replace(epochs=epochs), device="cpu")
+    learn(graph, parts.train, parts.val, recipe.replace(epochs=epochs), device="cpu")
     return time.perf_counter() - start
 
 

@@ -65,25 +65,26 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     return F.softmax(logits.double() / temperature, dim=1)
 
 
-class Judged(NamedTuple):
+class Guesses(NamedTuple):
     """How sure the likeliest class of each node was, and whether it was right."""
 
     confidence: Tensor  # [m]
     correct: Tensor  # bool [m]
 
 
-def judge(probabilities: Tensor, y: Tensor) -> Judged:
+def guesses_of(probabilities: Tensor, y: Tensor) -> Guesses:
+    """The guesses that probabilities make, [m, c], beside the labels, [m]."""
     confidence, guess = probabilities.double().max(dim=1)
-    return Judged(confidence, guess == y)
+    return Guesses(confidence, guess == y)
 
 
-def fit_curve(judged: Judged) -> tuple[float, float]:
+def fit_curve(guesses: Guesses) -> tuple[float, float]:
     """The a and b of σ(a · logit(confidence) + b) that make right and wrong likeliest (Platt 1999).
 
     Logistic regression, convex, by Newton's method; ½ (a - 1)² + ½ b² weighs as little as one node, and leaves the
     confidence as it is where there are no nodes.
     """
-    x, target = _logit(judged.confidence), judged.correct.double()
+    x, target = _logit(guesses.confidence), guesses.correct.double()
     x = torch.stack([x, torch.ones_like(x)], dim=1)
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)
     curve = start
@@ -119,6 +120,10 @@ class Calibrator:
     temperature: float = 1.0
     slope: float = 1.0
     intercept: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature = {self.temperature}; it is above 0")
 
     def __call__(self, probabilities: Tensor) -> Tensor:
         """Calibrated probabilities in float64, [n, c]; the order of the classes of a node stays.
@@ -156,7 +161,7 @@ def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
     if len(y) < FEWEST or probabilities.shape[1] < 2:
         return Calibrator()
     temperature = fit_temperature(_log(probabilities), y)
-    slope, intercept = fit_curve(judge(apply_temperature(_log(probabilities), temperature), y))
+    slope, intercept = fit_curve(guesses_of(apply_temperature(_log(probabilities), temperature), y))
     return Calibrator(temperature, slope, intercept)
 
 
@@ -181,19 +186,19 @@ class Reliability:
         return sum(gaps) / max(1, sum(self.count))
 
 
-def reliability(judged: Judged, bins: int = BINS) -> Reliability:
+def reliability(guesses: Guesses, bins: int = BINS) -> Reliability:
     """Bin k of K holds the confidences in (k/K, (k+1)/K]; 0 is in the first."""
-    bin_of = _bins(judged.confidence, bins)
+    bin_of = _bins(guesses.confidence, bins)
     count = torch.bincount(bin_of, minlength=bins)
     filled = count.clamp_min(1)
-    confidence = torch.bincount(bin_of, judged.confidence, minlength=bins) / filled
-    accuracy = torch.bincount(bin_of, judged.correct.double(), minlength=bins) / filled
+    confidence = torch.bincount(bin_of, guesses.confidence, minlength=bins) / filled
+    accuracy = torch.bincount(bin_of, guesses.correct.double(), minlength=bins) / filled
     return Reliability(tuple(confidence.tolist()), tuple(accuracy.tolist()), tuple(count.tolist()))
 
 
 def expected_calibration_error(probabilities: Tensor, y: Tensor, bins: int = BINS) -> float:
     """How far confidence and accuracy are apart, over `bins` equally wide bins; between 0 and 1."""
-    return reliability(judge(probabilities, y), bins).ece
+    return reliability(guesses_of(probabilities, y), bins).ece
 
 
 class PerfectECE(NamedTuple):
@@ -330,9 +335,7 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
     if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
         raise ValueError(f"{path} has no ending that says as what to draw it, such as .png")
     bins = len(before.count)
-    figure = Figure(
-        figsize=(5, 5.6), layout="constrained"
-    )  # not pyplot's: a notebook keeps its own way to show figures
+    figure = Figure(figsize=(5, 5.6), layout="constrained")  # not pyplot's: a notebook keeps its way to show figures
     top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
     top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
     series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]

@@ -221,26 +221,30 @@ class GeniePath(nn.Module):
 class _TanhAttention(torch.autograd.Function):
     """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
-        ctx.pattern = pattern
-        ctx.save_for_backward(u, v, a)
+    def forward(pattern: Pattern, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
         score = u.new_zeros(pattern.num_entries)
         for h in range(len(a)):
-            score += a[h] * _tanh_column(pattern, u, v, h)
+            score = score + a[h] * _tanh_column(pattern, u, v, h)
         return score
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.pattern, *tensors = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
         (u, v, a), pattern = ctx.saved_tensors, ctx.pattern
-        grad_u, grad_v, grad_a = torch.empty_like(u), torch.empty_like(v), torch.empty_like(a)
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for h in range(len(a)):
             t = _tanh_column(pattern, u, v, h)
-            grad_a[h] = (grad * t).sum()
             inner = grad * a[h] * (1 - t.square())
-            grad_u[:, h] = pattern.row_sum(inner)
-            grad_v[:, h] = pattern.col_sum(inner)
+            columns.append((pattern.row_sum(inner), pattern.col_sum(inner), (grad * t).sum()))
+        grad_u, grad_v, grad_a = (torch.stack(parts, dim=-1) for parts in zip(*columns, strict=True))
         return None, grad_u, grad_v, grad_a
 
 

@@ -1,10 +1,10 @@
 """GCN-LPA as a scikit-learn classifier: `fit`, `predict`, `predict_proba`, pipelines, grid search.
 
-Where the rows of X are the nodes of a kNN graph, a new row is attached to it at predict time: it listens to its
-neighbours and nobody listens to it, so the answer for a row does not depend on the rows that come with it.
+Where the rows of X are the nodes of a kNN graph, a new row is attached to it at predict time as a sink: it receives messages
+of its neighbours and sends none, so the answer for a row does not depend on the rows that come with it.
 
 Where a graph is given, X is a column of node ids. Cross-validation then slices ids, and the labels of the ids that were
-left out are hidden, whoever holds them.
+left out are hidden, those that the graph itself has too.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ from gcn_lpa.recipes import DEFAULT, Recipe, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
-STOPPING = {
-    "select": "loss",
-    "patience": 30,
-}  # accuracy on a handful of validation rows has too few values to choose by
+STOPPING = {"select": "loss", "patience": 30}  # accuracy on a handful of rows has too few values to choose by
 FROM_FEATURES = DEFAULT.replace(
     features="raw",  # scaled by `Neighborhood`
     bias=True,  # centred features have no constant column that could stand in
@@ -54,7 +51,7 @@ FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss
 
 
 class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A GCN whose edge weights must also carry labels, behind scikit-learn's door.
+    """A GCN whose edge weights must also carry labels, with scikit-learn's interface.
 
     Rows without a label take part: their y is None or NaN (or `unlabeled`). A share of the labelled rows chooses the
     number of epochs; the model is then trained anew on all of them, for so many epochs.
@@ -192,7 +189,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def edge_weights_(self) -> pandas.DataFrame:
         check_is_fitted(self)
         table = edge_table(self.trained_, self.graph_)
-        return table[["source", "target", "learned"]].rename(columns={"learned": "weight"})
+        return table[["source", "target", "learned"]].rename(columns={"learned": "weight"}).infer_objects()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -260,8 +257,8 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parts, stop_at = split(graph, (1 - share, share, 0), seed, kind="stratified"), None
         if parts.val.any() and len(np.unique(graph.y[parts.train])) == graph.num_classes:
             stop_at = self._learn(graph, parts.train, parts.val, seed).run.best_epoch
-        nobody = torch.zeros_like(graph.labeled)
-        trained = self._learn(graph, graph.labeled, nobody, seed, stop_at=stop_at)
+        none = torch.zeros_like(graph.labeled)
+        trained = self._learn(graph, graph.labeled, none, seed, stop_at=stop_at)
         return dataclasses.replace(trained, model=trained.model.cpu())
 
     def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> Trained:
@@ -291,7 +288,7 @@ class Neighborhood:
         links = scipy.sparse.csr_array((1, 1))
         if self.num_rows > 1:
             links = self.nearest.kneighbors_graph(n_neighbors=min(n_neighbors, self.num_rows - 1))
-        self.graph = Graph.from_scipy(links, x=self.features(X), name="neighbours")
+        self.graph = with_own_features(Graph.from_scipy(links, x=self.features(X), name="neighbours"))
         self.first: dict[bytes, int] = {}
         for i, key in enumerate(row_keys(X)):
             self.first.setdefault(key, i)
@@ -319,15 +316,21 @@ class Neighborhood:
         return mean
 
     def attach(self, X: Any) -> Graph:
-        """The graph with a node for each row, which listens to its neighbours; nobody listens to it."""
+        """The graph with a node for each row, a sink: it receives messages of its neighbours and sends none."""
         X = self.as_stored(X)
         links = self.nearest.kneighbors_graph(X, n_neighbors=min(self.n_neighbors, self.num_rows))
-        listens = scipy.sparse.block_array(
+        receives = scipy.sparse.block_array(
             [[self.graph.to_scipy(), None], [links, scipy.sparse.csr_array((X.shape[0], X.shape[0]))]]
         )
         stack = scipy.sparse.vstack if self.is_sparse else np.vstack
         before = self.graph.x.to_scipy() if isinstance(self.graph.x, SparseMatrix) else self.graph.x.numpy()
-        return Graph.from_scipy(listens.T, x=stack([before, self.features(X)]), directed=True)
+        x = stack([before, self.features(X)])
+        return with_own_features(Graph.from_scipy(receives.T, x=x, directed=True))
+
+
+def with_own_features(graph: Graph) -> Graph:
+    """The graph with its x taken for features, also where the rows happen to be those of the identity matrix."""
+    return dataclasses.replace(graph, x_kind="given")
 
 
 def root_mean_square_length(x: Any) -> float:

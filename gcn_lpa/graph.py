@@ -328,8 +328,7 @@ class Graph:
     def to(self, device: torch.device | str) -> Graph:
         if same_device(device, self.device):
             return self  # and keeps what was computed of it
-        moved = self.adjacency.to(device), self.x.to(device), self.y.to(device)
-        return dataclasses.replace(self, adjacency=moved[0], x=moved[1], y=moved[2], _derived={})
+        return dataclasses.replace(self, adjacency=self.adjacency.to(device), x=self.x.to(device), y=self.y.to(device))
 
     def reveal(self, mask: Tensor) -> Graph:
         """The same graph with the labels of the nodes in `mask` only; all others are -1."""
@@ -560,10 +559,8 @@ def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:
     once = graph.num_edges + graph.num_self_loops
     if num_rows == once or (num_rows == graph.adjacency.num_entries and not graph.directed):
         return []
-    rule = "each of weight 1"
-    if weighted:
-        rule = "weights summed" if graph.directed else "weights summed, of both directions the larger"
-    return [f"{num_rows:,} edge rows merged into {once:,} edges, {rule}"]
+    summed = "weights summed" if graph.directed else "weights summed, of both directions the larger"
+    return [f"{num_rows:,} edge rows merged into {once:,} edges, {summed if weighted else 'each of weight 1'}"]
 
 
 STAND_IN_NOTES = {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.fusion import fit_fusion, opinions_of
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
@@ -72,7 +73,12 @@ def learn(
         def trained(run: Run) -> Trained:
             known = KnownLabels.of(graph, train, val)
             shape = graph.num_features, graph.x_kind, scaling
-            return Trained(model, recipe, graph.class_names, *shape, known, run, columns=graph.columns)
+            found = Trained(model, recipe, graph.class_names, *shape, known, run, columns=graph.columns)
+            if not recipe.votes or not val.any():
+                return found
+            return dataclasses.replace(
+                found, fusion=fit_fusion(opinions_of(model, prepared).of(val), graph.y.cpu()[val])
+            )
 
         try:
             run = fit(

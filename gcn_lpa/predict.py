@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from gcn_lpa.calibration import Calibration, conformal_sets, fit_calibrator
 from gcn_lpa.description import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.fusion import opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.trained import Trained
@@ -59,10 +60,12 @@ def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: boo
 
 
 def posteriors(trained: Trained, prepared: Graph) -> Tensor:
-    """What the model itself says on a prepared graph, [n, c], on the CPU."""
+    """What the model, and the labels that vote beside it, say on a prepared graph, [n, c], on the CPU."""
+    placed = prepared.to(trained.device)
+    if trained.fusion is not None:
+        return trained.fusion(opinions_of(trained.model, placed))
     with torch.no_grad():
-        logits = trained.model(prepared.to(trained.device))
-    return F.softmax(logits.double(), dim=1).cpu()
+        return F.softmax(trained.model(placed).double(), dim=1).cpu()
 
 
 def labels_known(trained: Trained, graph: Graph, known: Any = None) -> Tensor:

@@ -81,10 +81,11 @@ class Recipe:
     edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     propagation: str = _field(
         "layers",
-        "how features travel: layers of convolutions, or predictions that walk several hops, Σ_k γ_k P^k f(x)",
-        ("layers", "hops", "layers_then_hops"),
+        "how features travel: layers of convolutions, predictions that walk several hops, Σ_k γ_k P^k f(x), or both",
+        ("layers", "hops", "both"),
         added=True,
     )
+    votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")

@@ -14,24 +14,33 @@ that finds `.next/manifest.json` looks in both, in this order. The next `save` r
 clears away what is left of `.next/`. A power cut adds nothing: each step is synced before the next begins.
 
 A checkpoint is a second state, kept in the same way in `checkpoint/`. One process writes to a folder at a time.
+
+People hand run folders on, so what is read is not trusted. Links inside a folder are refused, for reading and for writing. A
+sha256 shows an accident; a person who changes a file can write a new sha256 too. So `decode_as`, and those who read what a
+file says, check it, and whatever is wrong is one ValueError that names the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
+import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import re
+import secrets
 import shlex
 import stat
 import tomllib
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,34 +59,39 @@ class RunFolder:
     folder: Path
     files: Mapping[str, bytes]
 
+    def content(self, name: str) -> bytes:
+        if name not in self.files:
+            raise ValueError(f"{self.folder / MANIFEST} does not list {name}, which is needed here")
+        return self.files[name]
+
     def json(self, name: str) -> Any:
-        return decode_json(self.files[name], self.folder / name)
+        return decode_json(self.content(name), self.folder / name)
 
     def lines(self, name: str) -> list[Any]:
         """The rows of a .jsonl file."""
-        return [decode_json(line, self.folder / name) for line in self.files[name].splitlines()]
+        return [decode_json(line, self.folder / name) for line in self.content(name).splitlines()]
 
     def tensors(self, name: str = "model.safetensors") -> dict[str, Tensor]:
-        return decode_tensors(self.files[name], self.folder / name)
+        return decode_tensors(self.content(name), self.folder / name)
+
+    def read(self, name: str, kind: Any) -> Any:
+        """A JSON file as a type, such as a dataclass: see `decode_as`."""
+        with self.explained(name):
+            return decode_as(kind, self.json(name))
 
     @contextlib.contextmanager
-    def explained(self, what: str) -> Iterator[None]:
-        """Turn whatever goes wrong while the files are decoded into one sentence that names the folder."""
+    def explained(self, name: str) -> Iterator[None]:
+        """Turn whatever goes wrong while a file is decoded into one sentence that names it."""
         try:
             yield
-        except (
-            KeyError,
-            IndexError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-            AssertionError,
-        ) as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"{self.folder} does not hold {what} that this version of gcn-lpa wrote ({problem})"
-            ) from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            if isinstance(error, ValueError) and said.startswith(
+                (str(self.folder / name), str(self.folder / MANIFEST))
+            ):
+                raise
+            problem = said if isinstance(error, ValueError) else f"not as gcn-lpa writes it ({said})"
+            raise ValueError(f"{self.folder / name}: {problem}") from error
 
 
 class Checkpoint(NamedTuple):
@@ -102,7 +116,7 @@ def save(folder: str | Path, files: Mapping[str, bytes]) -> None:
         _recover(folder)
         known = _listed(folder)
         for name in files:
-            if name not in known and (folder / name).exists():
+            if name not in known and os.path.lexists(folder / name):
                 raise ValueError(
                     f"{folder / name} is not from a saved run and would be overwritten; choose another folder"
                 )
@@ -117,26 +131,31 @@ def load(folder: str | Path) -> RunFolder:
         unfinished = f"; it holds a {CHECKPOINT} of a run that did not finish" if (folder / CHECKPOINT).is_dir() else ""
         raise ValueError(f"{folder} is not a run folder: it has no {MANIFEST}{unfinished}")
     if "trained.json" not in files and "recipe.json" in files:
-        raise ValueError(
-            f"{folder} was kept by an older version of gcn-lpa, which this one does not read; train it anew: "
-            f"gcn-lpa train {_source(folder, files)} --out {folder} --overwrite"
-        )
+        raise ValueError(f"{folder} was kept by an older version of gcn-lpa, {anew(folder, files)}")
     if absent := [name for name in FILES if name not in files]:
         raise ValueError(f"{folder / MANIFEST} does not list {', '.join(absent)}, which a run folder needs")
     return RunFolder(folder, files)
 
 
-def _source(folder: Path, files: Mapping[str, bytes]) -> str:
-    """What an old run was trained on, for a command line."""
-    if "data.json" not in files:
-        return "NAME_OR_FOLDER"
-    said = decode_json(files["data.json"], folder / "data.json")
-    return shlex.quote(str(said.get("name", "NAME_OR_FOLDER"))) if isinstance(said, dict) else "NAME_OR_FOLDER"
+def anew(folder: Path, files: Mapping[str, bytes]) -> str:
+    """The end of a sentence about a folder of an older version: the command that makes a new one, as far as its files tell."""
+    said: dict[str, Any] = {"name": "NAME_OR_FOLDER"}
+    for name in ("data.json", "run.json"):
+        found = decode_json(files.get(name, b"{}"), folder / name)
+        said |= found if isinstance(found, dict) else {}
+    words = [str(said["name"])]
+    for name in ("root", "method", "seed", "split"):
+        words += [] if said.get(name) is None else [f"--{name}", str(said[name])]
+    options = said.get("options")
+    for key, value in options.items() if isinstance(options, dict) else ():
+        words += ["-o", f"{key}={value}"]
+    command = shlex.join(["gcn-lpa", "train", *words, "--out", str(folder), "--overwrite"])
+    return f"which this one does not read; train it anew: {command}"
 
 
 def save_checkpoint(folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Replaces the checkpoint of a run; the previous one can be read until the new one is complete."""
-    folder = Path(folder) / CHECKPOINT
+    folder = inside(folder, CHECKPOINT)
     files = {"tensors.safetensors": encode_tensors(tensors), "meta.json": encode_json(meta)}
     with _explained(folder):
         _recover(folder)
@@ -145,19 +164,20 @@ def save_checkpoint(folder: str | Path, tensors: Mapping[str, Tensor], meta: Map
 
 def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
     """The last complete checkpoint of a run, checked against its sha256s; None if there was none."""
-    folder = Path(folder) / CHECKPOINT
+    folder = inside(folder, CHECKPOINT)
     files = _read(folder)
     if files is None:
         return None
-    return Checkpoint(
-        decode_tensors(files["tensors.safetensors"], folder / "tensors.safetensors"),
-        decode_json(files["meta.json"], folder / "meta.json"),
-    )
+    found = RunFolder(folder, files)
+    tensors = found.tensors("tensors.safetensors")
+    if broken := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{folder / 'tensors.safetensors'}: {broken[0]} holds numbers that are not finite")
+    return Checkpoint(tensors, found.read("meta.json", dict[str, Any]))
 
 
 def discard_checkpoint(folder: str | Path) -> None:
     """Removes the checkpoint of a run, if there is one; killed on the way, it leaves a whole one or none."""
-    folder = Path(folder) / CHECKPOINT
+    folder = inside(folder, CHECKPOINT)
     with _explained(folder):
         if folder.is_dir():
             _recover(folder)
@@ -165,6 +185,14 @@ def discard_checkpoint(folder: str | Path) -> None:
                 os.unlink(folder / MANIFEST)
                 _sync(folder)
             _remove(folder)
+
+
+def inside(folder: str | Path, name: str) -> Path:
+    """A folder or file of a run folder, which may be absent but is not a link to somewhere else."""
+    path = Path(folder) / name
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link; there are none in a run folder. Remove it, or choose another folder")
+    return path
 
 
 def environment() -> dict[str, Any]:
@@ -197,7 +225,7 @@ def version_of(package: str) -> str:
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Replaces a file so that whoever opens it, whenever, finds the old content or the new, whole."""
+    """Replaces a file: a reader finds the whole old content or the whole new one, at any time."""
     path = Path(path)
     with _explained(path):
         _write_atomic(path, data)
@@ -236,6 +264,59 @@ def decode_json(data: bytes, path: Path) -> Any:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
 
 
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def decode_as(kind: Any, value: Any, name: str = "") -> Any:
+    """A JSON value as a type: int, float, str, bool, `X | None`, list[X], tuple[X, ...], dict[str, X] or a dataclass of such.
+
+    What does not fit is a ValueError that says where: `name` is the place of the value.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        some = next(one for one in inner if one is not types.NoneType)
+        return None if value is None else decode_as(some, value, name)
+    json_kind = dict if dataclasses.is_dataclass(kind) else list if origin is tuple else origin or kind
+    is_number = type(value) in (int, float) and abs(value) < 2**63 and math.isfinite(value)
+    fits = {int: is_number and type(value) is int, float: is_number}.get(json_kind, type(value) is json_kind)
+    if not fits:
+        raise ValueError(f"{name or 'it'} is {value!r:.40}; it is {KINDS[json_kind]}")
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, value, name)
+    if json_kind is list:
+        items = [decode_as(inner[0], item, f"{name}[{k}]") for k, item in enumerate(value)]
+        return items if origin is list else tuple(items)
+    if json_kind is dict:
+        return {key: decode_as(inner[1], item, f"{name}[{key!r:.40}]") for key, item in value.items()}
+    return kind(value)
+
+
+def _decode_dataclass(kind: Any, value: dict[str, Any], name: str) -> Any:
+    hints = _hints(kind)
+    if unknown := [key for key in value if key not in hints]:
+        raise ValueError(f"{name or 'it'} has a field {unknown[0]!r:.40}; there are {', '.join(hints)}")
+    fields = {key: decode_as(hints[key], item, f"{name}.{key}" if name else key) for key, item in value.items()}
+    for spec in dataclasses.fields(kind):
+        is_optional = spec.default is not dataclasses.MISSING or spec.default_factory is not dataclasses.MISSING
+        if spec.name not in fields and not is_optional:
+            raise ValueError(f"{name or 'it'} has no field {spec.name!r}")
+    return kind(**fields)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return {spec.name: get_type_hints(kind)[spec.name] for spec in dataclasses.fields(kind)}
+
+
 def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
@@ -272,7 +353,7 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _recover(folder: Path) -> None:
     """Completes what a killed writer had committed, clears away what it had not."""
-    if (folder / NEXT / MANIFEST).exists():
+    if not (folder / NEXT).is_symlink() and (folder / NEXT / MANIFEST).exists():
         _finish(folder)
     elif os.path.lexists(folder / NEXT):
         _remove(folder / NEXT)
@@ -282,10 +363,10 @@ def _finish(folder: Path) -> None:
     """Step 3: moves a committed state into place. Can be repeated from any point at which it was stopped."""
     coming = _listed(folder / NEXT)
     for name in coming:
-        if (folder / NEXT / name).exists():
-            os.replace(folder / NEXT / name, folder / name)
+        if os.path.lexists(folder / NEXT / name):
+            os.replace(inside(folder / NEXT, name), folder / name)
     for name in _listed(folder):
-        if name not in coming and (folder / name).exists():
+        if name not in coming and os.path.lexists(folder / name):
             os.unlink(folder / name)
     _sync(folder / NEXT)
     _sync(folder)
@@ -308,9 +389,9 @@ def _read(folder: Path) -> dict[str, bytes] | None:
 
 
 def _manifest(folder: Path) -> tuple[Path, bytes] | None:
-    for path in (folder / NEXT / MANIFEST, folder / MANIFEST):
+    for place in (inside(folder, NEXT), folder):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return path, path.read_bytes()
+            return place / MANIFEST, read_plain(place / MANIFEST)
     return None
 
 
@@ -331,7 +412,7 @@ def _entries(path: Path, data: bytes) -> dict[str, dict[str, Any]]:
 def _listed(folder: Path) -> list[str]:
     """The names in a folder's manifest; none where there is no manifest."""
     try:
-        return list(_entries(folder / MANIFEST, (folder / MANIFEST).read_bytes()))
+        return list(_entries(folder / MANIFEST, read_plain(folder / MANIFEST)))
     except FileNotFoundError:
         return []
 
@@ -347,17 +428,27 @@ def _content(folder: Path, manifest: Path, name: str, entry: Mapping[str, Any]) 
 
 def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     """The content of a file, or a ValueError that says how it differs from its entry in the manifest."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):  # reading a named pipe would not end
-        raise ValueError(f"{path}: not a file; {MANIFEST} lists it with {entry['size']} bytes")
-    if status.st_size != entry["size"]:
+    if (size := _plain_size(path)) != entry["size"]:
         raise ValueError(
-            f"{path}: {status.st_size} bytes, but {MANIFEST} says {entry['size']}: cut short or changed after saving"
+            f"{path}: {size} bytes, but {MANIFEST} says {entry['size']}: cut short or changed after saving"
         )
-    data = path.read_bytes()
+    data = read_plain(path)
     if (found := _sha256(data)) != entry["sha256"]:
         raise ValueError(f"{path}: sha256 {found}, but {MANIFEST} says {entry['sha256']}: changed after saving")
     return data
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a file of a run folder: not a link, and not a named pipe, which would keep us waiting."""
+    _plain_size(path)
+    return path.read_bytes()
+
+
+def _plain_size(path: Path) -> int:
+    status = inside(path.parent, path.name).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path}: not a file")
+    return status.st_size
 
 
 def _is_entry(name: str, entry: object) -> bool:
@@ -366,6 +457,11 @@ def _is_entry(name: str, entry: object) -> bool:
 
 def _is_plain(name: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*", name, re.ASCII) is not None and name != MANIFEST
+
+
+def sha256_of(value: Any) -> str:
+    """The sha256 of a value as JSON."""
+    return _sha256(encode_json(value))
 
 
 def _sha256(data: bytes) -> str:
@@ -377,7 +473,7 @@ def _refuse(constant: str) -> None:
 
 
 def _write_atomic(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name for which no link can wait
     try:
         _write(unfinished, data)
         os.replace(unfinished, path)
@@ -388,7 +484,7 @@ def _write_atomic(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

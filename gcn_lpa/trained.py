@@ -1,7 +1,7 @@
 """What training gives: a model with everything that a prediction needs, and the folder that keeps it.
 
-A `Trained` predicts on the graph it was trained on and on any other with the same columns. It never reads the labels of the
-graph it is given: it knows those it was trained with, by the names of their nodes, and takes others only where it is told to.
+A `Trained` predicts on the graph it was trained on and on any other with the same columns. It knows the labels it was trained
+with by the names of their nodes, and does not read those of the graph it is given unless `known` names them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from gcn_lpa import storage
 from gcn_lpa.calibration import Calibration, Calibrator
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Scaling
+from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import node_mask
+from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Epoch, Run
 
 FORMAT = 2  # of the folder; 1 was kept before there was a Trained
+NAMES = (str, int, float)  # of nodes, as JSON knows them
+X_KINDS = ("given", "identity", "degree")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,8 @@ class KnownLabels:
         if is_plain != bool(self.pattern) or (is_plain and self.pattern != graph.pattern.fingerprint):
             return y, trains
         found = np.asarray(self.nodes, dtype=np.int64) if is_plain else graph.positions_of(self.nodes)
+        if is_plain and len(found) and not 0 <= found.min() <= found.max() < graph.num_nodes:
+            raise ValueError(f"labels are known of node {found.max()}, but the graph has {graph.num_nodes} nodes")
         here = torch.from_numpy(found >= 0)
         at = torch.from_numpy(found)[here]
         y[at], trains[at] = self.y[here], self.trains[here]
@@ -81,6 +86,7 @@ class Trained:
     known: KnownLabels
     run: Run
     calibration: Calibration | None = None
+    fusion: Fusion | None = None  # how labels vote beside the model; None: they do not
     columns: Columns | None = None  # what was made of each column of the table of nodes
 
     def __repr__(self) -> str:
@@ -165,120 +171,149 @@ class Trained:
     def encode(self) -> dict[str, bytes]:
         """The files that hold it."""
         known = self.known
-        if odd := [name for name in known.nodes if type(name) not in (str, int, float)]:
+        if odd := [name for name in known.nodes if type(name) not in NAMES]:
             raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
-        facts = {
-            "format": FORMAT,
-            "class_names": self.class_names,
-            "num_columns": self.num_columns,
-            "x_kind": self.x_kind,
-            "features": self.scaling.kind,
-            "known": {"nodes": list(known.nodes), "pattern": known.pattern},
-            "seed": self.run.seed,
-            "best_epoch": self.run.best_epoch,
-            "interrupted": self.run.interrupted,
-        }
+        facts = _TrainedFacts(
+            FORMAT,
+            self.class_names,
+            self.num_columns,
+            self.x_kind,
+            self.scaling.kind,
+            list(known.nodes),
+            known.pattern,
+            self.run.seed,
+            self.run.best_epoch,
+            self.run.interrupted,
+        )
         learned = {name: torch.from_numpy(array) for name, array in self.scaling.arrays().items()}
         files = {
-            "trained.json": storage.encode_json(facts),
+            "trained.json": storage.encode_json(dataclasses.asdict(facts)),
             "recipe.json": storage.encode_json(self.recipe.to_dict()),
             "model.safetensors": storage.encode_tensors(self.model.state_dict()),
             "labels.safetensors": storage.encode_tensors({"y": known.y, "trains": known.trains, **learned}),
             "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in self.run.history),
         }
-        if self.columns is not None:
-            files["columns.json"] = storage.encode_json(self.columns.to_json(), indent=None)
         if self.calibration is not None:
             files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
+        if self.columns is not None:
+            files["columns.json"] = storage.encode_json(self.columns.to_json(), indent=None)
+        if self.fusion is not None:
+            files["fusion.json"] = storage.encode_json(dataclasses.asdict(self.fusion))
         return files
 
     @classmethod
     def decode(cls, files: storage.RunFolder) -> Trained:
-        with files.explained("a model"):
-            return cls._decode(files)
-
-    @classmethod
-    def _decode(cls, files: storage.RunFolder) -> Trained:
-        facts = files.json("trained.json")
-        recipe = Recipe.from_dict(files.json("recipe.json"))
-        if recipe.method not in METHODS:
-            raise ValueError(f"{files.folder}: unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
-        labels = files.tensors("labels.safetensors")
-        run = Run(
-            recipe,
-            facts["seed"],
-            tuple(Epoch(**epoch) for epoch in files.lines("history.jsonl")),
-            facts["best_epoch"],
-            facts["interrupted"],
-        )
-        known = KnownLabels(facts["known"]["nodes"], labels["y"], labels["trains"], facts["known"]["pattern"])
-        check_known(known, len(facts["class_names"]), files.folder)
+        """What `encode` gave, checked before anything is computed with it."""
+        facts: _TrainedFacts = files.read("trained.json", _TrainedFacts)
+        recipe: Recipe = files.read("recipe.json", Recipe)
+        with files.explained("recipe.json"):
+            if recipe.method not in METHODS:
+                raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+        with files.explained("trained.json"):
+            _check_facts(facts, recipe)
+        with files.explained("history.jsonl"):
+            history = storage.decode_as(tuple[Epoch, ...], files.lines("history.jsonl"))
+            if [epoch.epoch for epoch in history] != list(range(1, len(history) + 1)):
+                raise ValueError("the epochs are not numbered 1, 2, …")
+            if not 1 <= facts.best_epoch <= len(history):
+                raise ValueError(f"it has {len(history)} epochs, but the best is {facts.best_epoch} in trained.json")
+        with files.explained("labels.safetensors"):
+            known, scaling = _decode_labels(files.tensors("labels.safetensors"), facts)
+        calibration = None
+        if "calibration.json" in files.files:
+            calibration = files.read("calibration.json", Calibration)
+        fusion = files.read("fusion.json", Fusion) if "fusion.json" in files.files else None
         trained = cls(
             model=None,
             recipe=recipe,
-            class_names=tuple(facts["class_names"]),
-            num_columns=facts["num_columns"],
-            x_kind=facts["x_kind"],
-            scaling=_decode_scaling(labels, facts, files.folder),
+            class_names=facts.class_names,
+            num_columns=facts.num_columns,
+            x_kind=facts.x_kind,
+            scaling=scaling,
             known=known,
-            run=run,
-            calibration=_decode_calibration(files),
-            columns=_decode_columns(files, facts["num_columns"]),
+            run=Run(recipe, facts.seed, history, facts.best_epoch, facts.interrupted),
+            calibration=calibration,
+            fusion=fusion,
+            columns=_decode_columns(files, facts.num_columns),
         )
-        return dataclasses.replace(trained, model=trained.new_model(files))
+        with files.explained("model.safetensors"):
+            return dataclasses.replace(trained, model=trained._decode_model(files))
 
-    def new_model(self, files: storage.RunFolder) -> Any:
+    def _decode_model(self, files: storage.RunFolder) -> Any:
         """A model with the tensors of a folder."""
-        model: Any = self.method.build(self.recipe, self.blank(), self.run.seed)
-        state = files.tensors()
-        if broken := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
-            raise ValueError(f"{files.folder / 'model.safetensors'}: {broken[0]} holds numbers that are not finite")
-        try:
-            model.load_state_dict(state)
-        except RuntimeError as error:
-            raise ValueError(f"{files.folder / 'model.safetensors'} does not fit recipe.json: {error}") from error
+        state, num_bytes = files.tensors(), len(files.content("model.safetensors"))
+        # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
+        num_columns = min(self.num_columns + self.scaling.num_added, num_bytes)
+        model: Any = self.method.build(self.recipe, self._blank(num_columns), self.run.seed)
+        for name, tensor in model.state_dict().items():
+            found = state.get(name)
+            if found is not None and found.dtype != tensor.dtype:
+                raise ValueError(f"{name} is of {found.dtype}; it is of {tensor.dtype}")
+            if found is not None and not torch.isfinite(found).all():
+                raise ValueError(f"{name} holds numbers that are not finite")
+        model.load_state_dict(state)
         return model.eval()
 
-    def blank(self) -> Graph:
-        """A graph without edges that has the columns and classes of the model: enough to build it."""
-        n = self.num_columns if self.x_kind == "identity" else 1
-        adjacency = SparseMatrix(
-            Pattern(torch.zeros(n + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), (n, n)), torch.zeros(0)
-        )
-        width = self.num_columns + self.scaling.num_added
-        x = SparseMatrix.identity(n) if self.x_kind == "identity" else torch.zeros(1, width)
-        return Graph(adjacency, x, torch.full((n,), -1), self.class_names, range(n), x_kind=self.x_kind)
+    def _blank(self, num_columns: int) -> Graph:
+        """A graph of one node that has the columns and classes of the model: enough to build it."""
+        nothing = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in (1, num_columns))
+        return Graph(adjacency, x, torch.tensor([-1]), self.class_names, range(1), x_kind=self.x_kind)
 
 
-def check_known(known: KnownLabels, num_classes: int, folder: Path) -> None:
-    """Refuse labels that a kernel could not index with."""
-    sizes = {len(known.nodes), len(known.y), len(known.trains)}
-    if len(sizes) > 1 or known.trains.dtype != torch.bool or known.y.dtype != torch.int64:
-        raise ValueError(f"{folder / 'labels.safetensors'} does not fit trained.json")
-    if len(known.y) and not (int(known.y.min()) >= 0 and int(known.y.max()) < num_classes):
-        raise ValueError(f"{folder / 'labels.safetensors'} holds classes beyond the {num_classes} of trained.json")
+@dataclass(frozen=True)
+class _TrainedFacts:
+    """trained.json."""
+
+    format: int
+    class_names: tuple[str, ...]
+    num_columns: int
+    x_kind: str
+    features: str
+    nodes: list[Any]  # of KnownLabels, as `pattern` is
+    pattern: str
+    seed: int
+    best_epoch: int
+    interrupted: bool
 
 
-def _decode_scaling(labels: Mapping[str, Tensor], facts: Mapping[str, Any], folder: Path) -> Scaling:
-    learned = {name: tensor.numpy() for name, tensor in labels.items() if name not in ("y", "trains")}
-    try:
-        return Scaling.from_arrays(facts["features"], learned, facts["num_columns"])
-    except ValueError as error:
-        raise ValueError(f"{folder / 'labels.safetensors'} does not fit trained.json: {error}") from error
+def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
+    if facts.format != FORMAT:
+        raise ValueError(f"format {facts.format}, but this version of gcn-lpa reads format {FORMAT}")
+    if facts.x_kind not in X_KINDS:
+        raise ValueError(f"x_kind is {facts.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}")
+    if facts.num_columns < 1:
+        raise ValueError(f"num_columns is {facts.num_columns}; it is at least 1")
+    features = "raw" if facts.x_kind == "identity" else recipe.features
+    if facts.features != features:
+        raise ValueError(f"features is {facts.features!r:.40}, but recipe.json says {features!r}")
+    if len(set(facts.class_names)) != len(facts.class_names):
+        raise ValueError("class_names names a class twice")
+    check_seed(facts.seed)
+    kinds = (int,) if facts.pattern else NAMES
+    if odd := [name for name in facts.nodes if type(name) not in kinds]:
+        raise ValueError(f"nodes holds {odd[0]!r:.40}; a node is named by text or a number, or by its position")
+    if len(set(facts.nodes)) != len(facts.nodes):
+        raise ValueError("nodes names a node twice")
+
+
+def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple[KnownLabels, Scaling]:
+    y, trains = tensors["y"], tensors["trains"]
+    wanted = (len(facts.nodes),)
+    if y.shape != wanted or trains.shape != wanted or (y.dtype, trains.dtype) != (torch.int64, torch.bool):
+        raise ValueError(f"y and trains are not those of the {wanted[0]} nodes of trained.json")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(facts.class_names):
+        raise ValueError(f"y holds classes beyond the {len(facts.class_names)} of trained.json")
+    learned = {name: tensor.numpy() for name, tensor in tensors.items() if name not in ("y", "trains")}
+    scaling = Scaling.from_arrays(facts.features, learned, facts.num_columns)
+    return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
 
 
 def _decode_columns(files: storage.RunFolder, num_columns: int) -> Columns | None:
     if "columns.json" not in files.files:
         return None
-    columns = Columns.from_json(files.json("columns.json"))
-    if columns.num_features not in (0, num_columns):  # 0: features stood in
-        raise ValueError(f"{files.folder / 'columns.json'} makes {columns.num_features} features, not {num_columns}")
+    with files.explained("columns.json"):
+        columns = Columns.from_json(files.json("columns.json"))
+        if columns.num_features not in (0, num_columns):  # 0: the identity stands in
+            raise ValueError(f"it makes {columns.num_features} features, but trained.json says {num_columns}")
     return columns
-
-
-def _decode_calibration(files: storage.RunFolder) -> Calibration | None:
-    if "calibration.json" not in files.files:
-        return None
-    facts: Mapping[str, Any] = files.json("calibration.json")
-    calibrator = Calibrator(**{name: float(value) for name, value in facts["calibrator"].items()})
-    return Calibration(calibrator, facts["protocol"], int(facts["num_nodes"]))

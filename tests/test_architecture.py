@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gcn_lpa
+from gcn_lpa import palette
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcn_lpa"
@@ -182,3 +183,15 @@ def test_a_class_name_means_one_thing():
                 places.setdefault(node.name.lstrip("_"), []).append(f"{module_of(path)}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
     assert "Path" not in places  # pathlib's
+
+
+def test_the_colours_of_classes_come_from_the_one_palette():
+    """No other file spells a colour of the palette out."""
+    colours = {colour.lower() for colour in (*palette.OKABE_ITO, palette.GREY, palette.PALE)}
+    spelled = {
+        (module_of(path), colour)
+        for path in FILES
+        if path.name != "palette.py"
+        for colour in re.findall(r"#[0-9a-f]{6}", path.read_text(encoding="utf-8").lower())
+    }
+    assert {(module, colour) for module, colour in spelled if colour in colours} == set()

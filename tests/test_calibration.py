@@ -22,8 +22,9 @@ from gcn_lpa import storage
 from gcn_lpa.calibration import (
     FEWEST,
     SCORES,
+    Calibration,
     Calibrator,
-    Judged,
+    Guesses,
     Reliability,
     apply_temperature,
     conformal_sets,
@@ -34,24 +35,23 @@ from gcn_lpa.calibration import (
     fit_calibrator,
     fit_curve,
     fit_temperature,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
     reserve,
 )
 from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.learning import learn
 from gcn_lpa.predict import node_hops, predict_proba, predictions, with_prior
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.codec import Calibration, load_run
-from gcn_lpa.runs.confidence import calibrate_run, calibration_evidence, calibration_report
+from gcn_lpa.runs.codec import load_run
+from gcn_lpa.runs.confidence import calibrate_run, calibration_evidence, calibration_report, uncalibrated
 from gcn_lpa.runs.output import predict_run
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.stages import train_run
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn
 
 
 def generator(seed=0):
@@ -122,8 +122,8 @@ def test_the_curve_is_that_of_a_general_optimiser():
         z = curve[0] * x + curve[1]
         return (np.logaddexp(0, z) - t * z).sum() + ((curve[0] - 1) ** 2 + curve[1] ** 2) / 2
 
-    assert fit_curve(Judged(confidence, correct)) == pytest.approx(minimize(cost, [1, 0], tol=1e-12).x, abs=1e-4)
-    nobody = Judged(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
+    assert fit_curve(Guesses(confidence, correct)) == pytest.approx(minimize(cost, [1, 0], tol=1e-12).x, abs=1e-4)
+    nobody = Guesses(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
     assert fit_curve(nobody) == (1.0, 0.0)
 
 
@@ -165,7 +165,7 @@ def test_the_calibration_error_of_five_nodes_by_hand():
     """Bins of a half: .5 and .4 are in the first, right once of twice; .6, .8 and 1 in the second, right twice."""
     p = torch.tensor([[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8], [0.0, 1.0, 0.0]])
     y = torch.tensor([0, 0, 0, 1, 1])
-    found = reliability(judge(p.double(), y), bins=2)
+    found = reliability(guesses_of(p.double(), y), bins=2)
     assert found.count == (2, 3)
     assert found.confidence == pytest.approx((0.45, 0.8))
     assert found.accuracy == pytest.approx((0.5, 2 / 3))
@@ -175,9 +175,9 @@ def test_the_calibration_error_of_five_nodes_by_hand():
 
 
 def test_empty_bins_count_for_nothing_and_the_ends_are_in_the_first_and_the_last():
-    found = reliability(Judged(torch.tensor([0.0, 1.0]), torch.tensor([False, True])))
+    found = reliability(Guesses(torch.tensor([0.0, 1.0]), torch.tensor([False, True])))
     assert (found.count[0], found.count[-1], sum(found.count), found.ece) == (1, 1, 2, 0.0)
-    assert reliability(Judged(torch.zeros(0), torch.zeros(0, dtype=torch.bool))).ece == 0.0
+    assert reliability(Guesses(torch.zeros(0), torch.zeros(0, dtype=torch.bool))).ece == 0.0
 
 
 def test_the_error_of_a_perfect_model_is_that_of_binomial_bins():
@@ -298,7 +298,7 @@ def test_other_seeds_reserve_other_nodes_and_all_of_them_is_refused():
 
 @pytest.mark.long
 def test_the_diagram_is_drawn(tmp_path):
-    before = reliability(judge(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
+    before = reliability(guesses_of(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
     after = Reliability((0.5,) * 15, (0.5,) * 15, (1,) * 15)
     draw_reliability(before, after, tmp_path / "reliability.png", title="500 nodes")
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
@@ -340,9 +340,9 @@ def test_reserved_nodes_choose_nothing(runs):
     assert torch.equal(run.split.val | run.reserved, parts.val)
     assert int(run.reserved.sum()) == int(parts.val.sum()) // 2
     hidden = run.graph.reveal(~run.reserved)
-    model, again = learn(GCNLPA, hidden, parts.train, run.split.val, run.plan.recipe, device="cpu")
-    assert again.best_epoch == run.run.best_epoch
-    pairs = zip(model.parameters(), run.model.parameters(), strict=True)
+    again = learn(hidden, parts.train, run.split.val, run.plan.recipe, device="cpu")
+    assert again.run.best_epoch == run.run.best_epoch
+    pairs = zip(again.model.parameters(), run.trained.model.parameters(), strict=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
@@ -350,9 +350,9 @@ def test_reserved_nodes_choose_nothing(runs):
 def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
     for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
         run = runs[protocol]
-        p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)[nodes]
+        p = predict_proba(run.trained, run.graph, raw=True)[nodes]
         expected = Calibration(fit_calibrator(p, run.graph.y[nodes]), protocol, int(nodes.sum()))
-        assert run.calibration == expected
+        assert run.trained.calibration == expected
 
 
 @pytest.mark.long
@@ -362,7 +362,7 @@ def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
     assert torch.bincount(found.fold).tolist() == [11] * 5
     y = run.graph.y[found.node]
     assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
-    assert run.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
+    assert run.trained.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
 
 
 @pytest.mark.long
@@ -370,7 +370,7 @@ def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
 def test_a_calibration_comes_back_from_its_folder(runs, protocol):
     before, after = runs[protocol], load_run(runs[protocol].folder)
     assert after.plan == before.plan
-    assert after.calibration == before.calibration
+    assert after.trained.calibration == before.trained.calibration
     assert (after.reserved is None) == (before.reserved is None)
     if before.reserved is not None:
         assert torch.equal(after.reserved, before.reserved)
@@ -382,10 +382,10 @@ def test_a_calibration_comes_back_from_its_folder(runs, protocol):
 @pytest.mark.long
 def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
     run, found = runs["reserved"], calibrate_run(runs["reserved"].folder, level=0.8, score="aps")
-    p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
+    p = predict_proba(run.trained, run.graph, raw=True)
     test, y = run.split.test, run.graph.y
     assert found.ece_before == pytest.approx(expected_calibration_error(p[test], y[test]))
-    assert found.ece_after == pytest.approx(expected_calibration_error(run.calibrator(p[test]), y[test]))
+    assert found.ece_after == pytest.approx(expected_calibration_error(run.trained.calibrator(p[test]), y[test]))
     assert found.num_nodes == int(test.sum())
     threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
     sets = conformal_sets(p[test], threshold, score="aps")
@@ -411,13 +411,13 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
 
 
 @pytest.mark.long
-def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
+def test_a_run_without_a_calibration_is_calibrated_when_asked(runs, tmp_path):
     files = storage.load(runs["validation"].folder).files
     old = {name: data for name, data in files.items() if name != "calibration.json"}
     storage.save(tmp_path / "old", old)
-    assert load_run(tmp_path / "old").calibration is None
-    assert calibrate_run(tmp_path / "old").calibration == runs["validation"].calibration
-    assert storage.load(tmp_path / "old").files == files
+    assert load_run(tmp_path / "old").trained.calibration is None
+    assert calibrate_run(tmp_path / "old").calibration == runs["validation"].trained.calibration
+    assert storage.load(tmp_path / "old").files == old  # asking changes nothing
     own = {n: d for n, d in storage.load(runs["cross-validation"].folder).files.items() if "fold" not in n}
     storage.save(tmp_path / "own", own)
     with pytest.raises(ValueError, match="keeps no labels to calibrate on"):
@@ -428,18 +428,18 @@ def test_a_run_of_an_older_version_is_calibrated_when_asked(runs, tmp_path):
 def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
     files = {**storage.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
     storage.save(tmp_path / "run", files)
-    with pytest.raises(ValueError, match="not a calibration"):
+    with pytest.raises(ValueError, match=r"calibration\.json: calibrator has a field 'heat'; there are temperature"):
         load_run(tmp_path / "run")
 
 
 @pytest.mark.long
 def test_predictions_are_calibrated_and_sets_are_not(runs):
     run = runs["reserved"]
-    p = predict_proba(run.model, run.graph, recipe=run.plan.recipe)
-    rows = ~(run.given | run.reserved)
+    p = predict_proba(run.trained, run.graph, raw=True)
+    rows = ~run.used
     table = predict_run(run.folder, sets=0.9, hops=True)
     assert table["id"].tolist() == [name for name, row in zip(run.graph.node_names, rows.tolist(), strict=True) if row]
-    assert table["probability"].tolist() == pytest.approx(run.calibrator(p)[rows].max(dim=1).values.tolist())
+    assert table["probability"].tolist() == pytest.approx(run.trained.calibrator(p)[rows].max(dim=1).values.tolist())
     raw = predict_run(run.folder, raw=True)
     assert raw["probability"].tolist() == pytest.approx(p[rows].max(dim=1).values.tolist())
     assert raw["label"].tolist() == table["label"].tolist()
@@ -461,7 +461,7 @@ def test_below_the_threshold_there_is_no_label(runs):
     assert (careful["status"] == "abstain").tolist() == doubtful.tolist()
     assert careful["label"][~doubtful].tolist() == plain["label"][~doubtful].tolist()
     everyone = predict_run(runs["validation"].folder, abstain=1.0, every=True)
-    assert (everyone["status"] == "labeled").tolist() == runs["validation"].given.tolist()  # those stay as they are
+    assert (everyone["status"] == "labeled").tolist() == runs["validation"].used.tolist()  # those stay as they are
     with pytest.raises(ValueError, match=r"abstain = 60; it is a probability"):
         predict_run(runs["validation"].folder, abstain=60)
 
@@ -488,7 +488,7 @@ def test_calibration_does_not_see_test_labels(reserve):
         run = train_run(plan, changed, device="cpu")
         evidence = calibration_evidence(run)
         threshold = conformal_threshold(evidence.probabilities, evidence.y, 0.8)
-        return run.calibrator, threshold, conformal_sets(run.probabilities(), threshold).tolist()
+        return run.trained.calibrator, threshold, conformal_sets(uncalibrated(run), threshold).tolist()
 
     def scrambled(nodes):
         return torch.where(nodes, (graph.y + 1) % 3, graph.y)
@@ -509,21 +509,21 @@ def test_a_node_of_which_nothing_is_known_gets_the_shares_of_the_labels():
     """Without features, d and e are known by nothing. With features only a lone node whose row is zero is."""
     edges, y = [("a", "b"), ("b", "c"), ("d", "e")], ["p", "p", "q", None, None, None]
     bare = Graph.from_edges(edges, node_names=[*"abcdef"], y=y)
-    given, flat = bare.labeled, torch.full((6, 2), 0.5, dtype=torch.float64)
+    flat = torch.full((6, 2), 0.5, dtype=torch.float64)
     prior = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
-    torch.testing.assert_close(with_prior(flat, bare, given), torch.cat([flat[:3], prior.expand(3, 2)]))
+    torch.testing.assert_close(with_prior(flat, bare, bare.y), torch.cat([flat[:3], prior.expand(3, 2)]))
     x = np.ones((6, 3))
     x[[0, 4, 5]] = 0
     for features in (x, scipy.sparse.csr_array(x)):
         graph = Graph.from_edges(edges, node_names=[*"abcdef"], y=y, x=features)
-        torch.testing.assert_close(with_prior(flat, graph, given), torch.cat([flat[:5], prior.expand(1, 2)]))
+        torch.testing.assert_close(with_prior(flat, graph, graph.y), torch.cat([flat[:5], prior.expand(1, 2)]))
 
 
 def test_a_class_whose_name_holds_a_bar_is_refused_in_sets():
     graph = Graph.from_edges([(0, 1)], x=np.eye(2), y=["a|b", "c"])
-    model, _ = learn(GCNLPA, graph, graph.labeled, ~graph.labeled, DEFAULT.replace(**QUICK), device="cpu")
+    fitted = learn(graph, [0, 1], [], DEFAULT.replace(**QUICK), device="cpu")
     with pytest.raises(ValueError, match=r"the class 'a\|b' holds a \|"):
-        predictions(model, graph, graph.labeled, recipe=DEFAULT, threshold=0.5)
+        predictions(fitted, graph, threshold=0.5)
 
 
 def told(*arguments, code=0):

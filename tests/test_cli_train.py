@@ -1,6 +1,7 @@
 """train, resume, evaluate, predict and edges as a user meets them: what they print, what they leave, how they end."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -127,6 +128,58 @@ def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message):
     assert code == 2 or result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "flags", "message"),
+    [
+        ("lr", ("--dropout", 0.1), "method 'lr' does not use dropout = 0.1; it uses features"),
+        ("lpa", ("--hidden", 4, "--lr", 0.2), "method 'lpa' does not use hidden = 4, lr = 0.2; it uses self_loops"),
+        ("gcn", ("--edges", "agnn"), "method 'gcn' does not use edges = 'agnn'; it uses "),
+        ("label-input", ("--residual",), "method 'label-input' does not use residual = True"),
+    ],
+)
+def test_a_field_that_the_method_does_not_use_is_refused_by_name(tmp_path, method, flags, message):
+    result = run("train", "karate", "--method", method, *flags, "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert result.stderr.startswith(f"gcn-lpa: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_file_with_a_field_that_the_method_does_not_use_is_refused_by_name(tmp_path):
+    (tmp_path / "mine.json").write_text('{"method": "lr", "dropout": 0.1}')
+    result = run("train", "karate", "--recipe", tmp_path / "mine.json")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("gcn-lpa: method 'lr' does not use dropout = 0.1; it uses features")
+    (tmp_path / "mine.json").write_text('{"dropout": 0.1}')
+    result = run("train", "karate", "--recipe", tmp_path / "mine.json", "--method", "lpa")
+    assert result.stderr.startswith("gcn-lpa: method 'lpa' does not use dropout = 0.1")
+
+
+def test_compare_applies_a_flag_where_it_is_used_and_names_the_methods_without_it(monkeypatch):
+    monkeypatch.setattr(comparison, "compare", functools.partial(comparison.compare, isolate=False))
+    arguments = (
+        "compare",
+        "karate",
+        "--methods",
+        "lr,gcn",
+        "--dropout",
+        0.3,
+        "--epochs",
+        3,
+        "--splits",
+        2,
+        "--device",
+        "cpu",
+    )
+    said = ok(*arguments).splitlines()
+    assert "--dropout is not used by lr" in said
+    assert "--epochs is not used by lr" in said
+    found = json.loads(ok(*arguments, "--json"))
+    assert found["unused"] == {"dropout": ["lr"], "epochs": ["lr"]}
+    assert found["recipes"]["gcn"]["dropout"] == 0.3
+    result = run("compare", "karate", "--methods", "lr,lpa", "--dropout", 0.3)
+    assert result.stderr == "gcn-lpa: dropout = 0.3: none of the methods lr, lpa uses it\n"
+
+
 def test_a_folder_that_is_not_empty_is_refused(karate_run):
     result = run("train", "karate", "--out", karate_run, *QUICK)
     assert result.exit_code == 1
@@ -200,7 +253,7 @@ def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own_run, tm
 def test_predict_all_is_the_table_of_the_library(own_run):
     folder, _ = own_run
     kept = load_run(folder)
-    table = predictions(kept.model, kept.graph, kept.given, recipe=kept.plan.recipe, calibrator=kept.calibrator)
+    table = predictions(kept.trained, kept.graph)
     printed = list(csv.DictReader(io.StringIO(ok("predict", folder, "--all"))))
     assert [row["id"] for row in printed] == [*kept.graph.node_names]
     assert [row["label"] for row in printed] == table["label"].tolist()

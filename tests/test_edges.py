@@ -162,6 +162,9 @@ FORMULAS = {  # of the parameters p and the features of both ends
         + dot([b for _, b in p["attend"]], times(p["project"], y))
     ),
     "agnn": lambda p, x, y: p["scale"][0] * cosine(times(p["project"], x), times(p["project"], y)),
+    "cosine": lambda p, x, y: (  # of a self-loop both ends are the one row
+        p["own"][0] if x is y else p["scale"][0] * cosine(times(p["project"], x), times(p["project"], y))
+    ),
     "gaan": lambda p, x, y: dot(times(p["left"], x), times(p["right"], y)),
     "geniepath": lambda p, x, y: dot(
         p["attend"], [math.tanh(a + b) for a, b in zip(times(p["left"], x), times(p["right"], y), strict=True)]
@@ -343,7 +346,7 @@ def test_the_same_generator_gives_the_same_parameters(name):
     one, same, other = (new_form(name, graph, seed, edge_init="glorot").state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[key], same[key]) for key in one)
     random = {key for key in one if not torch.equal(one[key], other[key])}
-    assert random == set(one) - {"scale", "log_sigma", "_extra_state"}  # from the data; which edges they are of
+    assert random == set(one) - {"scale", "own", "log_sigma", "_extra_state"}  # constants, of the data, of the edges
 
 
 def test_glorot_stays_in_its_bounds():

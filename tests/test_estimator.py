@@ -37,7 +37,7 @@ def blobs():
 
 
 def weights(classifier):
-    return {name: tensor.tolist() for name, tensor in classifier.model_.state_dict().items()}
+    return {name: tensor.tolist() for name, tensor in classifier.trained_.model.state_dict().items()}
 
 
 def neighbours_by_hand(X, k):
@@ -77,7 +77,7 @@ def test_few_rows_are_all_joined(num_rows):
     assert np.allclose(classifier.predict_proba(X + 1).sum(axis=1), 1)
 
 
-def test_a_new_row_listens_to_its_neighbours_and_to_itself(blobs):
+def test_a_new_row_receives_messages_of_its_neighbours_and_itself(blobs):
     X, y = blobs
     classifier = quick(edges="fixed", n_neighbors=4).fit(X, y)
     new = np.array([[0.3, -0.4], [5.0, 5.0], [-9.0, 2.0]])
@@ -90,9 +90,8 @@ def test_a_new_row_listens_to_its_neighbours_and_to_itself(blobs):
     transition = matrix / matrix.sum(axis=1, keepdims=True)
     centered = X - X.mean(axis=0)
     features = (np.vstack([X, new]) - X.mean(axis=0)) / np.sqrt(np.square(centered).sum(axis=1).mean())
-    (w0, w1), (b0, b1) = (
-        [p.detach().double().numpy() for p in part] for part in (classifier.model_.weights, classifier.model_.biases)
-    )
+    body = classifier.trained_.model.body
+    (w0, w1), (b0, b1) = ([p.detach().double().numpy() for p in part] for part in (body.weights, body.biases))
     hidden = np.maximum(transition @ features @ w0 + b0, 0)
     expected = softmax(transition @ hidden @ w1 + b1)
     assert np.allclose(classifier.predict_proba(new), expected[n:], atol=1e-5)
@@ -250,9 +249,14 @@ def test_score_counts_rows_whose_label_is_known(blobs):
 
 @pytest.mark.parametrize(
     "shape",
-    [list, np.array, lambda ids: np.array(ids)[:, None], pandas.Series, lambda ids: pandas.DataFrame({"id": ids}),
-     lambda ids: [[name] for name in ids], lambda ids: np.array(ids, dtype=object)],
-)  # fmt: skip
+    [
+        *(list, np.array, pandas.Series),
+        lambda ids: np.array(ids)[:, None],
+        lambda ids: pandas.DataFrame({"id": ids}),
+        lambda ids: [[name] for name in ids],
+        lambda ids: np.array(ids, dtype=object),
+    ],
+)
 def test_ids_come_in_any_container(shape):
     graph = Graph.from_edges([("ann", "bob"), ("bob", "eve"), ("eve", "dan")])
     classifier = quick(graph=graph).fit(shape(["ann", "dan"]), ["x", "y"])
@@ -320,14 +324,14 @@ def test_rows_have_one_key_if_they_are_equal():
 def test_the_epochs_that_validation_chose_are_repeated_on_all_labels(blobs):
     X, y = blobs
     chosen = quick(epochs=40).fit(X, y)
-    num_epochs = len(chosen.run_.history)
+    num_epochs = len(chosen.trained_.run.history)
     assert weights(chosen) == weights(quick(epochs=num_epochs, validation_fraction=0).fit(X, y))
     assert weights(chosen) != weights(quick(epochs=num_epochs + 1, validation_fraction=0).fit(X, y))
 
 
 def test_validation_never_takes_the_last_label_of_a_class(karate):
     classifier = quick(graph=karate, epochs=9, validation_fraction=0.5).fit([0, 33], [0, 1])
-    assert len(classifier.run_.history) == 9
+    assert len(classifier.trained_.run.history) == 9
 
 
 @pytest.mark.long
@@ -386,7 +390,7 @@ def test_a_stranger_among_the_ids_is_named(karate):
         ({"recipe": Recipe(method="gcn")}, None, [0, 1, 0, 1], "trains the method 'gcn-lpa'; .* one of 'gcn'"),
         ({"recipe": Recipe(features="tfidf")}, None, [0, 1, 0, 1], "put TfidfTransformer before the classifier"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_argument_is_answered_with_what_would_be_right(karate, settings, X, y, message):
     if "graph" in settings:
         settings = {**settings, "graph": karate}

@@ -29,6 +29,7 @@ from gcn_lpa.insight.what_ifs import changed, other_edges, what_if
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import propagate_labels
+from gcn_lpa.palette import BLACK, OKABE_ITO, PALE
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import DEFAULT, PAPER
 from gcn_lpa.splits import split
@@ -683,6 +684,17 @@ def test_the_same_picture_every_time(kind, taught, club, tmp_path):
     for k in range(2):
         draw_explanation(why, tmp_path / f"{k}.{kind}")
     assert (tmp_path / f"0.{kind}").read_bytes() == (tmp_path / f"1.{kind}").read_bytes()
+
+
+@pytest.mark.long
+def test_classes_have_the_colours_of_the_palette_in_its_order(tmp_path):
+    #  0* - 1 - 2*, and 3 between 1 and 4*: 3 has no label
+    graph = Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], y={0: "a", 2: "b", 4: "c"})
+    trained = untrained(graph, graph.labeled, DEFAULT.replace(edges="fixed"))
+    draw_explanation(explain(trained, graph, 1, hops=3), tmp_path / "why.svg")
+    drawn = {colour.lower() for colour in re.findall(r"#[0-9a-fA-F]{6}", (tmp_path / "why.svg").read_text())}
+    known = {colour.lower() for colour in (*OKABE_ITO, PALE)}
+    assert drawn & known == {colour.lower() for colour in (*OKABE_ITO[:3], BLACK, PALE)}  # outlines are black
 
 
 @pytest.mark.long

@@ -567,3 +567,18 @@ def test_a_frame_with_other_column_names_is_read():
     assert dense(graph).tolist() == [[0, 2.5], [2.5, 0]]
     with pytest.raises(ValueError, match="no column 'source'; it has 'from', 'to', 'strength'"):
         Graph.from_pandas(frame)
+
+
+def test_a_copy_with_other_features_or_edges_derives_nothing_from_the_old(tiny):
+    """What was worked out of a graph is shared by copies with other labels, and by no others."""
+    before, loops = tiny.with_features("l2").x, tiny.with_self_loops().adjacency
+    assert tiny.reveal(tiny.labeled & False).with_features("l2").x is before
+    doubled = dataclasses.replace(tiny, x=tiny.x.flip(1))
+    torch.testing.assert_close(doubled.with_features("l2").x, before.flip(1))
+    sparse = dataclasses.replace(tiny, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(tiny.x.numpy())))
+    torch.testing.assert_close(sparse.with_features("l2").x.to_dense(), before)
+    torch.testing.assert_close(sparse.edge_dot(sparse.x, sparse.x), tiny.edge_dot(tiny.x, tiny.x))
+    heavier = dataclasses.replace(tiny, adjacency=tiny.adjacency.with_values(tiny.adjacency.values * 2))
+    difference = heavier.with_self_loops().adjacency.to_dense() - loops.to_dense()
+    torch.testing.assert_close(difference, tiny.adjacency.to_dense())
+    assert tiny.with_features("l2").x is before

@@ -11,7 +11,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.losses import labels_of, leave_one_out_votes
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import LOSSES, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
@@ -101,6 +101,30 @@ def test_validation_labels_change_no_step(world, case):
 def test_the_proof_can_fail_training_labels_do_change_the_weights(world, case):
     graph, parts = world
     assert not same(trace(case, graph, parts), trace(case, other_labels(graph, parts.train), parts))
+
+
+def with_a_class_of_its_own(graph, node):
+    """The same graph where one node has a class that no other has, listed between the others."""
+    names = (graph.class_names[0], "seen nowhere else", *graph.class_names[1:])
+    y = torch.where(graph.y > 0, graph.y + 1, graph.y)
+    return dataclasses.replace(graph, y=y.index_fill(0, torch.tensor([node]), 1), class_names=names)
+
+
+@pytest.mark.parametrize("case", EVERY_CASE)
+def test_a_class_that_only_a_test_node_has_changes_nothing_but_counts_as_an_error(world, case):
+    graph, parts = world
+    node = int(parts.test.nonzero()[0])
+    changed = with_a_class_of_its_own(graph, node)
+    assert same(trace(case, graph, parts), trace(case, changed, parts))
+    trained = learn(changed, parts.train, parts.val, CASES[case][1], device="cpu")
+    assert trained.class_names == graph.class_names
+    called = predict_proba(trained, changed, raw=True).argmax(dim=1)
+    right = (called == graph.y) & parts.test
+    right[node] = False
+    found = evaluate(trained, changed, parts.test)
+    assert found.accuracy == int(right.sum()) / int(parts.test.sum())
+    assert (found.per_class["seen nowhere else"].support, found.per_class["seen nowhere else"].recall) == (1, 0.0)
+    assert evaluate(trained, changed, [node]).accuracy == 0.0
 
 
 class Peeking(GCNLPA):

@@ -381,13 +381,18 @@ class TestContract:
         assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_dropout_changes_with_the_step_and_is_absent_without_a_key(karate, name):
-    model, graph = build(name, karate, dropout=0.5)
-    nodes = torch.arange(0, 34, 3)
-    losses = [float(model.loss(graph, nodes, Key(0, step)).gcn.detach()) for step in (1, 2, 1)]
-    assert losses[0] == losses[2] != losses[1]
-    assert torch.equal(model(graph), model(graph))
+@pytest.mark.parametrize("name", [*OTHERS, "gcn-lpa", "gcn"])
+def test_dropout_changes_with_the_key_and_eval_never_drops_out(karate, name):
+    """In eval mode the loss is that of a recipe without dropout, with or without a key."""
+    (model, graph), (without, _) = build(name, karate, dropout=0.5), build(name, karate, dropout=0.0)
+    nodes, keys = torch.arange(0, 34, 3), [Key(0, 1), Key(0, 2), Key(1, 1), Key(0, 1)]
+    first, second, seeded, again = (float(model.loss(graph, nodes, key).gcn.detach()) for key in keys)
+    assert first == again
+    assert len({first, second, seeded}) == 3
+    model.eval()
+    for key in (*keys, None):
+        assert torch.equal(model.loss(graph, nodes, key).total, without.loss(graph, nodes, key).total)
+    assert torch.equal(model(graph), without(graph))
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.learning import learn
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.reproduction import PARTS, WITH_ROWS, reproduce
 from gcn_lpa.paper.study import FIRST_EDITION, PAPER_DATASETS, Cell, Study, job_of, summary
-from gcn_lpa.recipes import OFFICIAL, PAPER, Recipe
+from gcn_lpa.predict import evaluate
+from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
+from gcn_lpa.train import DivergedError
 
 
 def run_of(row, seed, test, dataset="cora", train=1.0, val=0.8, **changes):
@@ -217,12 +219,20 @@ def test_separable_starts_are_compared_start_by_start():
     assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
 
 
-def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques):
-    part = torch.tensor([True, False] * 4)
-    recipe = Recipe(features="raw", lr=1e30, edges="fixed", lpa_weight=0.0, epochs=50)
-    model, run = study_module.learn_or_diverge(GCNLPA, two_cliques, part, ~part, recipe, device="cpu")
-    assert run is None
-    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques, monkeypatch):
+    """The same training, ended by hand before the loss is not finite, has the same accuracies."""
+    monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: two_cliques)
+    changes = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0}
+    job = {"dataset": "", "method": "gcn-lpa", "recipe": "default", "changes": changes, "split": "uniform"}
+    outcome = study_module.train_once({**job, "split_seed": 0, "seed": 0}, device="cpu", root=None, threads=1)
+    assert outcome["best_epoch"] is None
+    parts, recipe = split(two_cliques, seed=0), DEFAULT.replace(**changes)
+    with pytest.raises(DivergedError) as diverged:
+        learn(two_cliques, parts.train, parts.val, recipe, device="cpu")
+    last = learn(two_cliques, parts.train, parts.val, recipe, device="cpu", stop_at=len(diverged.value.run.history))
+    assert all(torch.isfinite(parameter).all() for parameter in last.model.parameters())
+    assert outcome["test_accuracy"] == evaluate(last, two_cliques, parts.test).accuracy
+    assert outcome["val_accuracy"] == evaluate(last, two_cliques, parts.val).accuracy
 
 
 @pytest.mark.long

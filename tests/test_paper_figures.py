@@ -133,10 +133,10 @@ def test_an_untrained_embedding_is_the_formula_of_the_paper(layers):
     y = graph.y.numpy()
     A = graph.to_scipy().toarray() * np.where(y[:, None] == y[None, :], 10.0, 1.0) + np.eye(34)
     model = GCNLPA(karate.untrained_recipe(layers), graph, seed)
-    assert [tuple(w.shape) for w in model.weights] == [(34, 2), *[(2, 2)] * (layers - 1)]
-    assert all(w.abs().max() <= 1 for w in model.weights)
+    assert [tuple(w.shape) for w in model.body.weights] == [(34, 2), *[(2, 2)] * (layers - 1)]
+    assert all(w.abs().max() <= 1 for w in model.body.weights)
     x = np.eye(34)
-    for weight in model.weights:
+    for weight in model.body.weights:
         x = 1 / (1 + np.exp(-(A / A.sum(axis=1, keepdims=True)) @ x @ weight.detach().double().numpy()))
     assert karate.untrained(case, seed).points == pytest.approx(x, abs=1e-12)
 
@@ -146,7 +146,7 @@ def test_methods_share_their_weights_and_noise():
     graph = network("noisy", 5)
     assert gcn == stronger
     one, other = GCNLPA(gcn, graph, 5), GCNLPA(stronger, graph, 5)
-    assert all(torch.equal(a, b) for a, b in zip(one.weights, other.weights, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.body.weights, other.body.weights, strict=True))
 
 
 def test_a_trained_embedding_learns_its_labels():

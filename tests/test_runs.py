@@ -11,20 +11,19 @@ import torch
 
 from gcn_lpa import storage
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import evaluate, predict_proba, scores
+from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
 from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
-from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run
-from gcn_lpa.runs.output import edge_table, table_text, write_table
+from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run, read_plan, write_plan
+from gcn_lpa.runs.output import table_text, write_table
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.stages import evaluate_run, resume_run, train_run
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import learn
 
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
-SMALL = {"epochs": 6, "hidden": 4, "edge_rank": 4}
+SMALL = {"epochs": 6, "hidden": 4, "edge_rank": 4}  # where a method uses them
 SBM = Source("sbm", None, {"n": 40, "classes": 3, "features": 5, "noise": 1.0})
 
 
@@ -49,6 +48,7 @@ def trained(source=SBM, out=None, *, changes=SMALL, resume=False, overwrite=Fals
 
 
 def same_weights(one, other):
+    """Whether two `Trained` have the same tensors."""
     states = one.model.state_dict(), other.model.state_dict()
     return states[0].keys() == states[1].keys() and all(torch.equal(states[0][k], states[1][k]) for k in states[0])
 
@@ -57,23 +57,23 @@ def same_weights(one, other):
 def test_a_run_comes_back_from_its_folder(tmp_path, method):
     if METHODS[method].needs == "pyg":
         pytest.importorskip("torch_geometric")
-    before = trained(out=tmp_path / "run", method=method)
+    changes = {name: value for name, value in SMALL.items() if name in METHODS[method].fields}
+    before = trained(out=tmp_path / "run", method=method, changes=changes)
     after = load_run(tmp_path / "run")
-    assert same_weights(before, after)
+    assert same_weights(before.trained, after.trained)
     assert (after.plan, after.run, after.results) == (before.plan, before.run, before.results)
     assert after.split.hash == before.split.hash == split(before.graph, seed=0).hash
     assert evaluate_run(tmp_path / "run").scores == before.results.scores
-    probabilities = [predict_proba(run.model, run.graph, recipe=run.plan.recipe) for run in (before, after)]
-    assert torch.equal(*probabilities)
+    assert torch.equal(*(predict_proba(run.trained, run.graph) for run in (before, after)))
 
 
 def test_a_named_data_set_is_scored_on_test_nodes_it_did_not_see(tmp_path):
     run = trained(seed=3, split="stratified")
     parts = split(run.graph, seed=3, kind="stratified")
-    model, _ = learn(GCNLPA, run.graph, parts.train, parts.val, run.plan.recipe, seed=3, device="cpu")
-    assert run.results.scores == evaluate(model, run.graph, parts.test, recipe=run.plan.recipe)
+    again = learn(run.graph, parts.train, parts.val, run.plan.recipe, seed=3, device="cpu")
+    assert run.results.scores == evaluate(again, run.graph, parts.test)
     assert run.results.protocol == "test"
-    assert torch.equal(run.given, parts.train | parts.val)
+    assert torch.equal(run.trained.given(run.graph), parts.train | parts.val)
 
 
 @pytest.mark.long
@@ -83,13 +83,13 @@ def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
     labeled = graph.labeled
     choice = split(graph, (0.8, 0.2, 0.0), 0)
     assert (int(choice.train.sum()), int(choice.val.sum())) == (16, 4)
-    _, chosen = learn(GCNLPA, graph, choice.train, choice.val, recipe, device="cpu")
+    chosen = learn(graph, choice.train, choice.val, recipe, device="cpu").run
     assert run.run.best_epoch == chosen.best_epoch
 
     everything = recipe.replace(epochs=chosen.best_epoch)
-    refitted, _ = learn(GCNLPA, graph, labeled, labeled & False, everything, device="cpu")
-    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), refitted.parameters(), strict=True))
-    assert torch.equal(run.given, labeled)
+    refitted = learn(graph, labeled, [], everything, device="cpu")
+    assert same_weights(run.trained, refitted)
+    assert torch.equal(run.trained.given(graph), labeled)
 
     order = np.random.Generator(np.random.PCG64(0)).permutation(20)  # the labelled nodes are the first 20
     pooled, accuracies = torch.zeros(30, 2, dtype=torch.float64), []
@@ -97,8 +97,8 @@ def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
         fold = torch.zeros_like(labeled)
         fold[order[k::5]] = True
         inner = split(graph.reveal(labeled & ~fold), (0.8, 0.2, 0.0), 0)
-        model, _ = learn(GCNLPA, graph, inner.train, inner.val, recipe, device="cpu")
-        pooled[fold] = predict_proba(model, graph, recipe=recipe)[fold]
+        without = learn(graph, inner.train, inner.val, recipe, device="cpu")
+        pooled[fold] = predict_proba(without, graph, raw=True)[fold]
         accuracies.append(scores(graph, fold, pooled).accuracy)
     assert run.results.scores == scores(graph, labeled, pooled)
     assert run.results.folds == tuple(accuracies)
@@ -112,14 +112,11 @@ def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     assert make_plan(source, split="uniform")[0].recipe == DEFAULT
 
 
-def test_one_labelled_node_leaves_nothing_to_score(tmp_path):
+def test_one_labelled_node_is_one_class_and_refused(tmp_path):
     pandas.DataFrame({"id": ["a", "b", "c"], "label": ["x", "", ""]}).to_csv(tmp_path / "nodes.csv", index=False)
     pandas.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(tmp_path / "edges.csv", index=False)
-    run = trained(Source(str(tmp_path)))
-    assert (run.results.protocol, run.results.scores) == ("none", None)
-    assert torch.equal(
-        predict_proba(run.model, run.graph, recipe=run.plan.recipe), torch.ones(3, 1, dtype=torch.float64)
-    )
+    with pytest.raises(ValueError, match="is 'x'; to tell classes apart it takes labels of two"):
+        make_plan(Source(str(tmp_path)))
 
 
 @pytest.mark.long
@@ -176,8 +173,8 @@ def test_nothing_is_written_over_without_a_word(tmp_path):
     with pytest.raises(ValueError, match="is not empty"):
         trained(out=tmp_path / "run", seed=1)
     second = trained(out=tmp_path / "run", seed=1, overwrite=True)
-    assert not same_weights(first, second)
-    assert same_weights(second, load_run(tmp_path / "run"))
+    assert not same_weights(first.trained, second.trained)
+    assert same_weights(second.trained, load_run(tmp_path / "run").trained)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
         trained(out=tmp_path / "file")
@@ -203,13 +200,13 @@ def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
     stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, watch=stop_in(stage, 3))
     assert stopped.run.interrupted
     assert load_run(tmp_path / "part").run.interrupted
-    assert sorted(predict_proba(stopped.model, stopped.graph, recipe=stopped.plan.recipe).shape) == [2, 30]
+    assert predict_proba(stopped.trained, stopped.graph).shape == (30, 2)
     with pytest.raises(ValueError, match="holds an unfinished run: `gcn-lpa resume` goes on with it"):
         trained(Source(str(own)), tmp_path / "part", checkpoint_every=2)
     with pytest.raises(ValueError, match="unfinished run with other settings or data"):
         trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, seed=7, resume=True)
     finished = resume_run(tmp_path / "part", device="cpu")
-    assert same_weights(whole, finished)
+    assert same_weights(whole.trained, finished.trained)
     assert finished.results == whole.results
     assert not finished.run.interrupted
     assert sorted(os.listdir(tmp_path / "part")) == sorted(os.listdir(tmp_path / "whole"))
@@ -217,8 +214,8 @@ def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
 
 def test_resume_of_a_finished_run_is_that_run(tmp_path):
     first = trained(out=tmp_path / "run")
-    assert same_weights(first, resume_run(tmp_path / "run"))
-    assert same_weights(first, trained(out=tmp_path / "run", resume=True))
+    assert same_weights(first.trained, resume_run(tmp_path / "run").trained)
+    assert same_weights(first.trained, trained(out=tmp_path / "run", resume=True).trained)
     with pytest.raises(ValueError, match="finished run with other settings or data"):
         trained(out=tmp_path / "run", resume=True, seed=1)
     with pytest.raises(ValueError, match="not a run folder"):
@@ -227,14 +224,29 @@ def test_resume_of_a_finished_run_is_that_run(tmp_path):
 
 def test_a_plan_comes_back_from_json(tmp_path):
     plan, _ = make_plan(SBM, changes=SMALL, seed=4, split="stratified", with_data=True, checkpoint_every=7)
-    storage.write_json(tmp_path / PLAN, plan.to_dict())
-    assert type(plan).from_dict(storage.read_json(tmp_path / PLAN)) == plan
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == plan
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"source": 3}'])
 def test_a_plan_of_someone_else_is_refused(tmp_path, text):
     (tmp_path / PLAN).write_text(text)
-    with pytest.raises(ValueError, match=r"plan\.json: not a plan that this version"):
+    with pytest.raises(
+        ValueError, match=r"plan\.json: not a plan that this version.*gcn-lpa train NAME_OR_FOLDER --out "
+    ):
+        resume_run(tmp_path)
+
+
+def test_a_plan_that_was_changed_is_refused(tmp_path):
+    plan, _ = make_plan(SBM, changes=SMALL)
+    write_plan(tmp_path, plan)
+    path = tmp_path / PLAN
+    path.write_text(path.read_text().replace('"epochs": 6', '"epochs": 7'))
+    with pytest.raises(ValueError, match=r"plan\.json: its sha256 is not the one it names"):
+        resume_run(tmp_path)
+    wrong = {**plan.to_dict(), "seed": "3"}
+    storage.write_json(path, {"plan": wrong, "sha256": storage.sha256_of(wrong)})
+    with pytest.raises(ValueError, match=r"plan\.json: seed is '3'; it is a whole number"):
         resume_run(tmp_path)
 
 
@@ -243,10 +255,10 @@ def test_a_run_of_someone_else_is_refused(tmp_path, name):
     trained(out=tmp_path / "run")
     files = dict(storage.load(tmp_path / "run").files)
     storage.save(tmp_path / "run", {**files, name: b"{}"})
-    with pytest.raises(ValueError, match="not a run that this version of gcn-lpa wrote"):
+    with pytest.raises(ValueError, match=rf"{name}: it has no field "):
         load_run(tmp_path / "run")
     storage.save(tmp_path / "run", {**files, "recipe.json": storage.encode_json(DEFAULT.to_dict())})
-    with pytest.raises(ValueError, match=r"model\.safetensors does not fit"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*size mismatch"):
         load_run(tmp_path / "run")
 
 
@@ -270,21 +282,29 @@ def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
         make_plan(SBM, recipe=file)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_recipe_of_a_run_is_a_recipe_file(own, tmp_path, method):
+    for source in (SBM, Source(str(own))):
+        recipe = make_plan(source, method=method)[0].recipe
+        (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+        assert make_plan(source, recipe=tmp_path / "recipe.json")[0].recipe == recipe
+
+
 def test_the_papers_recipe_of_a_data_set_is_found(datasets):
     assert make_plan(Source("cora", str(datasets)), recipe="paper")[0].recipe == PAPER["cora"]
 
 
 def test_edges_are_listed_both_ways_with_shares_that_sum_to_one(tiny):
     recipe = DEFAULT.replace(edges="free", loss="literal")
-    model = GCNLPA(recipe, recipe.prepare(tiny))
-    torch.nn.init.normal_(model.edges.weight, generator=torch.Generator().manual_seed(0))
-    table = edge_table(model, tiny, recipe=recipe)
+    fitted = learn(tiny, [0, 1, 2, 3], [], recipe, stop_at=1, device="cpu")
+    torch.nn.init.normal_(fitted.model.edges.weight, generator=torch.Generator().manual_seed(0))
+    table = edge_table(fitted, tiny)
     assert len(table) == 2 * 5 + 5  # five edges, five self-loops
     assert table.groupby("target")["learned"].sum().to_numpy() == pytest.approx(np.ones(5), abs=1e-6)
     dense = (recipe.prepare(tiny).adjacency.to_dense().log() + 0.0).exp()
     prepared = recipe.prepare(tiny)
     strength = torch.zeros(5, 5).index_put(
-        (prepared.row.long(), prepared.col.long()), model.edges.weight.detach().exp()
+        (prepared.row.long(), prepared.col.long()), fitted.model.edges.weight.detach().exp()
     )
     expected = dense * strength / (dense * strength).sum(dim=1, keepdim=True)
     for row in table.itertuples():
@@ -293,9 +313,9 @@ def test_edges_are_listed_both_ways_with_shares_that_sum_to_one(tiny):
 
 
 def test_a_method_without_edge_weights_says_so(tiny):
-    recipe = METHODS["lpa"].settings(DEFAULT)
+    fitted = learn(tiny, [0, 1, 2, 3], [], METHODS["lpa"].settings(DEFAULT), device="cpu")
     with pytest.raises(ValueError, match="method 'lpa' learns no edge weights"):
-        edge_table(METHODS["lpa"].build(recipe, tiny, 0), tiny, recipe=recipe)
+        edge_table(fitted, tiny)
 
 
 def test_only_excel_safe_tables_touch_ids(tmp_path):

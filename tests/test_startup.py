@@ -24,7 +24,8 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0, end.code
-print("imported", *[name for name in ("torch", "sklearn", "scipy.stats", "networkx", "matplotlib") if name in sys.modules])
+SLOW = ("torch", "torch._dynamo", "sympy", "sklearn", "scipy.stats", "networkx", "matplotlib")
+print("imported", *[name for name in SLOW if name in sys.modules])
 """
 
 

@@ -12,7 +12,7 @@ import torch
 from gcn_lpa.cli.app import app
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.learning import learn
 from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.theory.checks import walk_matrix
@@ -26,7 +26,6 @@ from gcn_lpa.theory.theorems import (
     expected_label_influence,
     simplex_fit,
 )
-from gcn_lpa.train import fit
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +240,8 @@ def test_lemma_2_is_exact(found):
 @pytest.mark.long
 def test_a_trained_model_adds_its_edges_and_layers(karate):
     recipe, parts = WITHOUT_FEATURES.replace(epochs=5), split(karate)
-    model = GCNLPA(recipe, recipe.prepare(karate.reveal(parts.train)))
-    fit(model, recipe.prepare(karate.reveal(parts.train | parts.val)), parts.train, parts.val, recipe)
-    checks = check_theorems(karate, ["theorem-1", "theorem-4", "lemma-1"], model)
+    fitted = learn(karate, parts.train, parts.val, recipe, device="cpu")
+    checks = check_theorems(karate, ["theorem-1", "theorem-4", "lemma-1"], fitted.model)
     names = [check.name for check in checks]
     assert "Theorem 1, learned weights" in names
     assert "Lemma 1, trained" in names

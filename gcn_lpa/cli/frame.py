@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-
 app = typer.Typer(
     help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
     no_args_is_help=True,
@@ -37,43 +36,24 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
 Name = Annotated[
     str, typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv.")
 ]
-
-
 Root = Annotated[Path | None, typer.Option(help="Folder with the files of the named data sets.")]
-
-
 Options = Annotated[
     list[str] | None,
     typer.Option(
         "--option", "-o", metavar="KEY=VALUE", help="How to read or make the graph, e.g. -o label=group, -o n=1000."
     ),
 ]
-
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-
-
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-
-
 Data = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Where the graph of the run is now, if not where it was.")
 ]
-
-
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-
-
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
-
-
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
-
-
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
 
@@ -207,7 +187,7 @@ def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool
 
 @contextlib.contextmanager
 def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
-    """What is told of every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal."""
+    """What happens at every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

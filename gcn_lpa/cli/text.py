@@ -50,9 +50,9 @@ def suggestion_line(one: Suggestion) -> tuple[str, ...]:
 
 def comparison_line(row: ComparisonRow) -> tuple[str, ...]:
     difference, memory = row.difference, row.memory
-    told = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
+    compared = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
     megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
-    return row.method, str(row.accuracy), str(row.macro_f1), *told, f"{row.seconds:.1f}", megabytes
+    return row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}", megabytes
 
 
 def check_lines(checks: Iterable[Check]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine import reference
+from gcn_lpa.engine.remembered import is_stacked
 
 BACKENDS = ("auto", "cpu", "triton", "reference")
 _forced: str = "auto"
@@ -59,7 +60,7 @@ def kernels_for(x: Tensor) -> ModuleType:
 
 def fused_backend(x: Tensor) -> ModuleType | None:
     """The kernels of the fused loops of `fused.py`, where the backend of this tensor has them."""
-    if not runs_on_triton(x) or torch._C._functorch.peek_interpreter_stack() is not None:  # a stack of models has none
+    if not runs_on_triton(x) or is_stacked():  # a stack of models has none
         return None
     from gcn_lpa.engine import gpu_fused
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcn_lpa.engine.remembered import unstacked
+
 
 class CSR:
     """Compressed rows: the columns of row i are col[rowptr[i] : rowptr[i + 1]], ascending.
@@ -31,12 +33,14 @@ class CSR:
         return len(self.col)
 
     @cached_property
+    @unstacked()
     def row(self) -> Tensor:
         """The row of every entry, [E]."""
         rows = torch.arange(self.num_rows, dtype=self.col.dtype, device=self.col.device)
         return torch.repeat_interleave(rows, self.rowptr.diff())
 
     @cached_property
+    @unstacked()
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """(rowptr, col) as NumPy views, for the CPU kernels."""
         return self.rowptr.numpy(), self.col.numpy()

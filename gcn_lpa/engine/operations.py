@@ -18,11 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gcn_lpa.engine.backends import apply, kernels_for
-
-
-def is_stacked() -> bool:
-    """Whether this runs inside torch.func, where a tensor may stand for those of many models."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+from gcn_lpa.engine.remembered import is_stacked
 
 
 def kernel(name: str, *arguments: Any) -> Any:

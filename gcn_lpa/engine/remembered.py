@@ -1,16 +1,37 @@
-"""Results that are kept while what they were computed from stays the same."""
+"""Results that are kept while what they were computed from stays the same, and where torch.func must not make them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.operations import is_stacked
-
 T = TypeVar("T")
+
+
+def is_stacked() -> bool:
+    """Whether this runs inside torch.func, where a tensor may stand for those of many models."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether torch.func made this tensor: it may stand for those of many models, and is gone when torch.func ends."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+@contextlib.contextmanager
+def unstacked() -> Iterator[None]:
+    """Leave torch.func for the block, or the function it decorates: what is made of constants there can be kept."""
+    if not is_stacked():
+        yield
+        return
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with temporarily_clear_interpreter_stack():
+        yield
 
 
 class Remembered(Generic[T]):

@@ -10,8 +10,10 @@ The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (GPU) and `referen
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import weakref
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -24,8 +26,8 @@ from gcn_lpa.engine.backends import apply
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.devices import same_device
-from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows, is_stacked
-from gcn_lpa.engine.remembered import version_of
+from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows
+from gcn_lpa.engine.remembered import is_stacked, is_wrapped, unstacked, version_of
 
 
 class Pattern:
@@ -64,12 +66,14 @@ class Pattern:
         return self._transposed[1]
 
     @cached_property
+    @unstacked()
     def inverse_order(self) -> Tensor:
         inverse = torch.empty_like(self.order)
         inverse[self.order.long()] = torch.arange(len(inverse), dtype=inverse.dtype, device=inverse.device)
         return inverse
 
     @cached_property
+    @unstacked()
     def _transposed(self) -> tuple[CSR, Tensor]:  # sorted once per graph: anew each time it would dominate the backward
         col, dtype = self.rows.col, self.rows.col.dtype
         if col.is_cuda:
@@ -88,6 +92,7 @@ class Pattern:
         return CSR(rowptr, row, self.shape[0]), order
 
     @cached_property
+    @unstacked()
     def T(self) -> Pattern:
         turned = Pattern(self.columns.rowptr, self.columns.col, (self.shape[1], self.shape[0]))
         turned.rows = self.columns
@@ -95,6 +100,7 @@ class Pattern:
         return turned
 
     @cached_property
+    @unstacked()
     def reverse(self) -> Tensor:
         """The number of the entry (j, i) for each entry (i, j), -1 where it is not stored, [E]."""
         row, col = (ends.cpu().numpy().astype(np.int64) for ends in (self.row, self.col))
@@ -103,6 +109,7 @@ class Pattern:
         return torch.from_numpy(np.where(here[at] == back, at, -1) if len(here) else at).to(self.device)
 
     @cached_property
+    @unstacked()
     def is_identity(self) -> bool:
         n = self.shape[0]
         if self.shape[0] != self.shape[1] or self.num_entries != n:
@@ -111,6 +118,7 @@ class Pattern:
         return bool((self.rows.rowptr[:-1] == diagonal).all() and (self.col == diagonal).all())
 
     @cached_property
+    @unstacked()
     def fingerprint(self) -> str:
         """The same for equal patterns, on any device."""
         digest = hashlib.sha256(repr(self.shape).encode())
@@ -215,6 +223,11 @@ class SparseMatrix:
         return self._learned or self.values.requires_grad
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the values are one known array, neither learned nor a stack of many models' values."""
+        return not self.learned and not is_wrapped(self.values)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.pattern.shape
 
@@ -244,7 +257,8 @@ class SparseMatrix:
             is_cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # by no_grad
             if not is_cut and versions == [version_of(self.values), version_of(turned)]:
                 return turned
-        turned = self._keep_turned(_to_columns(self.pattern, self.values))
+        with contextlib.nullcontext() if is_wrapped(self.values) else unstacked():
+            turned = self._keep_turned(_to_columns(self.pattern, self.values))
         if turned.requires_grad:  # no product needs it once its gradient is there: [E] less at the peak
             myself = weakref.ref(self)
             turned.register_hook(lambda _: _forget_turned(myself()))
@@ -275,7 +289,12 @@ class SparseMatrix:
 
     @cached_property
     def is_identity(self) -> bool:
-        return not self.learned and self.pattern.is_identity and bool((self.values == 1).all())
+        return self.pattern.is_identity and self._all(lambda values: values == 1)
+
+    def _all(self, holds: Callable[[Tensor], Tensor]) -> bool:
+        """Whether something is known to hold for every value."""
+        with unstacked():
+            return self.is_constant and bool(holds(self.values).all())
 
     @property
     def reversed_values(self) -> Tensor:
@@ -304,12 +323,13 @@ class SparseMatrix:
     @cached_property
     def is_zero(self) -> bool:
         """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
-        return not self.learned and not bool(self.values.any())
+        return self._all(lambda values: values == 0)
 
     def log(self) -> SparseMatrix:
-        return self.with_values(self.values.log()) if self.learned else self._log
+        return self._log if self.is_constant else self.with_values(self.values.log())
 
     @cached_property
+    @unstacked()
     def _log(self) -> SparseMatrix:  # of a graph's own weights, once
         return self.with_values(self.values.log())
 
@@ -341,6 +361,7 @@ class SparseMatrix:
         squares = self.with_values(self.values.square())
         return squares.row_sums() if weights is None else squares @ weights
 
+    @unstacked()
     def row_products(self, pairs: Pattern) -> SparseMatrix:
         """x_i ∘ x_j for each pair (i, j) of rows of this constant matrix, [pairs, d], as sparse as the overlap of the two.
 

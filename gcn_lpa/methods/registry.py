@@ -30,7 +30,7 @@ TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights")  # of a
 EDGES = ("edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "edge_dropout")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 LAYERS = (
-    *("propagation", "propagation_steps", "teleport", "structure"),
+    *("propagation", "propagation_steps", "teleport", "structure", "votes"),
     *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout", "activation"),
     *("output_activation", "init", "bias", "residual", "layer_norm"),
 )

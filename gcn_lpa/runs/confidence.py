@@ -19,13 +19,15 @@ from gcn_lpa.calibration import (
     conformal_threshold,
     coverage_range,
     fit_calibrator,
-    judge,
+    guesses_of,
     perfect_ece,
     reliability,
 )
+from gcn_lpa.fusion import held_out_probabilities, opinions_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.runs.codec import TrainedRun, load_run
 
+NUM_VOTE_FOLDS = 5
 PROMISES = {
     "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
     "at least this probability",
@@ -40,14 +42,14 @@ PROMISES = {
 class CalibrationReport:
     """How sure a run is and how sure it may be, on nodes whose labels it was not given.
 
-    Of a split, the test nodes. Of a cross-validation, every labelled node, its fold judged by what the others give.
+    Of a split, the test nodes. Of a cross-validation, every labelled node, its fold scored by what the others give.
     """
 
     graph: str
     method: str
     calibration: Calibration
     promise: str
-    num_nodes: int  # judged
+    num_nodes: int  # scored
     accuracy: float
     before: Reliability
     after: Reliability
@@ -105,20 +107,20 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
         before, truth = uncalibrated(run)[known], trained.classes_of(run.graph)[known]
         after = trained.calibrator(before)
         sets = conformal_sets(before, conformal_threshold(probabilities, y, level, score=score), score=score)
-    judged, sizes = judge(after, truth), sets.sum(dim=1)
-    tables = reliability(judge(before, truth)), reliability(judged)
+    guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
+    tables = reliability(guesses_of(before, truth)), reliability(guesses)
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
         promise=PROMISES[protocol],
         num_nodes=len(truth),
-        accuracy=float(judged.correct.double().mean()),
+        accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
         after=tables[1],
         ece_before=tables[0].ece,
         ece_after=tables[1].ece,
-        ece_perfect=perfect_ece(judged.confidence),
+        ece_perfect=perfect_ece(guesses.confidence),
         level=level,
         score=score,
         coverage=float(sets.gather(1, truth.unsqueeze(1)).double().mean()),
@@ -157,4 +159,13 @@ def calibration_evidence(run: TrainedRun, *, required: bool = True) -> Evidence:
             )
         empty = torch.zeros(0, len(run.trained.class_names))
         return Evidence(empty, torch.zeros(0, dtype=torch.int64), "none")
+    if protocol == "validation" and run.trained.fusion is not None:
+        return Evidence(_by_other_votes(run, nodes, y[nodes]), y[nodes], protocol)
     return Evidence(uncalibrated(run)[nodes], y[nodes], protocol)
+
+
+def _by_other_votes(run: TrainedRun, nodes: Tensor, y: Tensor) -> Tensor:
+    """What is said of validation nodes, each by weights of the votes that were fitted to others, [m, c]."""
+    trained = run.trained
+    opinions = opinions_of(trained.model, trained.prepare(run.graph).to(trained.device)).of(nodes)
+    return held_out_probabilities(opinions, y, torch.arange(len(y)) % NUM_VOTE_FOLDS)

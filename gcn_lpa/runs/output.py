@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import (
-    check_level,
-    check_score,
-    conformal_threshold,
-)
+from gcn_lpa.calibration import check_level, check_score, conformal_threshold
 from gcn_lpa.predict import predictions
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import calibration_evidence

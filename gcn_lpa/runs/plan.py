@@ -40,7 +40,7 @@ class Source:
 class Plan:
     """What a training command is going to do; the same plan on the same machine gives the same run.
 
-    `split` is a kind of split, or None for the cross-validation and the fit to all labels of a graph of one's own.
+    `split` is a kind of split, or None for the cross-validation and the fit to all labels of your own graph.
     """
 
     source: Source
@@ -57,7 +57,9 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> Plan:
-        return cls(**{**plan, "source": Source(**plan["source"]), "recipe": Recipe.from_dict(plan["recipe"])})
+        """The inverse of `to_dict`; what does not fit is a ValueError that names the field."""
+        found: Plan = storage.decode_as(cls, plan)
+        return found
 
 
 def make_plan(
@@ -78,7 +80,7 @@ def make_plan(
         method: a key of METHODS; without one that of the recipe, which is "gcn-lpa" unless a file says otherwise.
         recipe: "default", "paper", "official", or a JSON file with the fields of `Recipe`.
         changes: fields of the recipe that shall differ.
-        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for one's own graph.
+        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
     """
     check_seed(seed)
@@ -102,9 +104,12 @@ def make_plan(
             METHODS[settings.method].check(settings, recipe_for("default", graph.name, has_features=has_features))
     else:
         ours = recipe_for(str(recipe), graph.name, has_features=has_features)
-        settings = METHODS[method or "gcn-lpa"].settings(ours)
-        if kind is None:  # of a few validation nodes, many epochs get all right, and the first of them knows little
-            settings = settings.replace(select="loss")
+        chosen = METHODS[method or "gcn-lpa"]
+        settings = chosen.settings(ours)
+        if kind is None and "select" in chosen.fields:
+            settings = settings.replace(
+                select="loss"
+            )  # many epochs get all of a few nodes right; the first knows little
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:

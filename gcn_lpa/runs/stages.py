@@ -1,17 +1,15 @@
-"""Runs on disk: what `gcn-lpa train` does, what it leaves behind, and how later commands find it again.
+"""The stages of a training command: the fits that make up a run, and how a run that was stopped goes on.
 
-A named data set is divided into train, validation and test nodes, and scored on the test nodes. A graph of one's own is
-not: 80 % of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then
-the model is fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold
-with a choice of its own.
+A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: 80 %
+of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then the model is
+fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold with a choice of
+its own.
 
 Probabilities are calibrated on labels that training did not learn from: the validation nodes; a share of them that was
 reserved, and chose nothing; or the out-of-fold predictions of the cross-validation.
 
-A run folder is that of `runfolder`, with run.json (seed, epochs), calibration.json, out_of_fold.safetensors where there
-was a cross-validation and, where asked for, the graph itself in graph.safetensors and graph.json. While training goes
-on it has plan.json, which says what is to be done, and a checkpoint of every stage that was begun, so that `resume_run`
-ends where an undisturbed run would have, bit for bit.
+While a run goes on, its folder has the plan and a checkpoint of every stage that was begun: the first stage in the folder
+itself, every other one in a folder of its name. `resume_run` ends where an undisturbed run would have, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,14 +26,13 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import (
-    reserve,
-)
+from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.fusion import Fusion, Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed
+from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.learning import learn
-from gcn_lpa.predict import evaluate, predict_proba, scores
+from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs.codec import (
     PLAN,
     OutOfFold,
@@ -47,6 +44,7 @@ from gcn_lpa.runs.codec import (
     read_plan,
     read_run,
     save_run,
+    write_plan,
 )
 from gcn_lpa.runs.confidence import calibrated
 from gcn_lpa.runs.plan import Plan
@@ -55,8 +53,6 @@ from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
 NUM_FOLDS = 5
-
-
 Watch = Callable[[str, int], Callable[[Epoch], None]]  # (name of a stage, its epochs at most) -> on_epoch
 
 
@@ -95,7 +91,7 @@ def train_run(
                 raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
         else:
             _claim(folder, overwrite)
-            storage.write_json(folder / PLAN, plan.to_dict())
+            write_plan(folder, plan)
             claimed = True
     try:
         trained = calibrated(stages.run())
@@ -125,7 +121,7 @@ def resume_run(folder: str | Path, data: str | Path | None = None, **options: An
 
 
 def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
-    """The scores of a run: on its test nodes, computed anew; of one's own data, those of the cross-validation.
+    """The scores of a run: on its test nodes, computed anew; of your own data, those of the cross-validation.
 
     Args:
         data: where the graph is now, if not where it was; refused if it is not the graph of the run.
@@ -141,7 +137,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
 
 
 class _Stages:
-    """The fits that make up a run: one for a split; for one's own graph the choice, the folds, and the fit to all."""
+    """The fits that make up a run: one for a split; for your own graph the choice, the folds, and the fit to all."""
 
     def __init__(
         self,
@@ -199,12 +195,12 @@ class _Stages:
         validated = self.cross_validate(labeled)
         if validated is None:
             return self.finished(interrupted, parts, none)
-        results, out_of_fold = validated
+        results, out_of_fold, fusion = validated
         everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
         refitted = self.fit("refit", everything, stop_at=chosen.run.best_epoch)
         if refitted.run.interrupted:
             return self.finished(interrupted, parts, results)
-        run = self.finished(dataclasses.replace(refitted, run=chosen.run), everything, results)
+        run = self.finished(dataclasses.replace(refitted, run=chosen.run, fusion=fusion), everything, results)
         return dataclasses.replace(run, out_of_fold=out_of_fold)
 
     def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
@@ -214,28 +210,40 @@ class _Stages:
         """80 % of the labelled nodes to train and 20 % to choose the epoch."""
         return split(self.graph.reveal(labeled), (0.8, 0.2, 0.0), self.plan.seed)
 
-    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None] | None:
-        """Every labelled node scored by a model that was not given its label; None if interrupted."""
+    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None, Fusion | None] | None:
+        """Every labelled node scored by a model that was not given its label; None if interrupted.
+
+        Where labels vote, the weights of the votes are those that the other folds give; with them come the weights that all
+        of them give, for the model that is fitted to all labels.
+        """
         nodes = np.flatnonzero(labeled.numpy())
         num_folds = min(NUM_FOLDS, len(nodes))
         if num_folds < 2:
-            return Results("none", "one labelled node: nothing is left to score"), None
+            return Results("none", "one labelled node: nothing is left to score"), None, None
         order = np.random.Generator(np.random.PCG64(self.plan.seed)).permutation(nodes)
-        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64)
-        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64)
-        accuracies = []
-        for k in range(num_folds):
-            fold = torch.zeros_like(labeled)
-            fold[torch.from_numpy(order[k::num_folds].copy())] = True
-            fold_of[fold] = k
+        folds = [node_mask(order[k::num_folds], self.graph.num_nodes) for k in range(num_folds)]
+        opinions = []
+        for k, fold in enumerate(folds):
             trained = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
             if trained.run.interrupted:
                 return None
-            pooled[fold] = predict_proba(trained, self.graph, raw=True)[fold]
-            accuracies.append(scores(self.graph, fold, pooled).accuracy)
+            opinions.append(opinions_of(trained.model, trained.prepare(self.graph).to(trained.device)).of(fold))
+        joined, y = Opinions.joined(opinions), torch.cat([self.graph.y.cpu()[fold] for fold in folds])
+        number = torch.repeat_interleave(torch.arange(num_folds), torch.tensor([int(fold.sum()) for fold in folds]))
+        fusion = fit_fusion(joined, y) if self.plan.recipe.votes else None
+        said = held_out_probabilities(joined, y, number) if fusion else self.alone(joined)
+        at = torch.cat([fold.nonzero().squeeze(1) for fold in folds])
+        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64).index_copy(0, at, said)
+        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64).index_copy(0, at, number)
+        accuracies = tuple(scores(self.graph, fold, pooled).accuracy for fold in folds)
         note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
-        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), tuple(accuracies))
-        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float())
+        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), accuracies)
+        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float()), fusion
+
+    @staticmethod
+    def alone(opinions: Opinions) -> Tensor:
+        """What the model says without votes, [m, c]."""
+        return torch.stack(opinions.experts).mean(dim=0).softmax(dim=1)
 
     def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> Trained:
         plan = self.plan
@@ -245,7 +253,7 @@ class _Stages:
             parts.val,
             plan.recipe,
             seed=plan.seed,
-            classes=self.graph.class_names if plan.split is None else None,  # of one's own folder all labels count
+            classes=self.graph.class_names if plan.split is None else None,  # of your own folder all labels count
             device=str(self.device),
             threads=self.threads,
             stop_at=stop_at,
@@ -257,7 +265,8 @@ class _Stages:
 
 
 def _stage_folder(folder: Path, stage: str) -> Path:
-    return folder if stage in ("fit", "choose") else folder / stage
+    """Where the checkpoint of a stage is."""
+    return folder if stage in ("fit", "choose") else storage.inside(folder, stage)
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
@@ -285,8 +294,9 @@ def _withdraw(folder: Path, is_new: bool) -> None:
 def _clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
     for stage in ("refit", *(f"fold-{k + 1}" for k in range(NUM_FOLDS))):
-        storage.discard_checkpoint(folder / stage)
-        if (folder / stage).is_dir() and not os.listdir(folder / stage):
-            os.rmdir(folder / stage)
+        place = _stage_folder(folder, stage)
+        storage.discard_checkpoint(place)
+        if place.is_dir() and not os.listdir(place):
+            os.rmdir(place)
     storage.discard_checkpoint(folder)
     (folder / PLAN).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import stat
 import subprocess
 import sys
@@ -52,14 +53,14 @@ def test_a_save_replaces_the_whole_state_and_leaves_other_peoples_files(tmp_path
 
 
 def test_a_save_does_not_overwrite_what_no_save_put_there(tmp_path):
-    (tmp_path / "data.json").write_text("mine")
-    with pytest.raises(ValueError, match=r"data\.json is not from a saved run"):
+    (tmp_path / "recipe.json").write_text("mine")
+    with pytest.raises(ValueError, match=r"recipe\.json is not from a saved run"):
         save(tmp_path, OLD)
-    assert on_disk(tmp_path) == {"data.json": b"mine"}
+    assert on_disk(tmp_path) == {"recipe.json": b"mine"}
 
 
 def test_a_run_folder_has_all_its_files_under_plain_names(tmp_path):
-    with pytest.raises(ValueError, match=r"needs recipe\.json, data\.json"):
+    with pytest.raises(ValueError, match=r"needs trained\.json, history\.jsonl"):
         save(tmp_path, dict.fromkeys(FILES[1:-1], b""))
     for name in ("../up", "a/b", "a\\b", ".next", "", "C:x", "manifest.json"):
         with pytest.raises(ValueError, match="cannot be a file of a run folder"):
@@ -207,6 +208,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"3", b"4"))
     with pytest.raises(ValueError, match=r"checkpoint.meta\.json: sha256 .*changed after saving"):
         storage.latest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path):
+    import torch
+
+    for k, (tensors, meta) in enumerate([({"W": torch.tensor([1.0, float("nan")])}, {}), ({}, [])]):
+        storage.save_checkpoint(tmp_path / str(k), tensors, meta)
+        with pytest.raises(ValueError, match=r"W holds numbers that are not finite|it is \[\]; it is an object"):
+            storage.latest_checkpoint(tmp_path / str(k))
 
 
 # the writer stops at any moment
@@ -363,7 +373,7 @@ def test_each_step_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
     log = []
 
     def name(path):
-        return str(Path(path).relative_to(tmp_path)).replace(str(os.getpid()), "PID")
+        return re.sub(r"\.[0-9a-f]{16}\.tmp$", ".RANDOM.tmp", str(Path(path).relative_to(tmp_path)))
 
     class Recorder:
         def __getattr__(self, function):
@@ -382,7 +392,7 @@ def test_each_step_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
     assert log == [
         *[f"sync run/.next/{file}" for file in FILES],
         *["sync run/.next", "sync run"],
-        *["sync run/.next/.manifest.json.PID.tmp", "rename run/.next/.manifest.json.PID.tmp", "sync run/.next"],
+        *["sync run/.next/.manifest.json.RANDOM.tmp", "rename run/.next/.manifest.json.RANDOM.tmp", "sync run/.next"],
         *[f"rename run/.next/{file}" for file in sorted(FILES)],
         *["sync run/.next", "sync run", "rename run/.next/manifest.json", "sync run"],
     ]
@@ -492,10 +502,9 @@ def test_1000_flipped_bits_are_refused(tmp_path):
 
 def test_a_missing_file_is_named_with_its_size(tmp_path):
     save(tmp_path, OLD)
-    (tmp_path / "split.json").unlink()
-    with pytest.raises(
-        ValueError, match=rf"split\.json: missing; manifest\.json lists it with {len(OLD['split.json'])} bytes"
-    ):
+    (tmp_path / "graph.npz").unlink()
+    size = len(OLD["graph.npz"])
+    with pytest.raises(ValueError, match=rf"graph\.npz: missing; manifest\.json lists it with {size} bytes"):
         load(tmp_path)
 
 
@@ -520,7 +529,7 @@ def test_a_folder_without_a_run_is_not_a_run_folder(tmp_path):
         ({"format": FORMAT, "files": {"recipe.json": 1}}, "changed after it was written"),
         ({"format": FORMAT, "files": {"recipe.json": {"size": 1}}}, "changed after it was written"),
         ({"format": FORMAT, "files": {"../x": {"sha256": "", "size": 1}}}, "changed after it was written"),
-        ({"format": FORMAT, "files": {}}, r"does not list recipe\.json"),
+        ({"format": FORMAT, "files": {}}, r"does not list trained\.json, recipe\.json"),
     ],
 )
 def test_a_foreign_manifest_is_refused_with_what_is_wrong(tmp_path, manifest, complaint):
@@ -543,9 +552,9 @@ def test_a_newer_run_is_not_overwritten(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_a_pipe_in_place_of_a_file_does_not_keep_us_waiting(tmp_path):
     save(tmp_path, OLD)
-    (tmp_path / "data.json").unlink()
-    os.mkfifo(tmp_path / "data.json")
-    assert refused(tmp_path, "data.json: not a file")
+    (tmp_path / "recipe.json").unlink()
+    os.mkfifo(tmp_path / "recipe.json")
+    assert refused(tmp_path, "recipe.json: not a file")
 
 
 def test_leftovers_that_are_a_link_are_not_followed(tmp_path):

@@ -1,0 +1,160 @@
+"""Labels that vote when a model predicts: a pool of what the parts of a model say and of what label propagation says.
+
+log p = Σ_e a_e log p_e + Σ_k b_k log v_k, up to a constant. The experts p_e are the parts of the model. The votes v_k of a
+node are the shares of the labels of its neighbours, and those that reach it by label propagation, along the given edges and,
+where a model has learned edges, along those too. A node's own label has no vote. The few weights are fitted to labels that
+were held out from training, with a pull to "the experts alone, alike": where votes do not help, they get no weight.
+
+Before they are pooled, every expert and every vote is tempered for itself: networks are too sure, and with few labels
+propagated votes are nearly flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.losses import one_hot
+from gcn_lpa.model import propagate_labels
+
+REACH = 50  # hops a vote may travel; further ones weigh next to nothing
+SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
+PULL = 5.0  # labels that the pull to the experts alone weighs as much as
+STEPS = 50  # of Newton's method at most
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The weights of the experts and, behind them, of the votes; and the exponent that each was tempered with before."""
+
+    weights: tuple[float, ...]
+    exponents: tuple[float, ...]
+    num_experts: int
+
+    def __call__(self, opinions: Opinions) -> Tensor:
+        """Probabilities, rows that sum to 1, [n, c]."""
+        logs = tempered(opinions.all, self.exponents)
+        return F.softmax(torch.einsum("k,kmc->mc", torch.tensor(self.weights, dtype=torch.float64), logs), dim=1)
+
+    @property
+    def model_share(self) -> float:
+        """How much of the weight the model has, and the votes have not."""
+        total = sum(self.weights)
+        return sum(self.weights[: self.num_experts]) / total if total else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Opinions:
+    """Log-probabilities of the parts of a model and logs of the votes, [n, c] each, float64 on the CPU."""
+
+    experts: tuple[Tensor, ...]
+    votes: tuple[Tensor, ...]
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        return *self.experts, *self.votes
+
+    def of(self, nodes: Tensor) -> Opinions:
+        """Those of some nodes, a mask or positions."""
+        return Opinions(tuple(log[nodes] for log in self.experts), tuple(log[nodes] for log in self.votes))
+
+    @staticmethod
+    def joined(parts: Sequence[Opinions]) -> Opinions:
+        """Opinions about different nodes, one after the other."""
+        experts = zip(*(part.experts for part in parts), strict=True)
+        votes = zip(*(part.votes for part in parts), strict=True)
+        return Opinions(tuple(map(torch.cat, experts)), tuple(map(torch.cat, votes)))
+
+
+def opinions_of(model: Any, prepared: Graph) -> Opinions:
+    """What the parts of a model and the labels of a prepared graph say about every node."""
+    with torch.no_grad():
+        parts = model.parts(prepared) if hasattr(model, "parts") else [model(prepared)]
+        experts = tuple(F.log_softmax(logits.double(), dim=1).cpu() for logits in parts)
+        walks = [prepared.adjacency]
+        if hasattr(model, "edge_scores") and model.edge_parameters():
+            walks.append(model.transition(prepared))
+        seeds = one_hot(prepared.y, prepared.num_classes, prepared.adjacency.dtype)
+        votes = [log for walk in walks for log in label_votes(walk.detach(), seeds)]
+    return Opinions(experts, tuple(votes))
+
+
+def label_votes(matrix: SparseMatrix, seeds: Tensor) -> list[Tensor]:
+    """Logs of the shares of each class among the labels of the neighbours, and among those that LPA brings, [n, c] each."""
+    others = matrix.with_values(matrix.values * (matrix.pattern.row != matrix.pattern.col))
+    total = matrix.pattern.spread_rows(others.row_sums())
+    others = others.with_values(others.values / torch.where(total > 0, total, 1))
+    prior = seeds.sum(dim=0) + 1.0
+    prior = SMOOTHING * prior / prior.sum()
+    found = []
+    for mass in (others @ seeds, propagate_labels(others, seeds, REACH)):
+        share = (mass + prior) / (mass.sum(dim=1, keepdim=True) + SMOOTHING)
+        found.append(share.double().log().cpu())
+    return found
+
+
+def fit_fusion(opinions: Opinions, y: Tensor) -> Fusion:
+    """The weights under which held-out labels are likeliest, less the pull; none is negative.
+
+    Args:
+        y: the classes of the nodes that the opinions are about, [m]; their labels neither trained nor voted.
+    """
+    number, num_experts = len(opinions.all), len(opinions.experts)
+    alike = torch.tensor([1 / num_experts] * num_experts + [0.0] * len(opinions.votes), dtype=torch.float64)
+    if len(y) == 0 or opinions.experts[0].shape[1] < 2:
+        return Fusion(tuple(alike.tolist()), (1.0,) * number, num_experts)
+    one = torch.ones(1, dtype=torch.float64)
+    exponents = [max(0.0, float(_pool_weights(log.unsqueeze(0), y, one, 1.0))) for log in opinions.all]
+    logs, used = tempered(opinions.all, exponents), torch.ones(number, dtype=torch.bool)
+    weights = torch.zeros(number, dtype=torch.float64)
+    while True:  # leave out what would get a negative weight, and fit the others anew
+        weights[used] = _pool_weights(logs[used], y, alike[used], PULL)
+        wrong = weights < 0
+        if not wrong.any():
+            return Fusion(tuple(weights.tolist()), tuple(exponents), num_experts)
+        weights[wrong], used = 0.0, used & ~wrong
+
+
+def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:
+    """Each log-distribution to the power of its exponent, normalised, [k, m, c]."""
+    return torch.stack([F.log_softmax(t * log, dim=1) for t, log in zip(exponents, logs, strict=True)])
+
+
+def _pool_weights(stack: Tensor, y: Tensor, start: Tensor, pull: float) -> Tensor:
+    """The w that minimises -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - start‖², by Newton's method: it is convex."""
+    right = stack.gather(2, y.expand(len(stack), -1).unsqueeze(2)).squeeze(2)  # [k, m]
+
+    def cost(w: Tensor) -> Tensor:
+        pooled = torch.einsum("k,kmc->mc", w, stack)
+        return F.cross_entropy(pooled, y, reduction="sum") + pull * (w - start).square().sum()
+
+    w, eye = start.clone(), torch.eye(len(start), dtype=torch.float64)
+    for _ in range(STEPS):
+        p = F.softmax(torch.einsum("k,kmc->mc", w, stack), dim=1)
+        mean = (stack * p).sum(dim=2)  # [k, m]
+        gradient = (mean - right).sum(dim=1) + 2 * pull * (w - start)
+        spread = torch.einsum("kmc,lmc,mc->kl", stack, stack, p) - mean @ mean.T
+        move = torch.linalg.solve(spread + 2 * pull * eye, gradient)
+        size, here = 1.0, cost(w)
+        while cost(w - size * move) > here and size > 1e-6:
+            size /= 2
+        w = w - size * move
+        if float(move.abs().max()) * size < 1e-10:
+            break
+    return w
+
+
+def held_out_probabilities(opinions: Opinions, y: Tensor, folds: Tensor) -> Tensor:
+    """What a fusion says of nodes that it was not fitted to, [m, c]: each fold by the weights that the others give."""
+    found = torch.zeros_like(opinions.experts[0])
+    for fold in folds.unique().tolist():
+        here = folds == fold
+        found[here] = fit_fusion(opinions.of(~here), y[~here])(opinions.of(here))
+    return found

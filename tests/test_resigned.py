@@ -1,0 +1,433 @@
+"""Run folders of strangers: whoever changes a file can also write new checksums, so what the files say is checked."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+from gcn_lpa.cli.app import app
+from gcn_lpa.learning import learn
+from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.runs.codec import PLAN, load_run
+from gcn_lpa.runs.output import predict_run
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import resume_run, train_run
+from gcn_lpa.storage import encode_json, latest_checkpoint, save_checkpoint
+from gcn_lpa.trained import Trained
+
+SETTINGS = {"edges": "free", "symmetric_edges": True, "features": "tfidf", "hidden": 4, "epochs": 3, "loss": "held_out"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with everything a folder can hold: the graph, TF-IDF, tied edge weights, a calibration, out-of-fold answers."""
+    place = tmp_path_factory.mktemp("strangers")
+    rng = np.random.default_rng(0)
+    names = [f"n{i}" for i in range(40)]
+    nodes = pandas.DataFrame(rng.poisson(1.0, (40, 3)), columns=["a", "b", "c"]).assign(id=names)
+    nodes["label"] = ["yes" if i % 2 else "no" for i in range(36)] + [""] * 4
+    nodes.to_csv(place / "nodes.csv", index=False)
+    ends = rng.integers(0, 40, (90, 2))
+    pandas.DataFrame([[names[i], names[j]] for i, j in ends], columns=["source", "target"]).to_csv(
+        place / "edges.csv", index=False
+    )
+    plan, graph = make_plan(Source(str(place)), changes=SETTINGS, with_data=True)
+    train_run(plan, graph, place / "run", device="cpu")
+    return place / "run"
+
+
+def resign(folder):
+    """Write the manifest of a folder anew, so that it fits the files as they are."""
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+    entries = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in files.items()}
+    (folder / "manifest.json").write_bytes(encode_json({"format": 1, "files": entries}))
+
+
+def changed(run, folder, name, change):
+    """A copy of a run in which `change` was done to the value or the tensors of one file, signed anew."""
+    shutil.copytree(run, folder)
+    path = folder / name
+    if path.suffix == ".json":
+        value = json.loads(path.read_bytes())
+        path.write_bytes(encode_json(change(value) or value, indent=None))
+    elif path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        change(rows)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        tensors = safetensors.torch.load(path.read_bytes())
+        change(tensors)
+        path.write_bytes(safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()}))
+    resign(folder)
+    return folder
+
+
+def put(*path_and_value):
+    """A change that puts a value at a place: put("scores", "num_nodes", -1)."""
+    *path, last, value = path_and_value
+
+    def change(found):
+        for key in path:
+            found = found[key]
+        found[last] = value
+
+    return change
+
+
+def without(key):
+    def change(found):
+        found.pop(key)
+
+    return change
+
+
+def made(key, function):
+    """A change that replaces a tensor, or a value, by a function of it."""
+
+    def change(found):
+        found[key] = function(found[key])
+
+    return change
+
+
+def entry(k, value):
+    """A function that puts a value into entry k of a copy."""
+
+    def function(tensor):
+        tensor = tensor.clone()
+        tensor.view(-1)[k] = value
+        return tensor
+
+    return function
+
+
+NAN, FAR = float("nan"), 2_000_000_000
+
+# What a kernel would read with: each of these was a crash, or 15 GB, before it was checked.
+GRAPH = {
+    "negative columns": made("adjacency.col", lambda col: -col - 1),
+    "columns far away": made("adjacency.col", entry(3, FAR)),
+    "last rowptr far away": made("adjacency.rowptr", entry(-1, FAR)),
+    "last rowptr too small": made("adjacency.rowptr", entry(-1, 3)),
+    "rowptr descending": made("adjacency.rowptr", entry(5, 0)),
+    "first rowptr": made("adjacency.rowptr", entry(0, 1)),
+    "rowptr too short": made("adjacency.rowptr", lambda rowptr: rowptr[:-1]),
+    "columns of floats": made("adjacency.col", torch.Tensor.float),
+    "columns in two dimensions": made("adjacency.col", lambda col: torch.stack([col, col])),
+    "columns out of order": made("adjacency.col", lambda col: col.flip(0)),
+    "too few weights": made("adjacency.values", lambda values: values[:-1]),
+    "weights of another type": made("adjacency.values", torch.Tensor.double),
+    "weight NaN": made("adjacency.values", entry(0, NAN)),
+    "weight infinite": made("adjacency.values", entry(0, float("inf"))),
+    "weight negative": made("adjacency.values", entry(0, -1.0)),
+    "feature NaN": made("x", entry(2, NAN)),
+    "features too narrow": made("x", lambda x: x[:, :2]),
+    "features too short": made("x", lambda x: x[:-1]),
+    "features of another type": made("x", torch.Tensor.double),
+    "label beyond the classes": made("y", entry(0, 2)),
+    "label negative": made("y", entry(0, -2)),
+    "labels too short": made("y", lambda y: y[:-1]),
+    "labels of floats": made("y", torch.Tensor.float),
+    "another label": made("y", lambda y: 1 - y.clamp_min(0)),
+    "another weight": made("adjacency.values", lambda values: values * 2),
+    "another feature": made("x", lambda x: x + 1),
+    "no labels": without("y"),
+}
+
+CHANGES = {
+    "model: NaN": (
+        "model.safetensors",
+        made("body.weights.0", entry(0, NAN)),
+        "body.weights.0 holds numbers that are not",
+    ),
+    "model: NaN edges": ("model.safetensors", made("edges.weight", entry(0, NAN)), "edges.weight holds numbers"),
+    "model: a row less": ("model.safetensors", made("body.weights.0", lambda w: w[1:]), "size mismatch"),
+    "model: another type": ("model.safetensors", made("body.weights.0", torch.Tensor.double), "is of torch.float64"),
+    "model: a tensor less": ("model.safetensors", without("body.weights.1"), "Missing key"),
+    "model: a tensor more": ("model.safetensors", put("more", torch.zeros(3)), "Unexpected key"),
+    "model: too few edges": ("model.safetensors", made("edges.weight", lambda w: w[:-1]), "ties .* beyond"),
+    "model: ties of fewer edges": (
+        "model.safetensors",
+        made("edges._extra_state", lambda s: s[:-8]),
+        "one weight for each edge",
+    ),
+    "model: ties far away": ("model.safetensors", made("edges._extra_state", entry(-3, 119)), "ties .* beyond"),
+    "model: ties cut": ("model.safetensors", made("edges._extra_state", lambda s: s[:-3]), "multiple of element size"),
+    "model: other edges": ("model.safetensors", made("edges._extra_state", entry(0, 0)), "'free' keeps one weight"),
+    "labels: beyond the classes": ("labels.safetensors", made("y", entry(0, 2)), "beyond the 2"),
+    "labels: negative": ("labels.safetensors", made("y", entry(0, -1)), "beyond the 2"),
+    "labels: other ones": ("labels.safetensors", made("y", lambda y: 1 - y), "not those of the graph"),
+    "labels: one less": ("labels.safetensors", made("y", lambda y: y[:-1]), "not those of the 36 nodes"),
+    "labels: two dimensions": ("labels.safetensors", made("y", lambda y: y.view(-1, 1)), "not those of the 36 nodes"),
+    "labels: not learned from": ("labels.safetensors", made("trains", torch.logical_not), "that split.json names"),
+    "labels: idf too short": ("labels.safetensors", made("idf", lambda idf: idf[:-1]), "each of the 3 columns"),
+    "labels: idf NaN": ("labels.safetensors", made("idf", entry(0, NAN)), "each of the 3 columns"),
+    "labels: no idf": ("labels.safetensors", without("idf"), "idf goes with features 'tfidf'"),
+    "labels: no y": ("labels.safetensors", without("y"), "not as gcn-lpa writes it"),
+    "out of fold: node": ("out_of_fold.safetensors", made("node", entry(0, FAR)), "not the labelled nodes"),
+    "out of fold: node type": ("out_of_fold.safetensors", made("node", torch.Tensor.float), "not the labelled nodes"),
+    "out of fold: fold": ("out_of_fold.safetensors", made("fold", entry(0, -1)), "fold is not a number"),
+    "out of fold: NaN": ("out_of_fold.safetensors", made("probability", entry(0, NAN)), "36 rows of 2 probabilities"),
+    "out of fold: width": ("out_of_fold.safetensors", made("probability", lambda p: p[:, :1]), "36 rows of 2"),
+    "out of fold: above 1": ("out_of_fold.safetensors", made("probability", entry(0, 7.0)), "36 rows of 2"),
+    "out of fold: one less": ("out_of_fold.safetensors", without("fold"), "not as gcn-lpa writes it"),
+    "split: far node": ("split.json", put("train", 0, 99), "train names node 99, but the graph has nodes 0..39"),
+    "split: negative node": ("split.json", put("train", 0, -1), "train names node -1"),
+    "split: two parts": ("split.json", put("val", [0]), "node 0 is in more than one of train, val and test"),
+    "split: another one": ("split.json", made("train", lambda nodes: nodes[1:]), "the hash of the split is"),
+    "split: reserved": ("split.json", put("reserved", [0]), "node 0 is reserved and in the split"),
+    "split: text": ("split.json", put("train", 0, "0"), r"train\[0\] is '0'; it is a whole number"),
+    "split: floats": ("split.json", put("train", 0, 0.5), r"train\[0\] is 0.5; it is a whole number"),
+    "split: no list": ("split.json", put("train", "all"), "train is 'all'; it is a list"),
+    "trained: seed": ("trained.json", put("seed", "0"), "seed is '0'; it is a whole number"),
+    "trained: other seed": ("trained.json", put("seed", 5), "seed is 5, but run.json says 0"),
+    "trained: best epoch": ("trained.json", put("best_epoch", True), "best_epoch is True; it is a whole number"),
+    "trained: columns": ("trained.json", put("num_columns", 4), "each of the 4 columns"),
+    "trained: a huge number of columns": (
+        "trained.json",
+        put("num_columns", 10**12),
+        "each of the 1000000000000 columns",
+    ),
+    "trained: no columns": ("trained.json", put("num_columns", 0), "num_columns is 0; it is at least 1"),
+    "trained: features": ("trained.json", put("features", "l2"), "features is 'l2', but recipe.json says 'tfidf'"),
+    "trained: kind of features": ("trained.json", put("x_kind", "none"), "x_kind is 'none'; it is one of given"),
+    "trained: one class less": ("trained.json", put("class_names", ["no"]), "beyond the 1 of trained.json"),
+    "trained: a class twice": ("trained.json", put("class_names", ["no", "no"]), "names a class twice"),
+    "trained: other class names": ("trained.json", put("class_names", ["yes", "no"]), "not those of the graph"),
+    "trained: one node less": ("trained.json", made("nodes", lambda nodes: nodes[1:]), "not those of the 35 nodes"),
+    "trained: a node twice": ("trained.json", put("nodes", 0, "n1"), "names a node twice"),
+    "trained: a node that is a list": ("trained.json", put("nodes", 0, ["n0"]), r"nodes holds \['n0'\]"),
+    "trained: another node": ("trained.json", put("nodes", 0, "n39"), "nodes that split.json names"),
+    "trained: format": ("trained.json", put("format", 3), "format 3, but this version of gcn-lpa reads format 2"),
+    "trained: no object": ("trained.json", lambda _: [1], r"it is \[1\]; it is an object"),
+    "recipe: method": ("recipe.json", put("method", "magic"), "unknown method 'magic'; there are mlp"),
+    "recipe: another method": ("recipe.json", put("method", "jk-net"), "Missing key"),
+    "recipe: dropout": ("recipe.json", put("dropout", 2.0), r"dropout = 2.0; it is in \[0, 1\)"),
+    "recipe: width": ("recipe.json", put("hidden", 5), "size mismatch"),
+    "recipe: type": ("recipe.json", put("hidden", "4"), "hidden is '4'; it is a whole number"),
+    "recipe: unknown field": ("recipe.json", put("magic", 1), "it has a field 'magic'; there are method"),
+    "history: not numbered": ("history.jsonl", put(0, "epoch", 7), "the epochs are not numbered 1, 2"),
+    "history: text": ("history.jsonl", put(0, "loss", "low"), r"\[0\].loss is 'low'; it is a number"),
+    "history: no epochs": ("history.jsonl", list.clear, "it has 0 epochs, but the best is"),
+    "run: seed": ("run.json", put("seed", -1), "seed = -1; it is at least 0"),
+    "run: seed type": ("run.json", put("seed", [0]), r"seed is \[0\]; it is a whole number"),
+    "run: epochs": ("run.json", put("epochs", "3"), "epochs is '3'; it is a whole number"),
+    "run: reserve": ("run.json", put("reserve", None), "reserve is None; it is a number"),
+    "data: options": ("data.json", put("options", []), r"options is \[\]; it is an object"),
+    "data: content": ("data.json", put("content", 5), "content is 5; it is text"),
+    "scores: a huge number": ("scores.json", put("scores", "accuracy", 10**400), "scores.accuracy is 1000"),
+    "scores: confusion": ("scores.json", put("scores", "confusion", [[1]]), "not one of 2 classes"),
+    "scores: no classes": ("scores.json", put("scores", "per_class", {}), "not one of 0 classes"),
+    "scores: protocol": ("scores.json", put("protocol", "guess"), "protocol is 'guess'; it is one of test"),
+    "calibration: temperature": (
+        "calibration.json",
+        put("calibrator", "temperature", 0),
+        "temperature = 0.0; it is above 0",
+    ),
+    "calibration: text": (
+        "calibration.json",
+        put("calibrator", "slope", "1"),
+        "calibrator.slope is '1'; it is a number",
+    ),
+    "graph: names": ("graph.json", made("node_names", lambda names: names[1:]), "names 39 nodes, but the graph has 40"),
+    "graph: a name twice": ("graph.json", put("node_names", 0, "n1"), "have the same name 'n1'"),
+    "graph: a name that is a list": ("graph.json", put("node_names", 0, []), r"node_names holds \[\]"),
+    "graph: columns": ("graph.json", put("num_features", 10**12), "not 40 rows of 1000000000000 finite numbers"),
+    "graph: kind of features": (
+        "graph.json",
+        put("x_kind", "identity"),
+        "not the features that graph.json calls 'identity'",
+    ),
+    "graph: classes": ("graph.json", put("class_names", ["no", "no"]), "names a class twice"),
+}
+NAMED_ELSEWHERE = {  # the file that is refused, where it is not the one that was changed
+    "trained: columns": "labels.safetensors",
+    "trained: a huge number of columns": "labels.safetensors",
+    "trained: one class less": "labels.safetensors",
+    "trained: other class names": "labels.safetensors",
+    "trained: one node less": "labels.safetensors",
+    "trained: another node": "labels.safetensors",
+    "recipe: another method": "model.safetensors",
+    "recipe: width": "model.safetensors",
+    "graph: columns": "graph.safetensors",
+    "graph: kind of features": "graph.safetensors",
+}
+
+
+def test_a_folder_that_is_signed_anew_and_not_changed_is_read(run, tmp_path):
+    folder = changed(run, tmp_path / "run", "data.json", lambda data: data)
+    assert predict_run(folder).equals(predict_run(run))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_file_is_refused_in_one_sentence_that_names_it(run, tmp_path, name):
+    file, change, complaint = CHANGES[name]
+    folder = changed(run, tmp_path / "run", file, change)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        load_run(folder)
+    assert str(caught.value).startswith(str(folder / NAMED_ELSEWHERE.get(name, file)))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = changed(run, Path("t"), "split.json", put("train", 0, 99))
+    with pytest.raises(ValueError, match=r"^t/split\.json: train names node 99"):
+        load_run(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=r"^split\.json: train names node 99"):
+        load_run(".")
+
+
+@pytest.mark.parametrize("kind", ["given", "identity"])
+def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_path, kind):
+    graph = dataclasses.replace(karate, x_kind=kind)
+    learn(graph, [0, 33], [], DEFAULT.replace(features="raw", epochs=1), device="cpu").save_pretrained(
+        tmp_path / "model"
+    )
+    folder = changed(tmp_path / "model", tmp_path / "changed", "trained.json", put("num_columns", 10**12))
+    with pytest.raises(ValueError, match="size mismatch") as caught:
+        Trained.from_pretrained(folder)
+    assert str(caught.value).startswith(str(folder / "model.safetensors"))
+
+
+LOADER = """
+import sys
+from gcn_lpa.runs.output import predict_run
+for folder in sys.argv[1:]:
+    try:
+        predict_run(folder)
+        print("not refused", folder)
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.long
+def test_a_graph_that_kernels_cannot_walk_is_refused_before_they_try(run, tmp_path):
+    """In a process of its own: a kernel that trusts such an array ends the process."""
+    folders = [changed(run, tmp_path / str(k), "graph.safetensors", change) for k, change in enumerate(GRAPH.values())]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, *folders], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    sentences = done.stdout.splitlines()
+    for name, folder, sentence in zip(GRAPH, folders, sentences, strict=True):
+        assert sentence.startswith(str(folder / "graph.safetensors")), (name, sentence)
+
+
+def test_a_file_of_noise_is_named(run, tmp_path):
+    for name in ("model.safetensors", "labels.safetensors", "graph.safetensors", "trained.json", "history.jsonl"):
+        folder = tmp_path / name
+        shutil.copytree(run, folder)
+        (folder / name).write_bytes(os.urandom(200))
+        resign(folder)
+        with pytest.raises(ValueError, match=r"not a safetensors file|not valid JSON") as caught:
+            load_run(folder)
+        assert str(caught.value).startswith(str(folder / name))
+
+
+@pytest.mark.parametrize("name", ["split.json", "scores.json", "run.json", "data.json"])
+def test_a_run_without_one_of_its_files_is_refused(run, tmp_path, name):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    resign(tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"manifest\.json does not list {name}"):
+        load_run(tmp_path / "run")
+
+
+# links
+
+
+def test_a_file_that_is_a_link_is_not_read(run, tmp_path):
+    for name in ("recipe.json", "manifest.json"):
+        folder = tmp_path / name
+        shutil.copytree(run, folder)
+        (folder / name).rename(tmp_path / f"elsewhere-{name}")
+        (folder / name).symlink_to(tmp_path / f"elsewhere-{name}")
+        with pytest.raises(ValueError, match=rf"{name} is a link; there are none in a run folder"):
+            load_run(folder)
+
+
+def test_a_folder_of_leftovers_that_is_a_link_is_not_read(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "elsewhere")
+    (tmp_path / "run" / ".next").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"\.next is a link"):
+        load_run(tmp_path / "run")
+
+
+def test_a_link_to_a_run_folder_is_the_users_own_affair(run, tmp_path):
+    (tmp_path / "here").symlink_to(run)
+    assert predict_run(tmp_path / "here").equals(predict_run(run))
+
+
+def test_a_checkpoint_that_is_a_link_is_neither_read_nor_written(tmp_path):
+    save_checkpoint(tmp_path / "elsewhere", {"W": torch.ones(2)}, {"epoch": 1})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").symlink_to(tmp_path / "elsewhere" / "checkpoint")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "elsewhere" / "checkpoint").iterdir()}
+    for act in (latest_checkpoint, lambda folder: save_checkpoint(folder, {}, {"epoch": 2})):
+        with pytest.raises(ValueError, match="checkpoint is a link"):
+            act(tmp_path / "run")
+    plan, graph = make_plan(Source("karate"), changes={"epochs": 2})
+    with pytest.raises(ValueError, match="checkpoint is a link"):
+        train_run(plan, graph, tmp_path / "run", device="cpu", overwrite=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "elsewhere" / "checkpoint").iterdir()} == before
+
+
+def test_a_stage_that_is_a_link_is_not_written_to(run, tmp_path):
+    plan = load_run(run).plan
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "fold-2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="fold-2 is a link"):
+        train_run(plan, plan.source.load(), tmp_path / "run", device="cpu", overwrite=True)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_plan_that_is_a_link_is_not_read(tmp_path):
+    (tmp_path / "elsewhere").write_text("{}")
+    (tmp_path / PLAN).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"plan\.json is a link"):
+        resume_run(tmp_path)
+
+
+# the format before
+
+
+def test_a_folder_of_the_old_format_is_refused_with_the_command_that_makes_a_new_one(tmp_path, monkeypatch):
+    """Made by hand, as version 1 wrote it; the command is then run as it is printed."""
+    monkeypatch.chdir(Path(__file__).parents[1])
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    data = {"name": "examples/club", "root": None, "options": {"label": "club"}, "content": "", "graph": "club"}
+    (folder / "data.json").write_bytes(encode_json(data))
+    (folder / "run.json").write_bytes(encode_json({"method": "lpa", "seed": 3, "split": None}))
+    (folder / "recipe.json").write_bytes(encode_json({"method": "lpa"}))
+    (folder / "model.safetensors").write_bytes(safetensors.torch.save({}))
+    resign(folder)
+    for arguments in (["predict"], ["evaluate"], ["resume"], ["explain", "--all"], ["calibrate"]):
+        refused = CliRunner().invoke(app, [arguments[0], str(folder), *arguments[1:]])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert refused.stderr.startswith(
+            f"gcn-lpa: {folder} was kept by an older version of gcn-lpa, which this one does not"
+        )
+    command = shlex.split(refused.stderr.rsplit("anew: ", 1)[1])
+    assert command[:3] == ["gcn-lpa", "train", "examples/club"]
+    assert CliRunner().invoke(app, command[1:]).exit_code == 0
+    again = load_run(folder)
+    assert (again.plan.recipe.method, again.plan.seed, again.graph.name) == ("lpa", 3, "club")
