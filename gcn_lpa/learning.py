@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import fit_fusion, opinions_of
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
@@ -55,30 +57,12 @@ def learn(
         resume: go on from the checkpoint, if there is one.
     """
     check_seed(seed)
-    check_graph(graph)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.DEFAULT, not {recipe!r:.40}")
-    if recipe.method not in METHODS:
-        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
-    train, val = checked_nodes(graph, train, val)
-    graph = with_classes(graph.reveal(train | val), classes)
-    scaling, where = graph.scaling(recipe.features, structure=recipe.structure), choose_device(device)
-    prepared = graph.reveal(train).with_features(scaling)
-    prepared = prepared.with_self_loops() if recipe.self_loops else prepared
+    lesson = lesson_of(graph, train, val, recipe, classes)
+    graph, train, val, prepared, where = lesson.graph, lesson.train, lesson.val, lesson.prepared, choose_device(device)
     identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}
     with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
         model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(where)
         prepared = prepared.to(where)
-
-        def trained(run: Run) -> Trained:
-            known = KnownLabels.of(graph, train, val)
-            shape = graph.num_features, graph.x_kind, scaling
-            found = Trained(model, recipe, graph.class_names, *shape, known, run, columns=graph.columns)
-            if not recipe.votes or not val.any():
-                return found
-            return dataclasses.replace(
-                found, fusion=fit_fusion(opinions_of(model, prepared).of(val), graph.y.cpu()[val])
-            )
 
         try:
             run = fit(
@@ -93,9 +77,44 @@ def learn(
             )
         except DivergedError as error:
             if error.run is not None and error.run.best_epoch:
-                error.trained = trained(error.run)
+                error.trained = lesson.trained(model, error.run)
             raise
-    return trained(run)
+    return lesson.trained(model, run)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What one model is to learn: a graph with the labels it may use, and the same graph as the recipe wants it."""
+
+    graph: Graph  # raw, with the labels of `train` and `val`
+    prepared: Graph  # with the labels of `train`
+    train: Tensor  # [n]
+    val: Tensor  # [n]
+    scaling: Scaling
+
+    def trained(self, model: Any, run: Run) -> Trained:
+        """The model with everything around it; where labels vote, with the weights that the validation nodes give them."""
+        graph, known = self.graph, KnownLabels.of(self.graph, self.train, self.val)
+        shape = graph.num_features, graph.x_kind, self.scaling
+        found = Trained(model, run.recipe, graph.class_names, *shape, known, run, columns=graph.columns)
+        if not run.recipe.votes or not self.val.any():
+            return found
+        opinions = opinions_of(model, self.prepared.to(found.device)).of(self.val)
+        return dataclasses.replace(found, fusion=fit_fusion(opinions, graph.y.cpu()[self.val]))
+
+
+def lesson_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Lesson:
+    """Hide all labels but those of `train` and `val`, and only then make anything of the graph."""
+    check_graph(graph)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a gcn_lpa.Recipe, such as gcn_lpa.DEFAULT, not {recipe!r:.40}")
+    if recipe.method not in METHODS:
+        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    train, val = checked_nodes(graph, train, val)
+    graph = with_classes(graph.reveal(train | val), classes)
+    scaling = graph.scaling(recipe.features, structure=recipe.structure)
+    prepared = graph.reveal(train).with_features(scaling)
+    return Lesson(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling)
 
 
 def learn_whole(*arguments: Any, **options: Any) -> Trained:

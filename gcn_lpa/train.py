@@ -34,10 +34,15 @@ WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are un
 
 
 class DivergedError(ValueError):
-    """A loss that is not finite. The model has the best weights before it; `learn` hands it over in `trained`."""
+    """A loss that is not finite. The model has the best weights before it; `learn` hands it over in `trained`.
+
+    Of many models that `learn_many` trained, `number` says which one it was, and `models` has the others.
+    """
 
     run: Run | None = None
     trained: Any = None
+    number: int | None = None
+    models: Sequence[Any] = ()
 
 
 class Batch(NamedTuple):
@@ -118,6 +123,10 @@ class Run:
         return sum(epoch.seconds for epoch in self.history)
 
 
+class HasState(Protocol):
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+
 @dataclass(frozen=True)
 class Best:
     """The best epoch so far and a copy of its weights, by a rule.
@@ -132,7 +141,7 @@ class Best:
     score: float = -math.inf
     state: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
-    def after(self, epoch: Epoch, model: Model) -> Best:
+    def after(self, epoch: Epoch, model: HasState) -> Best:
         """This, or the new best if `epoch` is one; without validation the latest epoch is the best."""
         if epoch.val_accuracy is None or epoch.val_loss is None:
             score, better = self.score, True
@@ -208,19 +217,13 @@ def fit(
     watching = watching or Watching()
     if hasattr(model, "fit_directly"):
         return _fit_directly(model, batches, validation, recipe, seed, watching)
-    if recipe.training == "two_step" and not _lpa_can_teach(model, recipe):
-        raise ValueError(
-            "training 'two_step' learns the edges from the LPA loss alone: it needs an edge form that learns, "
-            "and lpa_weight, lpa_iterations and lpa_ratio above 0"
-        )
-    if stop_at is not None and stop_at < 1:
-        raise ValueError(f"stop_at = {stop_at}; training has at least 1 epoch")
+    last = last_epoch(model, recipe, stop_at)
     on_gpu = batches[0].graph.device.type == "cuda"
     training = _Training(model, batches, validation, recipe, seed, watching, world)
     if watching.resume and watching.checkpoint is not None:
         training.load(watching.checkpoint)
     return training.run(
-        last=min(stop_at or num_epochs(recipe), num_epochs(recipe)),
+        last=last,
         capture=len(batches) == 1 and (capture == "always" or (capture == "auto" and on_gpu and is_capturable(model))),
     )
 
@@ -247,6 +250,18 @@ def is_capturable(model: Model) -> bool:
     return bool(getattr(model, "capturable", isinstance(model, GCNLPA)))
 
 
+def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
+    """Where training ends if nothing stops it before; a training that cannot be is refused."""
+    if recipe.training == "two_step" and not _lpa_can_teach(model, recipe):
+        raise ValueError(
+            "training 'two_step' learns the edges from the LPA loss alone: it needs an edge form that learns, "
+            "and lpa_weight, lpa_iterations and lpa_ratio above 0"
+        )
+    if stop_at is not None and stop_at < 1:
+        raise ValueError(f"stop_at = {stop_at}; training has at least 1 epoch")
+    return min(stop_at or num_epochs(recipe), num_epochs(recipe))
+
+
 def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
     return bool(model.edge_parameters() and recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio)
 
@@ -265,6 +280,27 @@ def measured(model: Model, validation: Validation) -> Tensor:
     logits = model(validation.graph).index_select(0, validation.nodes)
     correct = (logits.argmax(dim=1) == validation.target).sum()
     return torch.stack([correct.double(), F.cross_entropy(logits, validation.target).double()])
+
+
+def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
+    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not a number is refused.
+
+    The last two are missing, or there are no validation nodes, where validation has no say.
+    """
+    total, gcn, lpa, *scored = report[: None if num_validation else 3]
+    accuracy, cost = (scored[0] / num_validation, scored[1]) if scored else (None, None)
+    if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
+        other = "" if recipe.features == "l2" else ", or features = 'l2'"
+        raise DivergedError(
+            f"training diverged at epoch {number} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
+            f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
+        )
+    return Epoch(number, total, gcn, lpa, accuracy, cost, seconds)
+
+
+def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
+    """Whether a model has gone on for `patience` epochs without a better one."""
+    return bool(recipe.patience and phase.selects and best.state and num_epochs - best.epoch >= recipe.patience)
 
 
 class _Step:
@@ -321,13 +357,21 @@ class _Step:
             tensor.copy_(state[name])
 
 
+class Capturable(Protocol):
+    """A step that never waits for the GPU, with all that it changes."""
+
+    def __call__(self) -> Tensor: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def restore(self, state: Mapping[str, Tensor]) -> None: ...
+
+
 class CapturedStep:
     """A step recorded once as a CUDA graph and replayed: small graphs spend their time launching kernels.
 
     The warm-up that torch asks for is undone, so that the first replay is the first step.
     """
 
-    def __init__(self, step: _Step) -> None:
+    def __init__(self, step: Capturable) -> None:
         before = {name: tensor.clone() for name, tensor in step.state().items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -413,20 +457,11 @@ class _Training:
     def measure(self, advance: Callable[[], Tensor]) -> Epoch:
         """Take one step; refuse what is not a number."""
         start = time.perf_counter()
-        total, gcn, lpa, *scored = advance().tolist()
-        epoch, recipe = len(self.history) + 1, self.recipe
-        accuracy, cost = (scored[0] / len(self.validation.nodes), scored[1]) if scored else (None, None)
-        if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
-            other = "" if recipe.features == "l2" else ", or features = 'l2'"
-            raise DivergedError(
-                f"training diverged at epoch {epoch} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
-                f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
-            )
-        return Epoch(epoch, total, gcn, lpa, accuracy, cost, time.perf_counter() - start)
+        report, number = advance().tolist(), len(self.history) + 1
+        return epoch_of(report, number, len(self.validation.nodes), self.recipe, time.perf_counter() - start)
 
     def is_patience_over(self, phase: Phase) -> bool:
-        patience = self.recipe.patience
-        return bool(patience and phase.selects and self.best.state and len(self.history) - self.best.epoch >= patience)
+        return is_patience_over(self.recipe, phase, self.best, len(self.history))
 
     def save(self, folder: str | Path, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}

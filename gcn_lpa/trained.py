@@ -193,10 +193,10 @@ class Trained:
             "labels.safetensors": storage.encode_tensors({"y": known.y, "trains": known.trains, **learned}),
             "history.jsonl": storage.encode_lines(dataclasses.asdict(epoch) for epoch in self.run.history),
         }
-        if self.calibration is not None:
-            files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
         if self.columns is not None:
             files["columns.json"] = storage.encode_json(self.columns.to_json(), indent=None)
+        if self.calibration is not None:
+            files["calibration.json"] = storage.encode_json(dataclasses.asdict(self.calibration))
         if self.fusion is not None:
             files["fusion.json"] = storage.encode_json(dataclasses.asdict(self.fusion))
         return files
@@ -243,8 +243,7 @@ class Trained:
         """A model with the tensors of a folder."""
         state, num_bytes = files.tensors(), len(files.content("model.safetensors"))
         # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
-        num_columns = min(self.num_columns + self.scaling.num_added, num_bytes)
-        model: Any = self.method.build(self.recipe, self._blank(num_columns), self.run.seed)
+        model: Any = self.method.build(self.recipe, self._blank(min(self.num_columns, num_bytes)), self.run.seed)
         for name, tensor in model.state_dict().items():
             found = state.get(name)
             if found is not None and found.dtype != tensor.dtype:
@@ -257,7 +256,8 @@ class Trained:
     def _blank(self, num_columns: int) -> Graph:
         """A graph of one node that has the columns and classes of the model: enough to build it."""
         nothing = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in (1, num_columns))
+        widths = 1, num_columns + self.scaling.num_added
+        adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
         return Graph(adjacency, x, torch.tensor([-1]), self.class_names, range(1), x_kind=self.x_kind)
 
 
@@ -314,6 +314,6 @@ def _decode_columns(files: storage.RunFolder, num_columns: int) -> Columns | Non
         return None
     with files.explained("columns.json"):
         columns = Columns.from_json(files.json("columns.json"))
-        if columns.num_features not in (0, num_columns):  # 0: the identity stands in
-            raise ValueError(f"it makes {columns.num_features} features, but trained.json says {num_columns}")
+        if columns.num_features not in (0, num_columns):  # 0: features stood in
+            raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
     return columns

@@ -68,6 +68,13 @@ def fused_backend(x: Tensor) -> ModuleType | None:
 
 
 def apply(function: Any, *arguments: Any) -> Tensor:
-    """`function.apply` of a torch.autograd.Function, typed."""
-    result: Tensor = function.apply(*arguments)
+    """`function.apply` of a torch.autograd.Function, typed.
+
+    Outside torch.func the C++ half of it: the Python half inspects the signature of `forward` at every call, which on a small
+    graph takes longer than the kernel.
+    """
+    if torch._C._are_functorch_transforms_active():
+        stacked: Tensor = function.apply(*arguments)
+        return stacked
+    result: Tensor = super(torch.autograd.Function, function).apply(*arguments)
     return result

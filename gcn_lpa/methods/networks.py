@@ -24,6 +24,7 @@ class Network(nn.Module):
     """What networks on fixed edges share: `logits(graph, key)`, and cross-entropy on the labelled nodes."""
 
     recipe: Recipe
+    stackable = True  # see `stacks.is_stackable`
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         raise TypeError(f"{type(self).__name__} says nothing about its logits")

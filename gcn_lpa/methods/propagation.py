@@ -55,7 +55,7 @@ class AdaptiveLPA(nn.Module):
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, criterion: str = "labels") -> None:
         super().__init__()
-        self.recipe, self.criterion = recipe, criterion
+        self.recipe, self.criterion, self.stackable = recipe, criterion, criterion == "labels"
         self.edges = edge_form(recipe, graph, generator=torch.Generator().manual_seed(seed))
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:

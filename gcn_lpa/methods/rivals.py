@@ -22,6 +22,8 @@ from gcn_lpa.recipes import Recipe
 class GATNetwork(Network):
     """PyG's GATConv, Velickovic et al. (2018); the first X W is our own product, as PyG refuses a sparse X."""
 
+    stackable = False
+
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         conv, self.recipe = pyg_layers("gat").GATConv, recipe
@@ -49,6 +51,8 @@ class GraphSAGENetwork(Network):
 
     Sparse features are multiplied first: W mean(x) = mean(W x).
     """
+
+    stackable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()

@@ -322,7 +322,7 @@ class _GraphFacts:
     notes: tuple[str, ...]
     public: _SplitFacts | None
     blocks: tuple[Block, ...] = ()
-    columns: list[dict[str, Any]] | None = None
+    columns: Any = None
 
 
 def encode_graph(graph: Graph) -> dict[str, bytes]:
@@ -376,20 +376,8 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
         public = None if facts.public is None else facts.public.masks(n)[0]
         check_blocks(facts.blocks, facts.num_features)
         columns = None if facts.columns is None else Columns.from_json(facts.columns)
-    graph = Graph(
-        adjacency,
-        x,
-        y,
-        facts.class_names,
-        names,
-        facts.name,
-        facts.directed,
-        facts.notes,
-        facts.x_kind,
-        public,
-        facts.blocks,
-        columns,
-    )
+    described = facts.name, facts.directed, facts.notes, facts.x_kind
+    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns)
     if content is not None and graph.content_hash(64) != content:
         raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
     return graph

@@ -1,0 +1,368 @@
+"""Many models of one recipe on one graph, trained as one program: folds, seeds, splits.
+
+The model stays written for one. `torch.func` stacks the parameters of all, [B, …], and maps the loss over them; each model
+has its own labels, training nodes and seed. A product whose matrix all models share is then one product, the overhead of
+Python is paid once for all, and on a GPU one kernel serves a whole stack.
+
+What is the same as one at a time: random bits, first weights, the order of epochs and the rules that choose one. What is
+not: a stack sums losses and dense products in another order, so weights agree to rounding, which training then carries on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+
+from gcn_lpa.engine.adam import Adam
+from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.graph import Graph
+from gcn_lpa.intake import check_seed
+from gcn_lpa.learning import Lesson, learn_whole, lesson_of
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.train import (
+    PHASES,
+    Best,
+    CapturedStep,
+    DivergedError,
+    Epoch,
+    Phase,
+    Run,
+    epoch_of,
+    is_capturable,
+    is_patience_over,
+    last_epoch,
+)
+from gcn_lpa.trained import Trained
+
+Done = Callable[[int, Trained], None]  # (number of a model, what it has become)
+LARGEST = 1 << 26  # numbers in one layer of a stack, 256 MB: more models than that make several stacks
+
+
+def learn_many(
+    graph: Graph,
+    parts: Iterable[tuple[Any, Any]],
+    recipe: Recipe = DEFAULT,
+    *,
+    seeds: int | Sequence[int] = 0,
+    classes: Sequence[str] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    stop_at: int | Sequence[int | None] | None = None,
+    on_model: Callable[[int, Trained], None] | None = None,
+) -> list[Trained]:
+    """`learn(graph, train, val, recipe, seed=…)` for each (train, val) of `parts`, all at once.
+
+    No model sees a label that is not its own: each has the labels of its training nodes, and its choice of the epoch those
+    of its validation nodes. Results are those of `learn` to rounding, see above; those of a second call have the same
+    bits. Methods that cannot be stacked (scikit-learn's, PyG's, and those without a gradient) are trained one by one.
+
+    Ctrl-C is a KeyboardInterrupt. A model that diverges leaves the stack and the others go on; at the end a `DivergedError`
+    names the first such model and has all others in `models`, in order, None in place of those that diverged.
+
+    Args:
+        parts: the nodes to learn from and those to choose the epoch by, as in `learn`.
+        seeds: of each model, or one for all.
+        stop_at: as in `learn`, for each model, or one for all.
+        on_model: called with the number of a model and its Trained as soon as it is done; the order is that of finishing.
+    """
+    lessons = [lesson_of(graph, train, val, recipe, classes) for train, val in parts]
+    models = [
+        _Model(number, lesson, seed, stop)
+        for number, (lesson, seed, stop) in enumerate(
+            zip(lessons, _each(seeds, len(lessons), "seeds"), _each(stop_at, len(lessons), "stop_at"), strict=True)
+        )
+    ]
+    for model in models:
+        check_seed(model.seed)
+    done = on_model or (lambda number, trained: None)
+    for group in _groups(models, recipe):
+        if len(group) > 1 and is_stackable(group[0].build(recipe)):
+            layer = len(group) * layer_size(group[0].lesson.prepared, recipe)
+            with num_threads(threads, layer=layer):
+                _Stack(group, recipe, choose_device(device), done).run()
+        else:
+            _train_one_by_one(graph, group, recipe, device, threads, done)
+    if diverged := [model for model in models if model.error is not None]:
+        raise _error_of(diverged[0], models)
+    return [model.trained for model in models if model.trained is not None]
+
+
+def is_stackable(model: Any) -> bool:
+    """Whether `torch.func` can map the model's loss over a stack. Models but ours say so."""
+    return not hasattr(model, "fit_directly") and bool(getattr(model, "stackable", isinstance(model, GCNLPA)))
+
+
+@dataclass(eq=False)
+class _Model:
+    """One model on its way from a lesson to a Trained."""
+
+    number: int
+    lesson: Lesson
+    seed: int
+    stop_at: int | None
+    history: list[Epoch] = field(default_factory=list)
+    best: Best = field(default_factory=lambda: Best("first_best"))
+    trained: Trained | None = None
+    error: DivergedError | None = None
+
+    def build(self, recipe: Recipe) -> Any:
+        return METHODS[recipe.method].build(recipe, self.lesson.prepared, self.seed)
+
+
+def _each(values: Any, count: int, name: str) -> list[Any]:
+    if isinstance(values, int) or values is None:
+        return [values] * count
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} numbers for {count} parts; give one for each, or one for all")
+    return list(values)
+
+
+def _groups(models: Sequence[_Model], recipe: Recipe) -> list[list[_Model]]:
+    """Models of the same classes together, no more than memory allows."""
+    by_classes: dict[tuple[str, ...], list[_Model]] = {}
+    for model in models:
+        by_classes.setdefault(model.lesson.graph.class_names, []).append(model)
+    groups = []
+    for alike in by_classes.values():
+        most = max(1, LARGEST // max(1, layer_size(alike[0].lesson.prepared, recipe)))
+        groups += [alike[start : start + most] for start in range(0, len(alike), most)]
+    return groups
+
+
+def layer_size(graph: Graph, recipe: Recipe) -> int:
+    return graph.num_nodes * max(recipe.hidden, graph.num_classes)
+
+
+def _error_of(model: _Model, models: Sequence[_Model]) -> DivergedError:
+    assert model.error is not None
+    error = DivergedError(f"model {model.number} of {len(models)} (seed {model.seed}): {model.error}")
+    error.run, error.trained = model.error.run, model.error.trained
+    error.number, error.models = model.number, tuple(other.trained for other in models)
+    return error
+
+
+def _train_one_by_one(
+    graph: Graph,
+    models: Sequence[_Model],
+    recipe: Recipe,
+    device: str,
+    threads: int | None,
+    done: Done,
+) -> None:
+    for model in models:
+        lesson = model.lesson
+        options: dict[str, Any] = {"classes": lesson.graph.class_names, "device": device, "threads": threads}
+        try:
+            model.trained = learn_whole(
+                graph, lesson.train, lesson.val, recipe, seed=model.seed, stop_at=model.stop_at, **options
+            )
+        except DivergedError as error:
+            model.error = error
+            continue
+        done(model.number, model.trained)
+
+
+class _Call(nn.Module):
+    """The loss of a model, or its logits, as a call, for `functional_call`."""
+
+    def __init__(self, model: Any, graph: Graph) -> None:
+        super().__init__()
+        self.model, self.graph = model, graph
+
+    def forward(self, y: Tensor, nodes: Tensor | None = None, key: Key | None = None) -> Any:
+        graph = dataclasses.replace(self.graph, y=y)
+        return self.model(graph) if nodes is None else self.model.loss(graph, nodes, key)
+
+
+class _Stack:
+    """The loop over the epochs of models that are trained side by side."""
+
+    def __init__(self, models: Sequence[_Model], recipe: Recipe, device: torch.device, done: Done) -> None:
+        self.models, self.recipe, self.device, self.done = list(models), recipe, device, done
+        self.built = {model.number: model.build(recipe).to(device) for model in models}
+        first = self.built[models[0].number]
+        self.last = {model.number: last_epoch(first, recipe, model.stop_at) for model in models}
+        self.call = _Call(first, models[0].lesson.prepared.to(device))
+        self.captures = device.type == "cuda" and is_capturable(first)
+        for model in models:
+            model.best = Best(recipe.select)
+
+    def run(self) -> None:
+        each = [dict(self.built[model.number].named_parameters()) for model in self.models]
+        first = {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
+        parameters: Mapping[str, Tensor] = first
+        models, epochs = self.models, self.recipe.epochs
+        for number, phase in enumerate(PHASES[self.recipe.training]):
+            step = _StackedStep(self.call, models, self.recipe, phase, parameters, epoch=number * epochs + 1)
+            advance = self.captured(step)
+            for epoch in range(number * epochs + 1, (number + 1) * epochs + 1):
+                self.take(advance, step, epoch)
+                if not self.models:
+                    return
+                if self.leaving_pays(step):
+                    step = step.only(self.models)
+                    advance = self.captured(step)
+            models, parameters = step.models, step.parameters
+
+    def captured(self, step: _StackedStep) -> Callable[[], Tensor]:
+        return CapturedStep(step) if self.captures else step
+
+    def leaving_pays(self, step: _StackedStep) -> bool:
+        """Whether to go on without the models that are done; to record a CUDA graph anew takes as long as many steps."""
+        return len(self.models) <= len(step.models) // 2 if self.captures else len(self.models) < len(step.models)
+
+    def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> None:
+        """One epoch of all models."""
+        start = time.perf_counter()
+        reports = advance().tolist()
+        seconds = (time.perf_counter() - start) / len(self.models)
+        for k, (model, report) in enumerate(zip(step.models, reports, strict=True)):
+            if model not in self.models:
+                continue
+            try:
+                epoch = epoch_of(report, number, int(model.lesson.val.sum()), self.recipe, seconds)
+            except DivergedError as error:
+                self.finish(model, error)
+                continue
+            model.history.append(epoch)
+            model.best = model.best.after(epoch, _Slice(step.parameters, k))
+            is_over = is_patience_over(self.recipe, step.phase, model.best, number)
+            if is_over or number == self.last[model.number]:
+                self.finish(model)
+
+    def finish(self, model: _Model, error: DivergedError | None = None) -> None:
+        """Give a model the best of its weights and take it off the list."""
+        self.models.remove(model)
+        built = self.built.pop(model.number)
+        run = Run(self.recipe, model.seed, tuple(model.history), model.best.epoch)
+        if model.best.epoch:
+            built.load_state_dict({**built.state_dict(), **model.best.state})
+        trained = model.lesson.trained(built.eval(), run)
+        if error is None:
+            model.trained = trained
+            self.done(model.number, trained)
+            return
+        model.error, error.run = error, run
+        error.trained = trained if model.best.epoch else None
+
+
+class _Slice:
+    """Model k of stacked parameters, for `Best`."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], k: int) -> None:
+        self.parameters, self.k = parameters, k
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: stacked[self.k] for name, stacked in self.parameters.items()}
+
+
+class _StackedStep:
+    """One epoch of all models as one call: a gradient, a step of Adam, then validation.
+
+    Gives [loss, gcn, lpa, num_correct, val_loss] of each model, [B, 5], on the device; the last two only where validation
+    may choose. Nothing in it waits for the device.
+    """
+
+    def __init__(
+        self,
+        call: _Call,
+        models: Sequence[_Model],
+        recipe: Recipe,
+        phase: Phase,
+        parameters: Mapping[str, Tensor],
+        *,
+        epoch: int,
+    ) -> None:
+        self.call, self.models, self.recipe, self.phase = call, list(models), recipe, phase
+        device = call.graph.device
+        self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
+        self.seeds = torch.tensor([model.seed for model in models])  # on the CPU, see `Key`
+        lessons = [model.lesson for model in models]
+        self.y = torch.stack([lesson.prepared.y for lesson in lessons]).to(device)
+        self.train = torch.stack([lesson.train for lesson in lessons]).to(device)
+        self.val = torch.stack([lesson.val for lesson in lessons]).to(device)
+        self.target = torch.stack([lesson.graph.y for lesson in lessons]).clamp_min(0).to(device)
+        self.validates = phase.selects and any(lesson.val.any() for lesson in lessons)
+        self.parameters = {name: nn.Parameter(stacked.detach()) for name, stacked in parameters.items()}
+        groups = [
+            (self.named(call.model.weight_parameters()), recipe.l2, phase.trains_weights),
+            (self.named(call.model.edge_parameters()), recipe.l2_edges, phase.trains_edges),
+        ]
+        self.trains = [name for names, _, trains in groups if trains for name in names]
+        trained = [([self.parameters[name] for name in names], l2) for names, l2, trains in groups if trains and names]
+        self.optimizer = Adam(trained, lr=recipe.lr)
+
+    def named(self, parameters: Sequence[nn.Parameter]) -> list[str]:
+        mine = {id(parameter) for parameter in parameters}
+        return [name for name, parameter in self.call.model.named_parameters() if id(parameter) in mine]
+
+    def only(self, models: Sequence[_Model]) -> _StackedStep:
+        """The same without the other models."""
+        at = torch.tensor([self.models.index(model) for model in models], device=self.call.graph.device)
+        fewer = {
+            name: tensor if tensor.dim() == 0 or name == "epoch" else tensor.detach().index_select(0, at)
+            for name, tensor in self.state().items()
+        }
+        parameters = {name: stacked.detach().index_select(0, at) for name, stacked in self.parameters.items()}
+        step = _StackedStep(self.call, models, self.recipe, self.phase, parameters, epoch=0)
+        step.restore(fewer)
+        return step
+
+    def __call__(self) -> Tensor:
+        losses = self.learn()
+        self.epoch += 1
+        return torch.cat([losses, self.validate()], dim=1) if self.validates else losses
+
+    def learn(self) -> Tensor:
+        """One gradient step; [loss, gcn, lpa] of each, [B, 3]."""
+        self.call.train()
+        state = {name: stacked.detach() for name, stacked in self.parameters.items()}
+        moving = {name: state.pop(name) for name in self.trains}
+
+        def cost(moving: Any, still: Any, y: Tensor, nodes: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+            loss = self.called({**moving, **still}, y, nodes, Key(seed, self.epoch))
+            objective = self.phase.objective(loss)
+            return objective, torch.stack([objective, loss.gcn, loss.lpa])
+
+        gradients, (_, losses) = vmap(grad_and_value(cost, has_aux=True))(moving, state, self.y, self.train, self.seeds)
+        for name, gradient in gradients.items():
+            self.parameters[name].grad = gradient.contiguous()  # Adam reads memory in the order of the parameter
+        self.optimizer.step()
+        self.call.eval()
+        found: Tensor = losses.detach().double()
+        return found
+
+    @torch.no_grad()
+    def validate(self) -> Tensor:
+        """Number of correct predictions and mean cross-entropy on the validation nodes of each, [B, 2]."""
+        state = {name: stacked.detach() for name, stacked in self.parameters.items()}
+        logits = vmap(lambda state, y: self.called(state, y))(state, self.y)  # [B, n, c]
+        correct = (logits.argmax(dim=2) == self.target) & self.val
+        costs = F.cross_entropy(logits.transpose(1, 2), self.target, reduction="none").double()
+        size = self.val.sum(dim=1)
+        mean = torch.where(self.val, costs, 0).sum(dim=1) / size.clamp_min(1)
+        return torch.stack([correct.sum(dim=1).double(), mean], dim=1)
+
+    def called(self, state: Mapping[str, Tensor], *arguments: Any) -> Any:
+        named = {f"model.{name}": tensor for name, tensor in state.items()}
+        return functional_call(self.call, named, arguments)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a step changes, by name; the tensors themselves."""
+        return {"epoch": self.epoch, **self.parameters, **self.optimizer.state()}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
