@@ -154,8 +154,9 @@ class Scaling:
         if kind not in FEATURE_KINDS:
             raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
         idf, structure, places, numbers = (arrays.get(name) for name in ("idf", "structure", "blocks", "numbers"))
-        if (idf is None) == (kind == "tfidf") or (places is None) == (kind == "auto"):
-            raise ValueError(f"{', '.join(sorted(arrays)) or 'nothing'} was learned, which is not what {kind!r} learns")
+        for name, array, owner in (("idf", idf, "tfidf"), ("blocks", places, "auto")):
+            if (array is not None) != (kind == owner):
+                raise ValueError(f"{name} goes with features {owner!r} and no others; these are {kind!r}")
         blocks: tuple[Block, ...] = ()
         if places is not None:
             blocks = _blocks_at(places)
@@ -163,9 +164,12 @@ class Scaling:
         num_numbers = sum(block.stop - block.start for block in blocks if block.kind == "numbers")
         if (numbers is None) != (num_numbers == 0):
             raise ValueError(f"the blocks have {num_numbers} columns of numbers, but numbers is {numbers}")
-        _check_array("idf", idf, (num_columns,))
-        _check_array("structure", structure, (2, None))
-        _check_array("numbers", numbers, (4, num_numbers))
+        if idf is not None and not _is_finite(idf, (num_columns,)):
+            raise ValueError(f"idf is not a finite number for each of the {num_columns} columns")
+        if numbers is not None and not _is_finite(numbers, (4, num_numbers)):
+            raise ValueError(f"numbers is not four finite numbers for each of the {num_numbers} columns of numbers")
+        if structure is not None and not (_is_finite(structure, (2, structure.shape[-1])) and (structure[1] > 0).all()):
+            raise ValueError("structure is not a mean and a positive deviation for each column about the graph")
         return cls(kind, idf, structure, blocks, numbers)
 
     def __call__(self, x: Any, structure: np.ndarray | None = None) -> Any:
@@ -273,10 +277,5 @@ def _check_counts(x: Any) -> None:
         raise ValueError("tfidf needs features that are counts, but some are negative")
 
 
-def _check_array(name: str, array: np.ndarray | None, shape: tuple[int | None, ...]) -> None:
-    """Refuse an array of another shape (None: any size) or with numbers that are not finite."""
-    if array is None:
-        return
-    fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
-    if not fits or array.dtype != np.float64 or not np.isfinite(array).all():
-        raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, or not finite; it is float64 {list(shape)}")
+def _is_finite(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    return array.shape == shape and array.dtype == np.float64 and bool(np.isfinite(array).all())

@@ -134,6 +134,7 @@ def test_what_was_learned_comes_back_from_its_arrays(name):
         ("tfidf", {"idf": None}),
         ("l2", {"idf": np.ones(12)}),
         ("structure", {"structure": np.ones((3, 6))}),
+        ("structure", {"structure": np.zeros((2, 6))}),
         ("numbers", {"numbers": np.ones((4, 11))}),
         ("numbers", {"numbers": np.ones((4, 12), np.float32)}),
         ("numbers", {"numbers": None}),

@@ -112,12 +112,11 @@ def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     assert make_plan(source, split="uniform")[0].recipe == DEFAULT
 
 
-def test_one_labelled_node_leaves_nothing_to_score(tmp_path):
+def test_one_labelled_node_is_one_class_and_refused(tmp_path):
     pandas.DataFrame({"id": ["a", "b", "c"], "label": ["x", "", ""]}).to_csv(tmp_path / "nodes.csv", index=False)
     pandas.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(tmp_path / "edges.csv", index=False)
-    run = trained(Source(str(tmp_path)))
-    assert (run.results.protocol, run.results.scores) == ("none", None)
-    assert torch.equal(predict_proba(run.trained, run.graph), torch.ones(3, 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="is 'x'; to tell classes apart it takes labels of two"):
+        make_plan(Source(str(tmp_path)))
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ import scipy.sparse
 
 from gcn_lpa.features import Block
 from gcn_lpa.intake import DOUBT, FLOAT32_MAX, some
+from gcn_lpa.storage import decode_as
 from gcn_lpa.tables.cells import (
     MOSTLY,
     NO_VALUE,
@@ -456,19 +457,24 @@ class Columns:
         return ours == theirs
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [{"kind": encoder.kind, **dataclasses.asdict(encoder)} for encoder in self.encoders]
+        return [
+            {
+                "kind": encoder.kind,
+                **{k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(encoder).items()},
+            }
+            for encoder in self.encoders
+        ]
 
     @classmethod
-    def from_json(cls, facts: Sequence[Mapping[str, Any]]) -> Columns:
-        """The columns that `to_json` gave."""
+    def from_json(cls, facts: Any) -> Columns:
+        """The columns that `to_json` gave; whatever else is refused."""
         found = []
-        for one in facts:
-            fields = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
-            kind = fields.pop("kind")
+        for one in decode_as(list[dict[str, Any]], facts, "columns"):
+            kind = one.get("kind")
             if kind not in ENCODERS:
-                raise ValueError(f"unknown kind of column {kind!r}; there are {', '.join(ENCODERS)}")
-            encoder: Any = ENCODERS[kind]
-            found.append(encoder(**fields))
+                raise ValueError(f"unknown kind of column {kind!r:.40}; there are {', '.join(ENCODERS)}")
+            fields = {name: value for name, value in one.items() if name != "kind"}
+            found.append(decode_as(ENCODERS[kind], fields, str(one.get("name", ""))))
         return cls(tuple(found))
 
 
