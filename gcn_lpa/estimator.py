@@ -33,12 +33,12 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, predict_proba
-from gcn_lpa.recipes import DEFAULT, Recipe, recipe_for
+from gcn_lpa.recipes import LAYERS, Recipe, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
 STOPPING = {"select": "loss", "patience": 30}  # accuracy on a handful of rows has too few values to choose by
-FROM_FEATURES = DEFAULT.replace(
+FROM_FEATURES = LAYERS.replace(
     features="raw",  # scaled by `Neighborhood`
     bias=True,  # centred features have no constant column that could stand in
     feature_dropout=0.0,  # there may be only one feature

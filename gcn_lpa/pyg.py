@@ -20,7 +20,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import labels_of
 from gcn_lpa.model import GCNLPA, Loss, lpa_loss
-from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.recipes import LAYERS, Recipe
 
 
 class LPARegularizer(nn.Module):
@@ -140,7 +140,7 @@ class GCNLPANet(nn.Module):
         """
         super().__init__()
         settings = {"features": "raw", "hidden": hidden_channels, "gcn_layers": num_layers, **settings}
-        self.recipe, self.out_channels, self.given_seed = DEFAULT.replace(**settings), out_channels, seed
+        self.recipe, self.out_channels, self.given_seed = LAYERS.replace(**settings), out_channels, seed
         if self.recipe.edges == "free" and edge_index is None:
             raise ValueError("edges='free' keeps one weight per edge: pass the edge_index that it will be trained on")
         self.layout, self.graph = Remembered(layout_of), Remembered(self._graph_of)

@@ -110,7 +110,8 @@ def test_a_field_that_is_declared_changes_what_is_learned(method, name):
     base = method.settings().replace(**{**QUICK, **needed})
     is_about_epochs = name in ("epochs", "patience", "select")
     (said, went), (said_then, went_then) = (
-        result(recipe, is_about_epochs or name == "votes") for recipe in (base, method.with_changes(base, {name: other(name, base)}))
+        result(recipe, is_about_epochs or name == "votes")
+        for recipe in (base, method.with_changes(base, {name: other(name, base)}))
     )
     has_changed = not torch.allclose(said, said_then, rtol=0, atol=1e-6)
     assert has_changed or (is_about_epochs and went != went_then)

@@ -193,22 +193,23 @@ def theorems(
 def subject_of(
     name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
 ) -> tuple[Graph, GCNLPA | None]:
-    """The graph, and the GCN-LPA of a run folder or one trained here by the paper's recipe, or else the default one."""
+    """The graph, and a GCN-LPA of convolutions: of a run folder, or trained here by the paper's recipe, or else by LAYERS."""
     from gcn_lpa.learning import learn_whole
-    from gcn_lpa.model import GCNLPA
-    from gcn_lpa.recipes import PAPER, recipe_for
+    from gcn_lpa.model import GCNLPA, Convolutions
+    from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.splits import split
     from gcn_lpa.train import num_epochs
 
     if (Path(name) / "recipe.json").is_file():
         run = load_run(name, data)
-        return run.graph, run.trained.model if isinstance(run.trained.model, GCNLPA) else None
+        model = run.trained.model
+        return run.graph, model if isinstance(model, GCNLPA) and isinstance(model.body, Convolutions) else None
     graph = load_graph(name, root, options)
     if not train:
         return graph, None
-    settings = "paper" if graph.name in PAPER else "default"
-    recipe, parts = recipe_for(settings, graph.name, has_features=graph.x_kind == "given"), split(graph, seed=seed)
+    recipe = PAPER.get(graph.name, LAYERS if graph.x_kind == "given" else WITHOUT_FEATURES)
+    parts = split(graph, seed=seed)
     with progress() as watch:
         on_epoch = watch("training", num_epochs(recipe))
         trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)

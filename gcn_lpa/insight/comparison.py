@@ -173,7 +173,7 @@ def recipes_of(
         raise ValueError(f"there is no method to compare; there are {', '.join(METHODS)}")
     ours = recipe
     if isinstance(ours, str):
-        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given")
+        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given", num_labels=int(graph.labeled.sum()))
     found = {}
     for name in methods:
         unused = unused_by(name, ours, changes)

@@ -31,7 +31,7 @@ from gcn_lpa.insight.wording import hops_in_words
 from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
-from gcn_lpa.model import propagate_labels
+from gcn_lpa.model import propagate_labels, walk
 from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence
@@ -246,11 +246,17 @@ class Explainer:
         left = {name: float(total[rest][labels == k].sum()) for k, name in enumerate(names) if (labels == k).any()}
         return votes, Others(len(rest), left)
 
+    @property
+    def features_walk(self) -> str:
+        """How features travel to a node: a key of FEATURE_WALKS."""
+        walk = self.trained.method.features
+        return "hops" if walk == "layers" and self.recipe.propagation != "layers" else walk
+
     def _features(self, at: int, top: int | None) -> tuple[tuple[Influence, ...], list[str]]:
         """Whose features the model reads for a node, and notes about it."""
         if self._is_prior(at):
             return (), []
-        shares, notes = FEATURE_WALKS[self.trained.method.features](self, torch.tensor([at]))
+        shares, notes = FEATURE_WALKS[self.features_walk](self, torch.tensor([at]))
         if shares is None:
             return (), notes
         found = (shares / shares.sum()).numpy()
@@ -263,6 +269,8 @@ class Explainer:
     def _notes(self, at: int) -> list[str]:
         graph, notes, method = self.graph, [], self.recipe.method
         walks = self.trained.method.features
+        if (fusion := self.trained.fusion) is not None:
+            notes.append(f"labels vote beside the model, with {100 * (1 - fusion.model_share):.0f} % of the weight")
         if walks == "own":
             notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")
         elif self.recipe.edges == "fixed" or not self.learns_edges:
@@ -344,6 +352,15 @@ def _personalized(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     return personalized(_smoothing(explainer).T, start, explainer.recipe).squeeze(1), []
 
 
+def _by_hops(explainer: Explainer, nodes: Tensor) -> FeatureShares:
+    """Σ_k |γ_k| S^k, row by row."""
+    smoothing, gamma = _smoothing(explainer), explainer.trained.model.body.gamma.detach().cpu().double().abs()
+    start = torch.zeros(explainer.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
+    shares = walk(gamma, smoothing.T, start).squeeze(1)
+    beside = explainer.recipe.propagation == "both"
+    return shares, ["features: along the hops; the convolutions beside them are not counted"] if beside else []
+
+
 def _along_given_edges(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     layers, method = explainer.recipe.gcn_layers, explainer.recipe.method
     shares = feature_influence(explainer.transition, nodes, layers)[0]
@@ -357,6 +374,7 @@ FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], FeatureShares]] = {  # by
     "none": _no_features,
     "predictions": _predictions_travel,
     "layers": _by_layers,
+    "hops": _by_hops,
     "personalized": _personalized,
     "given_edges": _along_given_edges,
 }

@@ -73,7 +73,7 @@ def _answer(explainer: Explainer, changes: Asked) -> WhatIf:
         raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
     other = changed(explainer, y, kept if removed else None)
     notes = [f"nothing was trained again: {method} has the weights of the run"]
-    if asked and not explainer.trained.method.reads_labels:
+    if asked and not explainer.trained.method.reads_labels and explainer.trained.fusion is None:
         notes.append(f"labels reach {method} only when it is trained: train it again to see what they do to it")
     if removed:
         notes.append("edges that stay keep their scores; each node's shares are divided anew among them")

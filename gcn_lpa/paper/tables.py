@@ -14,7 +14,7 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.paper.claims import TABLE2, TABLE3, TABLE4_ROWS
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.study import PAPER_DATASETS, Cell, Study, Summary
-from gcn_lpa.recipes import DEFAULT, PAPER, WITHOUT_FEATURES
+from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference
 from gcn_lpa.tables.datasets import load
@@ -278,7 +278,7 @@ def theorems(study: Study) -> Exhibit:
     parts, data = [], []
     for name in names:
         graph = load(name, study.root) if name in PAPER_DATASETS else load(name)
-        recipe, masks = PAPER.get(name, DEFAULT if graph.x_kind == "given" else WITHOUT_FEATURES), split(graph, seed=0)
+        recipe, masks = PAPER.get(name, LAYERS if graph.x_kind == "given" else WITHOUT_FEATURES), split(graph, seed=0)
         model = learn_whole(graph, masks.train, masks.val, recipe, seed=0, device="cpu").model
         checks = check_theorems(graph, model=model)
         held = sum(check.holds for check in checks)

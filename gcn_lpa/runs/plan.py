@@ -93,7 +93,7 @@ def make_plan(
             f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
             "choose a split such as 'uniform' to reserve validation nodes"
         )
-    has_features = graph.x_kind == "given"
+    has_features, num_labels = graph.x_kind == "given", int(graph.labeled.sum())
     if Path(recipe).suffix == ".json":
         said = storage.read_json(recipe)
         if not isinstance(said, dict):
@@ -101,9 +101,11 @@ def make_plan(
         settings = Recipe.from_dict(said)
         settings = settings if method is None else settings.replace(method=method)
         if settings.method in METHODS:
-            METHODS[settings.method].check(settings, recipe_for("default", graph.name, has_features=has_features))
+            METHODS[settings.method].check(
+                settings, recipe_for("default", graph.name, has_features=has_features, num_labels=num_labels)
+            )
     else:
-        ours = recipe_for(str(recipe), graph.name, has_features=has_features)
+        ours = recipe_for(str(recipe), graph.name, has_features=has_features, num_labels=num_labels)
         chosen = METHODS[method or "gcn-lpa"]
         settings = chosen.settings(ours)
         if kind is None and "select" in chosen.fields:
