@@ -54,14 +54,14 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.rivals import edge_index
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.splits import split
 from gcn_lpa.stats import mean_of
 from gcn_lpa.tables.datasets import load
 
 FLIPPED, ADDED = 0.05, 0.2
-FREE = DEFAULT.replace(edges="free")
+FREE = LAYERS.replace(edges="free")
 
 
 def flip_labels(graph, nodes, seed):
@@ -109,14 +109,14 @@ def audited_labels(job):
         return own(probabilities) - others.max(axis=1)
 
     options = {"seed": job["seed"], "device": job["device"], "folds": job["folds"]}
-    recipe = DEFAULT.replace(epochs=job["epochs"])
+    recipe = LAYERS.replace(epochs=job["epochs"])
     fitted = cross_fit(graph, parts.train, recipe, repeats=job["repeats"], **options)
     once = cross_fit(graph, parts.train, recipe, repeats=1, **options).probabilities.numpy()
     rank = {row.node: place for place, row in enumerate(rank_labels(graph, fitted).findings)}
     votes = votes_without_own(graph, parts.train).numpy()
     losses = {}
     for method in ("gcn-lpa", "gcn"):
-        trained = trained_on(graph, parts, METHODS[method].settings(DEFAULT), job)
+        trained = trained_on(graph, parts, METHODS[method].settings(LAYERS), job)
         losses[method] = own(predict_proba(trained, graph, raw=True).numpy())
     all_models = fitted.probabilities.numpy()
     support = {  # of the given label: the lowest is the most suspicious
@@ -153,7 +153,7 @@ def audited_edges(job):
     clean = load(job["dataset"], job["root"])
     graph, added = add_edges(clean, job["seed"])
     parts = split(clean, seed=job["seed"])
-    given, recipe = parts.train | parts.val, DEFAULT.replace(epochs=job["epochs"])
+    given, recipe = parts.train | parts.val, LAYERS.replace(epochs=job["epochs"])
     fitted = cross_fit(
         graph, given, recipe, repeats=job["repeats"], folds=job["folds"], seed=job["seed"], device=job["device"]
     )
@@ -171,7 +171,7 @@ def audited_edges(job):
         ends = (source.astype(np.int64), target), (target.astype(np.int64), source)
         return np.mean([values[np.searchsorted(key, i * n + j)] for i, j in ends], axis=0)
 
-    attention = trained_on(graph, parts, METHODS["gat"].settings(DEFAULT), job)
+    attention = trained_on(graph, parts, METHODS["gat"].settings(LAYERS), job)
     seen = attention.prepare(graph).to(attention.device)
     alpha = gat_attention(attention.model, seen)
     degree = seen.pattern.spread_rows(seen.pattern.row_sum(torch.ones_like(seen.adjacency.values))).cpu()
@@ -212,7 +212,7 @@ def repaired(job):
         "drop 5 %, none planted": (clean, 0.05),
         "drop 1/6, 20 % added": (noisy, ADDED / (1 + ADDED)),
     }
-    recipe, result, fits = DEFAULT.replace(epochs=job["epochs"]), {}, {}
+    recipe, result, fits = LAYERS.replace(epochs=job["epochs"]), {}, {}
     for name, (graph, share) in cases.items():
         if id(graph) not in fits:
             options = {
@@ -229,7 +229,7 @@ def repaired(job):
             better, changed = without_edges(graph, rank_edges(graph, fitted), share)
         result[name] = {"changed": changed}
         for when, one in (("before", graph), ("after", better)):
-            trained = trained_on(one, parts, DEFAULT, job)
+            trained = trained_on(one, parts, LAYERS, job)
             result[name][when] = evaluate(trained, dataclasses.replace(one, y=clean.y), parts.test).accuracy
         result[name]["gain"] = result[name]["after"] - result[name]["before"]
     return result
@@ -294,7 +294,7 @@ def main():
     parser.add_argument("--datasets", default="cora,citeseer,pubmed")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=DEFAULT.epochs, help="at most, of every model")
+    parser.add_argument("--epochs", type=int, default=LAYERS.epochs, help="at most, of every model")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="auto")
@@ -319,7 +319,7 @@ def main():
     show(table)
     if options.out is not None:
         facts = {"benchmark": f"audit {options.what}", "flipped": FLIPPED, "added": ADDED}
-        facts["recipe"] = DEFAULT.to_dict()
+        facts["recipe"] = LAYERS.to_dict()
         storage.write_json(
             options.out, {**facts, "environment": storage.environment(), "summary": table, "runs": results}
         )

@@ -36,7 +36,7 @@ from gcn_lpa.calibration import (
 )
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.confidence import calibration_evidence, uncalibrated
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Plan, Source, make_plan
@@ -59,7 +59,7 @@ def graph_of(name):
 
 def recipe_of(method):
     """The default settings; their hash is part of a job, so that no outcome of other settings is read from the file."""
-    return METHODS[method].settings(DEFAULT)
+    return METHODS[method].settings(LAYERS)
 
 
 def trained(job):

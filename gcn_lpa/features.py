@@ -33,11 +33,10 @@ class Block:
 
 
 def inferred_kind(x: Any) -> str:
-    """What the columns of an array or sparse matrix seem to be: words where it is sparse or counts that are mostly zero."""
-    if scipy.sparse.issparse(x):
-        return "words"
-    are_counts = x.shape[1] >= FEWEST_WORDS and 2 * np.count_nonzero(x) <= x.size and x.min() >= 0
-    return "words" if are_counts and bool((x == np.floor(x)).all()) else "numbers"
+    """What the columns of an array or sparse matrix seem to be: words where they are many, and mostly zero and never less."""
+    number = x.count_nonzero() if scipy.sparse.issparse(x) else np.count_nonzero(x)
+    is_many = x.shape[1] >= FEWEST_WORDS and x.shape[0] > 0
+    return "words" if is_many and 2 * number <= x.shape[0] * x.shape[1] and x.min() >= 0 else "numbers"
 
 
 def check_blocks(blocks: Sequence[Block], num_columns: int) -> None:

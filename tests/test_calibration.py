@@ -44,7 +44,7 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.predict import node_hops, predict_proba, predictions, with_prior
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import calibrate_run, calibration_evidence, calibration_report, uncalibrated
 from gcn_lpa.runs.output import predict_run
@@ -484,7 +484,7 @@ def test_calibration_does_not_see_test_labels(reserve):
 
     def calibrated_on(y):
         changed = dataclasses.replace(graph, y=y)
-        plan = Plan(SBM, changed.content_hash(64), DEFAULT.replace(**QUICK), seed, "uniform", reserve=reserve)
+        plan = Plan(SBM, changed.content_hash(64), LAYERS.replace(**QUICK), seed, "uniform", reserve=reserve)
         run = train_run(plan, changed, device="cpu")
         evidence = calibration_evidence(run)
         threshold = conformal_threshold(evidence.probabilities, evidence.y, 0.8)
@@ -521,7 +521,7 @@ def test_a_node_of_which_nothing_is_known_gets_the_shares_of_the_labels():
 
 def test_a_class_whose_name_holds_a_bar_is_refused_in_sets():
     graph = Graph.from_edges([(0, 1)], x=np.eye(2), y=["a|b", "c"])
-    fitted = learn(graph, [0, 1], [], DEFAULT.replace(**QUICK), device="cpu")
+    fitted = learn(graph, [0, 1], [], LAYERS.replace(**QUICK), device="cpu")
     with pytest.raises(ValueError, match=r"the class 'a\|b' holds a \|"):
         predictions(fitted, graph, threshold=0.5)
 

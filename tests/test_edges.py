@@ -14,7 +14,7 @@ from gcn_lpa import edges
 from gcn_lpa.edges import EDGE_FORMS, Bilinear, Free, both_directions, edge_form, glorot, log_softplus
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [
@@ -44,7 +44,7 @@ def in_float64(graph):
 
 def new_form(name, graph, seed=0, **settings):
     """A form as training starts with it."""
-    return edge_form(DEFAULT.replace(edges=name, **settings), graph, generator=torch.Generator().manual_seed(seed))
+    return edge_form(LAYERS.replace(edges=name, **settings), graph, generator=torch.Generator().manual_seed(seed))
 
 
 def form_of(name, graph, seed=0, **settings):
@@ -363,7 +363,7 @@ import dataclasses, sys, torch, scipy.sparse, numpy
 from gcn_lpa.edges import EDGE_FORMS, edge_form
 from gcn_lpa.graph import Graph
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 
 n, degree, d = 10_000, 28, 512
 random = numpy.random.default_rng(0)
@@ -384,7 +384,7 @@ for name in EDGE_FORMS:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")  # the peak starts from here
         before = memory("VmRSS")
-        form = edge_form(DEFAULT.replace(edges=name, edge_rank=8), kind, generator=torch.Generator())
+        form = edge_form(LAYERS.replace(edges=name, edge_rank=8), kind, generator=torch.Generator())
         scores = form(kind)
         if name != "fixed":
             scores.sum().backward()

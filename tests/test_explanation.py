@@ -31,7 +31,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.palette import BLACK, OKABE_ITO, PALE
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import DEFAULT, PAPER
+from gcn_lpa.recipes import LAYERS, PAPER
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
@@ -163,7 +163,7 @@ def taught(club):
         if METHODS[method].needs == "pyg":
             pytest.importorskip("torch_geometric")
         if method not in found:
-            recipe = METHODS[method].settings(DEFAULT).replace(epochs=3, hidden=4)
+            recipe = METHODS[method].settings(LAYERS).replace(epochs=3, hidden=4)
             found[method] = learn(graph, parts.train, parts.val, recipe, device="cpu")
         return found[method]
 
@@ -213,7 +213,7 @@ def test_what_the_model_says_is_what_predict_says(taught, club):
 def test_an_unreached_node_without_features_gets_the_shares_of_the_labels():
     #  0* - 1    2* - 3    4* - 5    6 - 7, no features: the untrained weights of 6 and 7 are no answer
     graph = Graph.from_edges([(0, 1), (2, 3), (4, 5), (6, 7)], y={0: "a", 2: "b", 4: "b"}, x="identity")
-    recipe = DEFAULT.replace(edges="free", residual=False)
+    recipe = LAYERS.replace(edges="free", residual=False)
     trained = untrained(graph, graph.labeled, recipe)
     reported = predictions(trained, graph).set_index("id")
     table = explain_all(trained, graph).set_index("id")
@@ -231,7 +231,7 @@ def test_an_unreached_node_without_features_gets_the_shares_of_the_labels():
 def test_classes_with_the_same_votes_agree_with_either_answer():
     #  0* - 1 - 2*, two classes: half of the votes each, whatever the model says
     graph = Graph.from_edges([(0, 1), (1, 2)], y={0: "a", 2: "b"}, x=[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    recipe = LAYERS.replace(method="gcn-same", edges="fixed", residual=False)
     said = set()
     for seed in range(8):
         explainer = Explainer.of(untrained(graph, graph.labeled, recipe, seed), graph, hops=1)
@@ -292,7 +292,7 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
     #  0* - 1 - 2 - 3    4 - 5
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], y={0: "a", 5: "b"}, x="identity")
     known = graph.y == 0
-    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    recipe = LAYERS.replace(method="gcn-same", edges="fixed", residual=False)
     explainer = Explainer.of(untrained(graph, known, recipe), graph, hops=2)
     found = [explainer.explain(node) for node in range(6)]
     assert [why.status for why in found] == ["labeled", "reached", "reached", "reached", "unreachable", "unreachable"]
@@ -313,7 +313,7 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
 def test_a_validation_node_is_labeled_as_in_predict_and_does_not_vote():
     #  0* - 1 - 2? - 3    4? - 5, and no features: * trains, ? chooses the epoch
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], y=["a", None, "b", None, "b", None])
-    recipe = DEFAULT.replace(method="gcn-same", edges="fixed", residual=False)
+    recipe = LAYERS.replace(method="gcn-same", edges="fixed", residual=False)
     train = torch.arange(6) == 0
     trained = untrained(graph, train, recipe, val=graph.labeled & ~train)
     explainer = Explainer.of(trained, graph, hops=4)
@@ -362,7 +362,7 @@ ELSEWHERE = {
 def test_on_another_graph_the_labels_of_shared_nodes_vote_and_no_others(shares, form):
     """a, b are trained on, c chose the epoch."""
     home = dataclasses.replace(with_names(HOME, PAIRS), y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
-    recipe = DEFAULT.replace(method="gcn-same" if form == "fixed" else "gcn-lpa", edges=form, edge_rank=2, hidden=3)
+    recipe = LAYERS.replace(method="gcn-same" if form == "fixed" else "gcn-lpa", edges=form, edge_rank=2, hidden=3)
     trained = learn(home, [0, 1], [2], recipe.replace(epochs=2), device="cpu")
     graph = with_names(*ELSEWHERE[shares], seed=1)
     names = list(graph.node_names)
@@ -394,7 +394,7 @@ def test_on_another_graph_the_labels_of_shared_nodes_vote_and_no_others(shares, 
 def test_what_cannot_be_explained_on_another_graph_is_refused_with_a_reason():
     home, graph = with_names(HOME, PAIRS), with_names(*ELSEWHERE["some of its nodes"])
     home = dataclasses.replace(home, y=torch.tensor([0, 1, 1, -1, -1]), class_names=("x", "y"))
-    free = learn(home, [0, 1], [2], DEFAULT.replace(edges="free", epochs=2, hidden=3), device="cpu")
+    free = learn(home, [0, 1], [2], LAYERS.replace(edges="free", epochs=2, hidden=3), device="cpu")
     wide = dataclasses.replace(graph, x=torch.ones(5, 3), _derived={})
     for ask in (
         lambda g: explain(free, g, "v"),
@@ -617,14 +617,14 @@ def test_a_what_if_that_cannot_be_is_refused_with_a_reason(question, message):
     edges = [("Ann", "Eve"), ("Ann", "Dan"), ("Bob", "Eve"), ("Bob", "Cid")]
     graph = Graph.from_edges(edges, y={"Ann": "left", "Bob": "right", "Cid": "left"})
     known = torch.tensor([name in ("Ann", "Bob") for name in graph.node_names])
-    recipe = DEFAULT.replace(method="gcn-same", edges="fixed")
+    recipe = LAYERS.replace(method="gcn-same", edges="fixed")
     with pytest.raises(ValueError, match=message):
         what_if(untrained(graph, known, recipe), graph, **question)
 
 
 def test_masks_hops_and_tops_that_cannot_be_are_refused(club):
     graph, parts = club
-    trained = untrained(graph, parts.train, DEFAULT.replace(method="gcn-same", edges="fixed"))
+    trained = untrained(graph, parts.train, LAYERS.replace(method="gcn-same", edges="fixed"))
     with pytest.raises(ValueError, match="hops = 0; a label travels at least 1"):
         Explainer.of(trained, graph, hops=0)
     with pytest.raises(ValueError, match="top = 0"):
@@ -640,14 +640,14 @@ def test_masks_hops_and_tops_that_cannot_be_are_refused(club):
 
 def test_one_id_of_several_letters_is_one_node():
     graph = Graph.from_edges([("a", "b"), ("b", "ab")], y={"a": "x", "b": "y", "ab": "y"})
-    recipe = DEFAULT.replace(edges="fixed")
+    recipe = LAYERS.replace(edges="fixed")
     trained = untrained(graph, graph.labeled, recipe)
     assert what_if(trained, graph, unlabel="ab").asked == ("unlabel ab",)
 
 
 def test_json_holds_ids_of_any_kind_and_the_numbers_to_ten_digits():
     graph = Graph.from_edges([((0, 0), (0, 1)), ((0, 1), (1, 1))], y={(0, 0): "a", (1, 1): "b"})
-    recipe = DEFAULT.replace(edges="fixed")
+    recipe = LAYERS.replace(edges="fixed")
     why = explain(untrained(graph, graph.labeled, recipe), graph, (0, 1))
     facts = json.loads(json.dumps(why.to_dict(), allow_nan=False))
     assert facts["node"] == [0, 1]
@@ -690,7 +690,7 @@ def test_the_same_picture_every_time(kind, taught, club, tmp_path):
 def test_classes_have_the_colours_of_the_palette_in_its_order(tmp_path):
     #  0* - 1 - 2*, and 3 between 1 and 4*: 3 has no label
     graph = Graph.from_edges([(0, 1), (1, 2), (1, 3), (3, 4)], y={0: "a", 2: "b", 4: "c"})
-    trained = untrained(graph, graph.labeled, DEFAULT.replace(edges="fixed"))
+    trained = untrained(graph, graph.labeled, LAYERS.replace(edges="fixed"))
     draw_explanation(explain(trained, graph, 1, hops=3), tmp_path / "why.svg")
     drawn = {colour.lower() for colour in re.findall(r"#[0-9a-fA-F]{6}", (tmp_path / "why.svg").read_text())}
     known = {colour.lower() for colour in (*OKABE_ITO, PALE)}
@@ -702,7 +702,7 @@ def test_classes_have_the_colours_of_the_palette_in_its_order(tmp_path):
 def test_pictures_can_be_drawn_of_odd_ids_of_no_votes_and_of_the_node_itself(node, tmp_path):
     ids = ["$a_1$", "%", "x" * 80]  # with one hop the first votes for itself, the second has a vote, the third none
     graph = Graph.from_edges([(ids[0], ids[1]), (ids[1], ids[2])], y={ids[0]: "$b$", ids[1]: "c"}, node_names=ids)
-    recipe = DEFAULT.replace(edges="fixed")
+    recipe = LAYERS.replace(edges="fixed")
     why = explain(untrained(graph, graph.y == 0, recipe), graph, ids[node])
     assert len(why.votes) == [1, 1, 0][node]
     draw_explanation(why, tmp_path / "picture.png")

@@ -12,7 +12,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.timing import agreement, captured, check_same_bits
 from gcn_lpa.paper.timing_rivals import Problem
-from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
+from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
 from gcn_lpa.tables.datasets import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -102,7 +102,7 @@ def test_a_captured_step_walks_the_same_path_as_a_plain_one():
 
 
 @pytest.mark.parametrize(
-    "recipe", [DEFAULT, PAPER["cora"], OFFICIAL["cora"], DEFAULT.replace(edges="gaussian", loss="held_out")]
+    "recipe", [LAYERS, PAPER["cora"], OFFICIAL["cora"], LAYERS.replace(edges="gaussian", loss="held_out")]
 )
 def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     graph = load("digits")

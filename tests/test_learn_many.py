@@ -9,7 +9,7 @@ import gcn_lpa.stacks
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT, PAPER, SELECTION, Recipe
+from gcn_lpa.recipes import LAYERS, PAPER, SELECTION, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.stacks import is_stackable, learn_many
 from gcn_lpa.tables.datasets import load
@@ -18,7 +18,7 @@ from gcn_lpa.train import DivergedError
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
 PARTS = [split(BLOCKS, seed=k) for k in range(3)]
 SEEDS = [4, 0, 2**31 + 1]
-SMALL = DEFAULT.replace(hidden=8, edge_rank=4, epochs=50)
+SMALL = LAYERS.replace(hidden=8, edge_rank=4, epochs=50)
 HOPS = Recipe(
     propagation="hops",
     propagation_steps=10,
@@ -81,7 +81,7 @@ def test_every_method_becomes_what_it_becomes_alone(method):
 
 
 def test_which_methods_are_stacked():
-    prepared = DEFAULT.prepare(BLOCKS)
+    prepared = LAYERS.prepare(BLOCKS)
     stacked = {name for name in OURS if is_stackable(METHODS[name].build(recipe_of(name), prepared, 0))}
     one_by_one = {"mlp", "lr", "lpa", "lpa-reconstruction", "lpa-sparse"}
     assert stacked == set(OURS) - one_by_one
@@ -114,7 +114,7 @@ def test_each_model_leaves_when_its_own_patience_is_over(select):
     assert len(set(ends)) > 1, "the models are to end at different epochs"
     for number, trained in enumerate(found):
         assert_close(trained, alone(recipe, number))
-    assert {number: trained for number, trained in order} == dict(enumerate(found))
+    assert dict(order) == dict(enumerate(found))
     assert [ends[number] for number, _ in order] == sorted(ends)
 
 

@@ -17,7 +17,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import class_weights, labels_of
 from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
-from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, Recipe
+from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [[1.0, 0.0, 2.0], [0.0, 1.0, 0.5], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]
@@ -623,7 +623,7 @@ def test_the_total_is_gcn_plus_lambda_times_lpa():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_no_label_outside_the_given_nodes_is_read(loss):
     """Scramble all others: the same bits of loss and gradients."""
-    recipe = DEFAULT.replace(loss=loss, lpa_iterations=2, class_weights="balanced", features="raw")
+    recipe = LAYERS.replace(loss=loss, lpa_iterations=2, class_weights="balanced", features="raw")
     graph, results = six_nodes(), []
     nodes = torch.tensor([0, 2, 4])
     for others in ([0, 1, 0], [1, 0, 1], [-1, -1, -1]):
@@ -700,7 +700,7 @@ def test_the_seed_of_the_model_is_not_the_global_one():
     graph = six_nodes()
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    GCNLPA(DEFAULT, graph).loss(graph, TRAIN, Key(0))
+    GCNLPA(LAYERS, graph).loss(graph, TRAIN, Key(0))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -812,9 +812,7 @@ HARD = {
 def test_odd_graphs_have_finite_losses_and_gradients(case, loss, normalization):
     graph = HARD[case]
     for edges in ("free", "agnn", "gaussian"):
-        recipe = DEFAULT.replace(
-            loss=loss, edges=edges, normalization=normalization, lpa_iterations=2, edge_dropout=0.5
-        )
+        recipe = LAYERS.replace(loss=loss, edges=edges, normalization=normalization, lpa_iterations=2, edge_dropout=0.5)
         model = GCNLPA(recipe, graph)
         cost = model.loss(graph, torch.tensor([0, 1, 2]), Key(0)).total
         cost.backward()

@@ -17,7 +17,7 @@ from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.reproduction import PARTS, WITH_ROWS, reproduce
 from gcn_lpa.paper.study import FIRST_EDITION, PAPER_DATASETS, Cell, Study, job_of, summary
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER
+from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
@@ -222,11 +222,12 @@ def test_separable_starts_are_compared_start_by_start():
 def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques, monkeypatch):
     """The same training, ended by hand before the loss is not finite, has the same accuracies."""
     monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: two_cliques)
-    changes = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0}
+    plain = {"propagation": "layers", "structure": False, "votes": False, "l2_edges": 0.0, "epochs": 200, "patience": 0}
+    changes = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0, **plain}
     job = {"dataset": "", "method": "gcn-lpa", "recipe": "default", "changes": changes, "split": "uniform"}
     outcome = study_module.train_once({**job, "split_seed": 0, "seed": 0}, device="cpu", root=None, threads=1)
     assert outcome["best_epoch"] is None
-    parts, recipe = split(two_cliques, seed=0), DEFAULT.replace(**changes)
+    parts, recipe = split(two_cliques, seed=0), LAYERS.replace(**changes)
     with pytest.raises(DivergedError) as diverged:
         learn(two_cliques, parts.train, parts.val, recipe, device="cpu")
     last = learn(two_cliques, parts.train, parts.val, recipe, device="cpu", stop_at=len(diverged.value.run.history))

@@ -14,7 +14,7 @@ from gcn_lpa.edges import AGNN, GAT
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.pyg import LPARegularizer
-from gcn_lpa.recipes import DEFAULT, LOSSES
+from gcn_lpa.recipes import LAYERS, LOSSES
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "regularise_pyg_model.py"
 
@@ -57,7 +57,7 @@ def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
     conv = pytest.importorskip("torch_geometric.nn").GCNConv
     x, index, _, y = shuffled
     train, iterations = torch.arange(0, 34, 3), 2 if loss == "leave_one_out" else 3
-    recipe = DEFAULT.replace(loss=loss, lpa_iterations=iterations, lpa_weight=0.7, edges="free" if free else "agnn")
+    recipe = LAYERS.replace(loss=loss, lpa_iterations=iterations, lpa_weight=0.7, edges="free" if free else "agnn")
     recipe = recipe.replace(hidden=6, dropout=0.0, residual=False, edge_rank=4)
     graph = Graph(karate.with_self_loops().adjacency, x, y, karate.class_names)
     ours = model.GCNLPA(recipe, graph, seed=1)

@@ -5,7 +5,18 @@ import json
 
 import pytest
 
-from gcn_lpa.recipes import DEFAULT, LOSSES, OFFICIAL, PAPER, SPACE, WITHOUT_FEATURES, Recipe, recipe_for
+from gcn_lpa.recipes import (
+    DEFAULT,
+    LAYERS,
+    LOSSES,
+    OFFICIAL,
+    PAPER,
+    SPACE,
+    WITH_FEW_LABELS,
+    WITHOUT_FEATURES,
+    Recipe,
+    recipe_for,
+)
 
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
 TABLE_4 = {  # as printed, row by row
@@ -61,7 +72,7 @@ def test_the_search_space_has_the_sizes_of_appendix_f():
     }
     for name, values in SPACE.items():
         for value in values:
-            DEFAULT.replace(**{name: value, "loss": "literal"})
+            LAYERS.replace(**{name: value, "loss": "literal"})
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -72,7 +83,15 @@ def test_every_field_has_help_and_its_default_is_a_choice(name):
 
 
 def every_recipe():
-    return [DEFAULT, WITHOUT_FEATURES, *PAPER.values(), *OFFICIAL.values(), DEFAULT.replace(feature_dropout=0.25)]
+    return [
+        LAYERS,
+        DEFAULT,
+        WITH_FEW_LABELS,
+        WITHOUT_FEATURES,
+        *PAPER.values(),
+        *OFFICIAL.values(),
+        LAYERS.replace(feature_dropout=0.25),
+    ]
 
 
 @pytest.mark.parametrize("recipe", every_recipe(), ids=lambda recipe: recipe.origin)
@@ -83,8 +102,8 @@ def test_json_there_and_back(recipe):
 
 
 def test_a_missing_field_takes_its_default():
-    assert Recipe.from_dict({}) == DEFAULT
-    assert Recipe.from_dict({"hidden": 8}) == DEFAULT.replace(hidden=8)
+    assert Recipe.from_dict({}) == LAYERS
+    assert Recipe.from_dict({"hidden": 8}) == LAYERS.replace(hidden=8)
 
 
 def different(name, default):
@@ -101,16 +120,16 @@ def different(name, default):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_hash_changes_with_every_field_but_the_origin(name):
-    changed = DEFAULT.replace(**{name: different(name, FIELDS[name].default)})
-    assert changed != DEFAULT
-    assert (changed.hash() == DEFAULT.hash()) == (name == "origin")
+    changed = LAYERS.replace(**{name: different(name, FIELDS[name].default)})
+    assert changed != LAYERS
+    assert (changed.hash() == LAYERS.hash()) == (name == "origin")
     assert len(changed.hash()) == 12
 
 
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if isinstance(field.default, float)])
 def test_one_and_one_point_zero_are_the_same_setting(name):
     value = 1 if name in ("lpa_weight", "lpa_ratio", "l2", "l2_edges", "lr", "teleport", "edge_sparsity") else 0
-    whole, broken = DEFAULT.replace(**{name: value}), DEFAULT.replace(**{name: float(value)})
+    whole, broken = LAYERS.replace(**{name: value}), LAYERS.replace(**{name: float(value)})
     assert whole == broken
     assert whole.hash() == broken.hash()
 
@@ -130,7 +149,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_an_error_names_the_field_and_the_value(name, value):
-    for make in (lambda **settings: Recipe(**settings), DEFAULT.replace, lambda **settings: Recipe.from_dict(settings)):
+    for make in (lambda **settings: Recipe(**settings), LAYERS.replace, lambda **settings: Recipe.from_dict(settings)):
         with pytest.raises(ValueError, match=rf"^recipe: {name} = ") as error:
             make(**{name: value})
         assert f"= {value}" in str(error.value) or f"= {value!r}" in str(error.value)
@@ -139,29 +158,30 @@ def test_an_error_names_the_field_and_the_value(name, value):
 @pytest.mark.parametrize("field", [name for name in FIELDS if FIELDS[name].metadata["choices"]])
 def test_an_unknown_choice_is_answered_with_the_known_ones(field):
     with pytest.raises(ValueError, match=", ".join(FIELDS[field].metadata["choices"])):
-        DEFAULT.replace(**{field: "other"})
+        LAYERS.replace(**{field: "other"})
 
 
 def test_an_unknown_field_is_answered_with_the_known_ones():
-    for make in (DEFAULT.replace, lambda **settings: Recipe.from_dict(settings)):
+    for make in (LAYERS.replace, lambda **settings: Recipe.from_dict(settings)):
         with pytest.raises(ValueError, match=r"no field 'depth'; it has .*gcn_layers.*origin"):
             make(depth=3)
 
 
 def test_leave_one_out_is_refused_where_it_is_not_exact():
     with pytest.raises(ValueError, match=r"leave_one_out is exact for one or two LPA iterations, not 3.*held_out"):
-        DEFAULT.replace(loss="leave_one_out", lpa_iterations=3)
+        LAYERS.replace(loss="leave_one_out", lpa_iterations=3)
     for loss in set(LOSSES) - {"leave_one_out"}:
-        DEFAULT.replace(loss=loss, lpa_iterations=9)
+        LAYERS.replace(loss=loss, lpa_iterations=9)
 
 
 def test_a_recipe_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        DEFAULT.lr = 1.0
+        LAYERS.lr = 1.0
 
 
 def test_recipes_are_found_by_name():
     assert recipe_for("default", "anything") is DEFAULT
+    assert recipe_for("default", "anything", num_labels=199) is WITH_FEW_LABELS
     assert recipe_for("default", "anything", has_features=False) is WITHOUT_FEATURES
     assert recipe_for("paper", "cora") is PAPER["cora"]
     assert recipe_for("official", "coauthor-phy") is OFFICIAL["coauthor-phy"]
@@ -176,6 +196,6 @@ def test_preparing_a_graph_normalises_features_and_adds_self_loops(tiny):
     by_row = PAPER["cora"].prepare(tiny)
     assert by_row.x[0].tolist() == pytest.approx([1 / 3, 0, 2 / 3])
     assert by_row.num_self_loops == 5
-    by_length = DEFAULT.replace(self_loops=False).prepare(tiny)
+    by_length = LAYERS.replace(self_loops=False).prepare(tiny)
     assert by_length.x[0].tolist() == pytest.approx([1 / 5**0.5, 0, 2 / 5**0.5])
     assert by_length.num_self_loops == 0

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.learning import learn
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.codec import PLAN, load_run
 from gcn_lpa.runs.output import predict_run
 from gcn_lpa.runs.plan import Source, make_plan
@@ -172,9 +172,9 @@ CHANGES = {
     "labels: one less": ("labels.safetensors", made("y", lambda y: y[:-1]), "not those of the 36 nodes"),
     "labels: two dimensions": ("labels.safetensors", made("y", lambda y: y.view(-1, 1)), "not those of the 36 nodes"),
     "labels: not learned from": ("labels.safetensors", made("trains", torch.logical_not), "that split.json names"),
-    "labels: idf too short": ("labels.safetensors", made("idf", lambda idf: idf[:-1]), "idf is float64"),
-    "labels: idf NaN": ("labels.safetensors", made("idf", entry(0, NAN)), "idf is float64"),
-    "labels: no idf": ("labels.safetensors", without("idf"), "nothing was learned"),
+    "labels: idf too short": ("labels.safetensors", made("idf", lambda idf: idf[:-1]), "each of the 3 columns"),
+    "labels: idf NaN": ("labels.safetensors", made("idf", entry(0, NAN)), "each of the 3 columns"),
+    "labels: no idf": ("labels.safetensors", without("idf"), "idf goes with features 'tfidf'"),
     "labels: no y": ("labels.safetensors", without("y"), "not as gcn-lpa writes it"),
     "out of fold: node": ("out_of_fold.safetensors", made("node", entry(0, FAR)), "not the labelled nodes"),
     "out of fold: node type": ("out_of_fold.safetensors", made("node", torch.Tensor.float), "not the labelled nodes"),
@@ -194,11 +194,11 @@ CHANGES = {
     "trained: seed": ("trained.json", put("seed", "0"), "seed is '0'; it is a whole number"),
     "trained: other seed": ("trained.json", put("seed", 5), "seed is 5, but run.json says 0"),
     "trained: best epoch": ("trained.json", put("best_epoch", True), "best_epoch is True; it is a whole number"),
-    "trained: columns": ("trained.json", put("num_columns", 4), "idf is float64"),
+    "trained: columns": ("trained.json", put("num_columns", 4), "each of the 4 columns"),
     "trained: a huge number of columns": (
         "trained.json",
         put("num_columns", 10**12),
-        "idf is float64",
+        "each of the 1000000000000 columns",
     ),
     "trained: no columns": ("trained.json", put("num_columns", 0), "num_columns is 0; it is at least 1"),
     "trained: features": ("trained.json", put("features", "l2"), "features is 'l2', but recipe.json says 'tfidf'"),
@@ -294,7 +294,7 @@ def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, t
 @pytest.mark.parametrize("kind", ["given", "identity"])
 def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_path, kind):
     graph = dataclasses.replace(karate, x_kind=kind)
-    learn(graph, [0, 33], [], DEFAULT.replace(features="raw", epochs=1), device="cpu").save_pretrained(
+    learn(graph, [0, 33], [], LAYERS.replace(features="raw", epochs=1), device="cpu").save_pretrained(
         tmp_path / "model"
     )
     folder = changed(tmp_path / "model", tmp_path / "changed", "trained.json", put("num_columns", 10**12))

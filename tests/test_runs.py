@@ -14,7 +14,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
-from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
+from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS, Recipe, recipe_for
 from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run, read_plan, write_plan
 from gcn_lpa.runs.output import table_text, write_table
 from gcn_lpa.runs.plan import Source, make_plan
@@ -107,9 +107,9 @@ def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
 
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     source = Source(str(own))
-    assert make_plan(source)[0].recipe == DEFAULT.replace(select="loss")
+    assert make_plan(source)[0].recipe == WITH_FEW_LABELS.replace(select="loss")
     assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
-    assert make_plan(source, split="uniform")[0].recipe == DEFAULT
+    assert make_plan(source, split="uniform")[0].recipe == WITH_FEW_LABELS
 
 
 def test_one_labelled_node_is_one_class_and_refused(tmp_path):
@@ -257,22 +257,24 @@ def test_a_run_of_someone_else_is_refused(tmp_path, name):
     storage.save(tmp_path / "run", {**files, name: b"{}"})
     with pytest.raises(ValueError, match=rf"{name}: it has no field "):
         load_run(tmp_path / "run")
-    storage.save(tmp_path / "run", {**files, "recipe.json": storage.encode_json(DEFAULT.to_dict())})
-    with pytest.raises(ValueError, match=r"model\.safetensors: .*size mismatch"):
+    storage.save(
+        tmp_path / "run", {**files, "recipe.json": storage.encode_json(LAYERS.replace(features="auto").to_dict())}
+    )
+    with pytest.raises(ValueError, match=r"model\.safetensors: "):
         load_run(tmp_path / "run")
 
 
 def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
-    assert make_plan(SBM)[0].recipe == DEFAULT
+    assert make_plan(SBM)[0].recipe == recipe_for("default", "sbm", num_labels=int(SBM.load().labeled.sum()))
     assert make_plan(Source("karate"))[0].recipe.edges == "free"  # it has no features
     changed = make_plan(SBM, changes={"hidden": 7})[0].recipe
-    assert (changed.hidden, changed.lr) == (7, DEFAULT.lr)
+    assert (changed.hidden, changed.lr) == (7, LAYERS.lr)
     assert changed.origin.endswith("; with hidden = 7")
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"hidden": 5, "method": "gcn"}))
     assert make_plan(SBM, recipe=file)[0].recipe == Recipe(hidden=5, method="gcn")
     assert make_plan(SBM, recipe=file, method="jk-net")[0].recipe.method == "jk-net"
-    assert make_plan(SBM, method="appnp")[0].recipe == METHODS["appnp"].settings(DEFAULT)
+    assert make_plan(SBM, method="appnp")[0].recipe == METHODS["appnp"].settings(LAYERS)
     with pytest.raises(ValueError, match="unknown method 'gnc'; there are mlp"):
         make_plan(SBM, method="gnc")
     with pytest.raises(ValueError, match="recipe 'paper' has no settings for 'sbm'"):
@@ -295,7 +297,7 @@ def test_the_papers_recipe_of_a_data_set_is_found(datasets):
 
 
 def test_edges_are_listed_both_ways_with_shares_that_sum_to_one(tiny):
-    recipe = DEFAULT.replace(edges="free", loss="literal")
+    recipe = LAYERS.replace(edges="free", loss="literal")
     fitted = learn(tiny, [0, 1, 2, 3], [], recipe, stop_at=1, device="cpu")
     torch.nn.init.normal_(fitted.model.edges.weight, generator=torch.Generator().manual_seed(0))
     table = edge_table(fitted, tiny)
@@ -313,7 +315,7 @@ def test_edges_are_listed_both_ways_with_shares_that_sum_to_one(tiny):
 
 
 def test_a_method_without_edge_weights_says_so(tiny):
-    fitted = learn(tiny, [0, 1, 2, 3], [], METHODS["lpa"].settings(DEFAULT), device="cpu")
+    fitted = learn(tiny, [0, 1, 2, 3], [], METHODS["lpa"].settings(LAYERS), device="cpu")
     with pytest.raises(ValueError, match="method 'lpa' learns no edge weights"):
         edge_table(fitted, tiny)
 

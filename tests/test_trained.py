@@ -13,13 +13,13 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import calibrate, edge_table, evaluate, predict_proba, predictions
-from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.recipes import LAYERS, Recipe
 from gcn_lpa.trained import Trained
 
 N, COLUMNS, CLASSES = 40, 6, ("red", "green", "blue")
 TRAIN, VAL = list(range(0, 40, 3)), list(range(1, 40, 6))
 LABELS = [CLASSES[k] for k in np.random.default_rng(9).integers(0, 3, N)]
-OURS = DEFAULT.replace(hidden=6, edge_rank=3, epochs=4, features="tfidf")
+OURS = LAYERS.replace(hidden=6, edge_rank=3, epochs=4, features="tfidf")
 OTHERS = ("gcn", "lr", "mlp", "lpa", "correct-and-smooth", "label-input", "appnp")
 CASES = {
     "agnn": OURS,
