@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from gcn_lpa.engine.adam import Adam
@@ -299,7 +299,9 @@ class _StackedStep:
             (self.named(call.model.weight_parameters()), recipe.l2, phase.trains_weights),
             (self.named(call.model.edge_parameters()), recipe.l2_edges, phase.trains_edges),
         ]
-        self.trains = [name for names, _, trains in groups if trains for name in names]
+        for names, _, trains in groups:
+            for name in names:
+                self.parameters[name].requires_grad_(trains)
         trained = [([self.parameters[name] for name in names], l2) for names, l2, trains in groups if trains and names]
         self.optimizer = Adam(trained, lr=recipe.lr)
 
@@ -327,21 +329,20 @@ class _StackedStep:
     def learn(self) -> Tensor:
         """One gradient step; [loss, gcn, lpa] of each, [B, 3]."""
         self.call.train()
-        state = {name: stacked.detach() for name, stacked in self.parameters.items()}
-        moving = {name: state.pop(name) for name in self.trains}
+        self.optimizer.zero_grad()
 
-        def cost(moving: Any, still: Any, y: Tensor, nodes: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-            loss = self.called({**moving, **still}, y, nodes, Key(seed, self.epoch))
-            objective = self.phase.objective(loss)
-            return objective, torch.stack([objective, loss.gcn, loss.lpa])
+        def losses_of(state: Any, y: Tensor, nodes: Tensor, seed: Tensor) -> Tensor:
+            loss = self.called(state, y, nodes, Key(seed, self.epoch))
+            return torch.stack([self.phase.objective(loss), loss.gcn, loss.lpa])
 
-        gradients, (_, losses) = vmap(grad_and_value(cost, has_aux=True))(moving, state, self.y, self.train, self.seeds)
-        for name, gradient in gradients.items():
-            self.parameters[name].grad = gradient.contiguous()  # Adam reads memory in the order of the parameter
+        losses = vmap(losses_of)(self.parameters, self.y, self.train, self.seeds)  # [B, 3]
+        losses[:, 0].sum().backward()  # no model is in the loss of another
+        for parameter in self.optimizer.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous()  # Adam reads memory in the order of the parameter
         self.optimizer.step()
         self.call.eval()
-        found: Tensor = losses.detach().double()
-        return found
+        return losses.detach().double()
 
     @torch.no_grad()
     def validate(self) -> Tensor:
