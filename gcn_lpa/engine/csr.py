@@ -15,7 +15,7 @@ from gcn_lpa.engine.remembered import unstacked
 def keep_few(kept: dict[int, Any], size: int, made: Any) -> None:
     """Keep what was made for a stack of this size; stacks shrink, so that only the last few sizes are needed again."""
     for old in list(kept)[:-3]:
-        del kept[old]
+        kept.pop(old, None)  # another thread may have been here
     kept[size] = made
 
 
@@ -67,15 +67,17 @@ class CSR:
     @unstacked()
     def repeated(self, count: int) -> CSR:
         """So many copies along a diagonal: a stack of matrices with these entries as one matrix."""
-        if count not in self._repeated:
+        found = self._repeated.get(count)
+        if found is None:
             fits = count * max(self.num_entries, self.num_rows, self.num_cols) < 2**31
             dtype, device = torch.int32 if fits else torch.int64, self.col.device
             at = torch.arange(count, dtype=dtype, device=device).unsqueeze(1)
             starts = (self.rowptr[:-1].to(dtype) + at * self.num_entries).flatten()
             rowptr = torch.cat([starts, starts.new_full((1,), count * self.num_entries)])
             col = (self.col.to(dtype) + at * self.num_cols).flatten()
-            keep_few(self._repeated, count, CSR(rowptr, col, count * self.num_cols))
-        return self._repeated[count]
+            found = CSR(rowptr, col, count * self.num_cols)
+            keep_few(self._repeated, count, found)
+        return found
 
     def to(self, device: torch.device | str) -> CSR:
         return CSR(self.rowptr.to(device), self.col.to(device), self.num_cols)

@@ -514,8 +514,10 @@ def dropout(
 
     With a seed for each model of a stack, [B], x has one more dimension, [B, n, d] or [B, E].
     """
-    out, models = torch.empty_like(x), isinstance(seed, Tensor) and seed.dim() == 1
-    for one, x_one, out_one in zip(seed.tolist(), x, out, strict=True) if models else [(seed, x, out)]:
+    out, is_stack = torch.empty_like(x), isinstance(seed, Tensor) and seed.dim() == 1
+    for one, x_one, out_one in (
+        zip(torch.as_tensor(seed).tolist(), x, out, strict=True) if is_stack else [(seed, x, out)]
+    ):
         b = bits(rate, one, step, layer)
         if x_one.numel():
             _dropout_kernel[(triton.cdiv(x_one.numel(), 1024),)](

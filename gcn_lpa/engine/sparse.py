@@ -112,14 +112,15 @@ class Pattern:
     @unstacked()
     def repeated(self, count: int) -> Pattern:
         """So many copies along a diagonal, see `CSR.repeated`."""
-        if count not in self._repeated:
+        found = self._repeated.get(count)
+        if found is None:
             rows, at = self.rows.repeated(count), torch.arange(count, device=self.device).unsqueeze(1)
             found = Pattern(rows.rowptr, rows.col, (count * self.shape[0], count * self.shape[1]))
             found.rows = rows
             order = (self.order + at * self.num_entries).flatten().to(rows.col.dtype)
             found.__dict__["_transposed"] = self.columns.repeated(count), order
             keep_few(self._repeated, count, found)
-        return self._repeated[count]
+        return found
 
     @cached_property
     @unstacked()
