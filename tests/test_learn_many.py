@@ -46,7 +46,11 @@ def alone(recipe, number, parts=None, graph=BLOCKS, **options):
 
 
 def assert_close(one, other, graph=BLOCKS):
-    """The same choice, the same weights to rounding, and the same answers."""
+    """The same choice, the same weights to rounding, and the same answers.
+
+    A free edge weight that hardly matters has a gradient of rounding errors, which Adam makes steps of: at most one of 0.01.
+    """
+    at_most = 0.01 if one.recipe.edges == "free" else 1e-4
     assert one.run.best_epoch == other.run.best_epoch
     assert len(one.run.history) == len(other.run.history)
     for epoch, twin in zip(one.run.history, other.run.history, strict=True):
@@ -57,7 +61,7 @@ def assert_close(one, other, graph=BLOCKS):
     weights, twins = one.model.state_dict(), other.model.state_dict()
     assert weights.keys() == twins.keys()
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, twins[name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(weight, twins[name], rtol=1e-4, atol=at_most)
     said, wanted = predict_proba(one, graph), predict_proba(other, graph)
     assert torch.equal(said.argmax(dim=1), wanted.argmax(dim=1))
     torch.testing.assert_close(said, wanted, rtol=1e-4, atol=1e-4)
