@@ -4,8 +4,12 @@ The model stays written for one. `torch.func` stacks the parameters of all, [B, 
 has its own labels, training nodes and seed. A product whose matrix all models share is then one product, the overhead of
 Python is paid once for all, and on a GPU one kernel serves a whole stack.
 
-What is the same as one at a time: random bits, first weights, the order of epochs and the rules that choose one. What is
-not: a stack sums losses and dense products in another order, so weights agree to rounding, which training then carries on.
+What has the same bits as one at a time: random bits, first weights, every sparse product and its gradients. What has not:
+losses are summed over masks instead of lists of nodes, and batched dense products may round otherwise. After 50 epochs in
+float32 weights agree to about 1e-4 and the chosen epochs are the same, unless two epochs are equal to rounding; a free edge
+weight that hardly matters may differ by more, as Adam makes steps of gradients that are nothing but rounding errors.
+
+On the CPU a stack is shared among threads, one smaller stack each; on a GPU its step is recorded as one CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,11 +18,14 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from gcn_lpa.engine.adam import Adam
@@ -46,6 +53,7 @@ from gcn_lpa.train import (
 from gcn_lpa.trained import Trained
 
 Done = Callable[[int, Trained], None]  # (number of a model, what it has become)
+FEWEST = {"cpu": 4, "cuda": 2}  # models in a stack: fewer are faster one by one
 LARGEST = 1 << 26  # numbers in one layer of a stack, 256 MB: more models than that make several stacks
 
 
@@ -78,7 +86,7 @@ def learn_many(
     """
     lessons = [lesson_of(graph, train, val, recipe, classes) for train, val in parts]
     models = [
-        _Model(number, lesson, seed, stop)
+        _Pupil(number, lesson, seed, stop)
         for number, (lesson, seed, stop) in enumerate(
             zip(lessons, _each(seeds, len(lessons), "seeds"), _each(stop_at, len(lessons), "stop_at"), strict=True)
         )
@@ -86,11 +94,14 @@ def learn_many(
     for model in models:
         check_seed(model.seed)
     done = on_model or (lambda number, trained: None)
+    where = choose_device(device)
+    workers = 1 if where.type == "cuda" else threads or torch.get_num_threads()
     for group in _groups(models, recipe):
-        if len(group) > 1 and is_stackable(group[0].build(recipe)):
-            layer = len(group) * layer_size(group[0].lesson.prepared, recipe)
-            with num_threads(threads, layer=layer):
-                _Stack(group, recipe, choose_device(device), done).run()
+        if len(group) >= FEWEST[where.type] and is_stackable(group[0].build(recipe)):
+            size = max(2, -(-len(group) // workers))
+            pieces = [group[start : start + size] for start in range(0, len(group), size)]
+            with num_threads(threads, layer=layer_size(group[0].lesson.prepared, recipe)):
+                _train_stacks([_Stack(piece, recipe, where) for piece in pieces], done)
         else:
             _train_one_by_one(graph, group, recipe, device, threads, done)
     if diverged := [model for model in models if model.error is not None]:
@@ -104,7 +115,7 @@ def is_stackable(model: Any) -> bool:
 
 
 @dataclass(eq=False)
-class _Model:
+class _Pupil:
     """One model on its way from a lesson to a Trained."""
 
     number: int
@@ -115,6 +126,10 @@ class _Model:
     best: Best = field(default_factory=lambda: Best("first_best"))
     trained: Trained | None = None
     error: DivergedError | None = None
+
+    @cached_property
+    def num_validation(self) -> int:
+        return int(self.lesson.val.sum())
 
     def build(self, recipe: Recipe) -> Any:
         return METHODS[recipe.method].build(recipe, self.lesson.prepared, self.seed)
@@ -128,9 +143,9 @@ def _each(values: Any, count: int, name: str) -> list[Any]:
     return list(values)
 
 
-def _groups(models: Sequence[_Model], recipe: Recipe) -> list[list[_Model]]:
+def _groups(models: Sequence[_Pupil], recipe: Recipe) -> list[list[_Pupil]]:
     """Models of the same classes together, no more than memory allows."""
-    by_classes: dict[tuple[str, ...], list[_Model]] = {}
+    by_classes: dict[tuple[str, ...], list[_Pupil]] = {}
     for model in models:
         by_classes.setdefault(model.lesson.graph.class_names, []).append(model)
     groups = []
@@ -144,7 +159,7 @@ def layer_size(graph: Graph, recipe: Recipe) -> int:
     return graph.num_nodes * max(recipe.hidden, graph.num_classes)
 
 
-def _error_of(model: _Model, models: Sequence[_Model]) -> DivergedError:
+def _error_of(model: _Pupil, models: Sequence[_Pupil]) -> DivergedError:
     assert model.error is not None
     error = DivergedError(f"model {model.number} of {len(models)} (seed {model.seed}): {model.error}")
     error.run, error.trained = model.error.run, model.error.trained
@@ -154,7 +169,7 @@ def _error_of(model: _Model, models: Sequence[_Model]) -> DivergedError:
 
 def _train_one_by_one(
     graph: Graph,
-    models: Sequence[_Model],
+    models: Sequence[_Pupil],
     recipe: Recipe,
     device: str,
     threads: int | None,
@@ -173,6 +188,44 @@ def _train_one_by_one(
         done(model.number, model.trained)
 
 
+def _train_stacks(stacks: Sequence[_Stack], done: Done) -> None:
+    """Train stacks side by side, each on a thread of its own; what is done is handed over on this one.
+
+    Torch's own threads would wait for each other at every operation; these meet only at the end.
+    """
+    if len(stacks) == 1:
+        stacks[0].run(done)
+        return
+    messages: SimpleQueue[tuple[int, Trained] | BaseException | None] = SimpleQueue()
+
+    def work(stack: _Stack) -> None:
+        try:
+            with num_threads(1):
+                stack.run(lambda number, trained: messages.put((number, trained)))
+            messages.put(None)
+        except BaseException as error:
+            messages.put(error)
+
+    workers = [Thread(target=work, args=(stack,), name=f"gcn-lpa-stack-{k}") for k, stack in enumerate(stacks)]
+    try:
+        for worker in workers:
+            worker.start()
+        running = len(workers)
+        while running:
+            message = messages.get()
+            if isinstance(message, BaseException):
+                raise message
+            if message is None:
+                running -= 1
+            else:
+                done(*message)
+    finally:  # after Ctrl-C, or an error of one
+        for stack in stacks:
+            stack.stopped = True
+        for worker in workers:
+            worker.join()
+
+
 class _Call(nn.Module):
     """The loss of a model, or its logits, as a call, for `functional_call`."""
 
@@ -188,17 +241,18 @@ class _Call(nn.Module):
 class _Stack:
     """The loop over the epochs of models that are trained side by side."""
 
-    def __init__(self, models: Sequence[_Model], recipe: Recipe, device: torch.device, done: Done) -> None:
-        self.models, self.recipe, self.device, self.done = list(models), recipe, device, done
+    def __init__(self, models: Sequence[_Pupil], recipe: Recipe, device: torch.device) -> None:
+        self.models, self.recipe, self.device = list(models), recipe, device
+        self.stopped = False  # from outside: do not go on
         self.built = {model.number: model.build(recipe).to(device) for model in models}
-        first = self.built[models[0].number]
-        self.last = {model.number: last_epoch(first, recipe, model.stop_at) for model in models}
-        self.call = _Call(first, models[0].lesson.prepared.to(device))
-        self.captures = device.type == "cuda" and is_capturable(first)
+        shape = models[0].build(recipe).to(device)  # no model's own: they are in use as soon as they are done
+        self.last = {model.number: last_epoch(shape, recipe, model.stop_at) for model in models}
+        self.call = _Call(shape, models[0].lesson.prepared.to(device))
+        self.captures = device.type == "cuda" and is_capturable(shape)
         for model in models:
             model.best = Best(recipe.select)
 
-    def run(self) -> None:
+    def run(self, done: Done) -> None:
         each = [dict(self.built[model.number].named_parameters()) for model in self.models]
         first = {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
         parameters: Mapping[str, Tensor] = first
@@ -207,8 +261,9 @@ class _Stack:
             step = _StackedStep(self.call, models, self.recipe, phase, parameters, epoch=number * epochs + 1)
             advance = self.captured(step)
             for epoch in range(number * epochs + 1, (number + 1) * epochs + 1):
-                self.take(advance, step, epoch)
-                if not self.models:
+                for number_done, trained in self.take(advance, step, epoch):
+                    done(number_done, trained)
+                if self.stopped or not self.models:
                     return
                 if self.leaving_pays(step):
                     step = step.only(self.models)
@@ -222,16 +277,16 @@ class _Stack:
         """Whether to go on without the models that are done; to record a CUDA graph anew takes as long as many steps."""
         return len(self.models) <= len(step.models) // 2 if self.captures else len(self.models) < len(step.models)
 
-    def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> None:
-        """One epoch of all models."""
+    def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> list[tuple[int, Trained]]:
+        """One epoch of all models; those that are done with it."""
         start = time.perf_counter()
         reports = advance().tolist()
-        seconds = (time.perf_counter() - start) / len(self.models)
+        seconds, finished = (time.perf_counter() - start) / len(self.models), []
         for k, (model, report) in enumerate(zip(step.models, reports, strict=True)):
             if model not in self.models:
                 continue
             try:
-                epoch = epoch_of(report, number, int(model.lesson.val.sum()), self.recipe, seconds)
+                epoch = epoch_of(report, number, model.num_validation, self.recipe, seconds)
             except DivergedError as error:
                 self.finish(model, error)
                 continue
@@ -239,9 +294,10 @@ class _Stack:
             model.best = model.best.after(epoch, _Slice(step.parameters, k))
             is_over = is_patience_over(self.recipe, step.phase, model.best, number)
             if is_over or number == self.last[model.number]:
-                self.finish(model)
+                finished.append((model.number, self.finish(model)))
+        return finished
 
-    def finish(self, model: _Model, error: DivergedError | None = None) -> None:
+    def finish(self, model: _Pupil, error: DivergedError | None = None) -> Trained:
         """Give a model the best of its weights and take it off the list."""
         self.models.remove(model)
         built = self.built.pop(model.number)
@@ -251,10 +307,10 @@ class _Stack:
         trained = model.lesson.trained(built.eval(), run)
         if error is None:
             model.trained = trained
-            self.done(model.number, trained)
-            return
-        model.error, error.run = error, run
-        error.trained = trained if model.best.epoch else None
+        else:
+            model.error, error.run = error, run
+            error.trained = trained if model.best.epoch else None
+        return trained
 
 
 class _Slice:
@@ -277,7 +333,7 @@ class _StackedStep:
     def __init__(
         self,
         call: _Call,
-        models: Sequence[_Model],
+        models: Sequence[_Pupil],
         recipe: Recipe,
         phase: Phase,
         parameters: Mapping[str, Tensor],
@@ -299,7 +355,9 @@ class _StackedStep:
             (self.named(call.model.weight_parameters()), recipe.l2, phase.trains_weights),
             (self.named(call.model.edge_parameters()), recipe.l2_edges, phase.trains_edges),
         ]
-        self.trains = [name for names, _, trains in groups if trains for name in names]
+        for names, _, trains in groups:
+            for name in names:
+                self.parameters[name].requires_grad_(trains)
         trained = [([self.parameters[name] for name in names], l2) for names, l2, trains in groups if trains and names]
         self.optimizer = Adam(trained, lr=recipe.lr)
 
@@ -307,7 +365,7 @@ class _StackedStep:
         mine = {id(parameter) for parameter in parameters}
         return [name for name, parameter in self.call.model.named_parameters() if id(parameter) in mine]
 
-    def only(self, models: Sequence[_Model]) -> _StackedStep:
+    def only(self, models: Sequence[_Pupil]) -> _StackedStep:
         """The same without the other models."""
         at = torch.tensor([self.models.index(model) for model in models], device=self.call.graph.device)
         fewer = {
@@ -327,21 +385,20 @@ class _StackedStep:
     def learn(self) -> Tensor:
         """One gradient step; [loss, gcn, lpa] of each, [B, 3]."""
         self.call.train()
-        state = {name: stacked.detach() for name, stacked in self.parameters.items()}
-        moving = {name: state.pop(name) for name in self.trains}
+        self.optimizer.zero_grad()
 
-        def cost(moving: Any, still: Any, y: Tensor, nodes: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-            loss = self.called({**moving, **still}, y, nodes, Key(seed, self.epoch))
-            objective = self.phase.objective(loss)
-            return objective, torch.stack([objective, loss.gcn, loss.lpa])
+        def losses_of(state: Any, y: Tensor, nodes: Tensor, seed: Tensor) -> Tensor:
+            loss = self.called(state, y, nodes, Key(seed, self.epoch))
+            return torch.stack([self.phase.objective(loss), loss.gcn, loss.lpa])
 
-        gradients, (_, losses) = vmap(grad_and_value(cost, has_aux=True))(moving, state, self.y, self.train, self.seeds)
-        for name, gradient in gradients.items():
-            self.parameters[name].grad = gradient.contiguous()  # Adam reads memory in the order of the parameter
+        losses = vmap(losses_of)(self.parameters, self.y, self.train, self.seeds)  # [B, 3]
+        losses[:, 0].sum().backward()  # no model is in the loss of another
+        for parameter in self.optimizer.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous()  # Adam reads memory in the order of the parameter
         self.optimizer.step()
         self.call.eval()
-        found: Tensor = losses.detach().double()
-        return found
+        return losses.detach().double()
 
     @torch.no_grad()
     def validate(self) -> Tensor:

@@ -26,13 +26,14 @@ COUNTS = RNG.poisson(0.3, (40, 12)).astype(float)
 @pytest.mark.parametrize(
     ("x", "kind"),
     [
-        (scipy.sparse.csr_array(np.eye(3)), "words"),
+        (scipy.sparse.csr_array(np.eye(12)), "words"),
+        (scipy.sparse.csr_array(np.eye(3)), "numbers"),  # few columns
         (COUNTS, "words"),
         (COUNTS[:, :9], "numbers"),  # few columns
         (COUNTS + 1, "numbers"),  # no zeros
         (COUNTS - (COUNTS > 2), "words"),
         (np.where(COUNTS > 2, -1, COUNTS), "numbers"),
-        (COUNTS * 0.5, "numbers"),  # not whole
+        (COUNTS * 0.5, "words"),
         (RNG.normal(size=(40, 12)), "numbers"),
     ],
 )

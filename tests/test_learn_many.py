@@ -16,8 +16,8 @@ from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import DivergedError
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
-PARTS = [split(BLOCKS, seed=k) for k in range(3)]
-SEEDS = [4, 0, 2**31 + 1]
+PARTS = [split(BLOCKS, seed=k) for k in range(5)]  # two stacks where there are two threads
+SEEDS = [4, 0, 2**31 + 1, 3, 1]
 SMALL = LAYERS.replace(hidden=8, edge_rank=4, epochs=50)
 HOPS = Recipe(
     propagation="hops",
@@ -46,7 +46,11 @@ def alone(recipe, number, parts=None, graph=BLOCKS, **options):
 
 
 def assert_close(one, other, graph=BLOCKS):
-    """The same choice, the same weights to rounding, and the same answers."""
+    """The same choice, the same weights to rounding, and the same answers.
+
+    A free edge weight that hardly matters has a gradient of rounding errors, which Adam makes steps of: at most one of 0.01.
+    """
+    at_most = 0.01 if one.recipe.edges == "free" else 1e-4
     assert one.run.best_epoch == other.run.best_epoch
     assert len(one.run.history) == len(other.run.history)
     for epoch, twin in zip(one.run.history, other.run.history, strict=True):
@@ -57,10 +61,10 @@ def assert_close(one, other, graph=BLOCKS):
     weights, twins = one.model.state_dict(), other.model.state_dict()
     assert weights.keys() == twins.keys()
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, twins[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weight, twins[name], rtol=1e-4, atol=at_most)
     said, wanted = predict_proba(one, graph), predict_proba(other, graph)
     assert torch.equal(said.argmax(dim=1), wanted.argmax(dim=1))
-    torch.testing.assert_close(said, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(said, wanted, rtol=1e-4, atol=1e-4)
     assert one.class_names == other.class_names
     assert torch.equal(one.given(graph), other.given(graph))
 
@@ -109,7 +113,7 @@ def test_a_recipe_is_followed_by_all(recipe):
 def test_each_model_leaves_when_its_own_patience_is_over(select):
     recipe = SMALL.replace(select=select, patience=5)
     order = []
-    found = together(recipe, on_model=lambda number, trained: order.append((number, trained)))
+    found = together(recipe, threads=1, on_model=lambda number, trained: order.append((number, trained)))
     ends = [len(trained.run.history) for trained in found]
     assert len(set(ends)) > 1, "the models are to end at different epochs"
     for number, trained in enumerate(found):
@@ -121,14 +125,14 @@ def test_each_model_leaves_when_its_own_patience_is_over(select):
 def test_without_validation_the_last_epoch_is_kept():
     parts = [(part.train, []) for part in PARTS]
     recipe = SMALL.replace(epochs=12)
-    for number, trained in enumerate(together(recipe, parts, stop_at=[5, None, 9])):
-        stop_at = (5, None, 9)[number]
+    for number, trained in enumerate(together(recipe, parts, stop_at=[5, None, 9, 9, 1])):
+        stop_at = (5, None, 9, 9, 1)[number]
         assert trained.run.best_epoch == (stop_at or 12)
         assert_close(trained, alone(recipe, number, parts, stop_at=stop_at))
 
 
 def test_one_model_may_have_validation_nodes_and_another_none():
-    parts = [(PARTS[0].train, PARTS[0].val), (PARTS[1].train, []), (PARTS[2].train, PARTS[2].val)]
+    parts = [(part.train, part.val if k % 2 else []) for k, part in enumerate(PARTS)]
     for number, trained in enumerate(together(SMALL, parts)):
         assert_close(trained, alone(SMALL, number, parts))
 
@@ -137,12 +141,13 @@ def test_models_of_different_classes_are_stacked_apart():
     """Without class 2 among its labels a model knows two classes, as it would alone."""
     parts = [*pairs(), ((BLOCKS.y < 2) & PARTS[0].train, (BLOCKS.y < 2) & PARTS[0].val)]
     found = learn_many(BLOCKS, parts, SMALL, seeds=7, device="cpu")
-    assert [len(trained.class_names) for trained in found] == [3, 3, 3, 2]
+    assert [len(trained.class_names) for trained in found] == [3, 3, 3, 3, 3, 2]
     for (train, val), trained in zip(parts, found, strict=True):
         assert_close(trained, learn(BLOCKS, train, val, SMALL, seed=7, device="cpu"))
 
 
-def test_a_stack_that_is_too_large_is_divided(monkeypatch):
+@pytest.mark.parametrize(("threads", "wanted"), [(1, [5, 5]), (2, [3, 2, 3, 2])])
+def test_a_stack_that_is_too_large_is_divided_and_then_shared_among_threads(threads, wanted, monkeypatch):
     sizes = []
 
     class Counted(gcn_lpa.stacks._Stack):
@@ -151,11 +156,10 @@ def test_a_stack_that_is_too_large_is_divided(monkeypatch):
             super().__init__(models, *rest)
 
     monkeypatch.setattr(gcn_lpa.stacks, "_Stack", Counted)
-    monkeypatch.setattr(gcn_lpa.stacks, "LARGEST", 2 * BLOCKS.num_nodes * SMALL.hidden)
-    parts = [*pairs(), *pairs()[:1]]
-    found = learn_many(BLOCKS, parts, SMALL.replace(epochs=3), seeds=0, device="cpu")
-    assert sizes == [2, 2]
-    assert len(found) == 4
+    monkeypatch.setattr(gcn_lpa.stacks, "LARGEST", 5 * BLOCKS.num_nodes * SMALL.hidden)
+    found = learn_many(BLOCKS, pairs() * 2, SMALL.replace(epochs=3), seeds=0, device="cpu", threads=threads)
+    assert sizes == wanted
+    assert len(found) == 10
 
 
 def scrambled(graph, keep):
@@ -167,7 +171,7 @@ def scrambled(graph, keep):
 def test_no_model_sees_a_label_that_is_not_its_own(method):
     """Other labels outside train and val of all: the same bits. Other labels of one model's nodes: of all others the same."""
     nodes = torch.arange(BLOCKS.num_nodes)
-    parts = [(nodes % 4 == k, nodes % 8 == (k + 1) % 4) for k in range(3)]
+    parts = [(nodes % 4 == k, nodes % 8 == (k + 1) % 4) for k in range(4)] + [(nodes % 5 == 0, nodes % 5 == 1)]
     known = [train | val for train, val in parts]
     recipe, names = recipe_of(method), BLOCKS.class_names
 
@@ -211,15 +215,15 @@ def test_a_model_that_diverges_leaves_the_others_alone(monkeypatch):
         return model
 
     recipe = SMALL.replace(epochs=5)
-    wanted = [alone(recipe, number) for number in range(3)]
+    wanted = [alone(recipe, number) for number in range(5)]
     monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(real, build=build))
-    with pytest.raises(DivergedError, match=r"model 1 of 3 \(seed 0\): training diverged at epoch 1") as caught:
+    with pytest.raises(DivergedError, match=r"model 1 of 5 \(seed 0\): training diverged at epoch 1") as caught:
         together(recipe)
     assert caught.value.number == 1
     assert caught.value.run.history == ()
     assert caught.value.trained is None
     assert caught.value.models[1] is None
-    for number in (0, 2):
+    for number in (0, 2, 3, 4):
         assert_close(caught.value.models[number], wanted[number])
 
 
@@ -234,7 +238,7 @@ def test_ctrl_c_is_a_keyboard_interrupt():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"seeds": [1, 2]}, "seeds has 2 numbers for 3 parts; give one for each, or one for all"),
+        ({"seeds": [1, 2]}, "seeds has 2 numbers for 5 parts; give one for each, or one for all"),
         ({"seeds": -1}, "seed"),
         ({"stop_at": 0}, "stop_at = 0; training has at least 1 epoch"),
         ({"recipe": SMALL.replace(training="two_step", lpa_weight=0)}, "needs an edge form that learns"),

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, _unwrap_batched
+from torch._functorch.autograd_function import VmapInfo, custom_function_call
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
+from torch._functorch.utils import unwrap_dead_wrappers
 
 from gcn_lpa.engine import reference
 from gcn_lpa.engine.remembered import is_stacked
@@ -70,11 +74,26 @@ def fused_backend(x: Tensor) -> ModuleType | None:
 def apply(function: Any, *arguments: Any) -> Tensor:
     """`function.apply` of a torch.autograd.Function, typed.
 
-    Outside torch.func the C++ half of it: the Python half inspects the signature of `forward` at every call, which on a small
-    graph takes longer than the kernel.
+    Written out, as torch's own looks up the signature of `forward` at every call, and under vmap walks through trees of
+    arguments: both take longer than a small kernel.
     """
-    if torch._C._are_functorch_transforms_active():
-        stacked: Tensor = function.apply(*arguments)
-        return stacked
-    result: Tensor = super(torch.autograd.Function, function).apply(*arguments)
-    return result
+    result: Tensor
+    if not torch._C._are_functorch_transforms_active():
+        result = super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(arguments))
+        return result
+    interpreter = retrieve_current_functorch_interpreter()
+    if not isinstance(interpreter, VmapInterpreter) or function.generate_vmap_rule:
+        result = custom_function_call(function, *arguments)
+        return result
+    level = interpreter.level()
+    parts = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in arguments]
+    dims = [dim for _, dim in parts]
+    with interpreter.lower():
+        if all(dim is None for dim in dims):
+            return apply(function, *arguments)
+        info = VmapInfo(interpreter.batch_size(), interpreter.randomness())
+        output, out_dims = function.vmap(info, dims, *(part for part, _ in parts))
+    if isinstance(output, tuple):
+        result = tuple(_add_batch_dim(one, dim, level) for one, dim in zip(output, out_dims, strict=True))  # type: ignore[assignment]
+        return result
+    return _add_batch_dim(output, out_dims, level)

@@ -256,21 +256,27 @@ def _row_word(word, row):
 
 
 @_compiled
-def _dropout_rows(lo, hi, x, row, threshold, scale, seed, step, layer, out):
-    word = _word(seed, step, layer)
+def _dropout_rows(lo, hi, x, row, threshold, scale, seeds, step, layer, out):
+    """Of the rows of all models below each other, those of one after those of another."""
+    n = len(row)
     for i in range(lo, hi):
-        row_word = _row_word(word, row[i])
+        row_word = _row_word(_word(seeds[i // n], step, layer), row[i % n])
         for c in range(x.shape[1]):
             bits = _mix(np.uint32(row_word + np.uint32(c) * np.uint32(0x9E3779B9)))
             out[i, c] = x[i, c] * scale if (bits >> np.uint32(8)) >= threshold else x.dtype.type(0)
 
 
 @_compiled
-def _dropout_entries(lo, hi, x, row, col, threshold, scale, seed, step, layer, out):
-    word = _word(seed, step, layer)
-    for k in range(lo, hi):
-        bits = _mix(np.uint32(_row_word(word, row[k]) + np.uint32(col[k]) * np.uint32(0x9E3779B9)))
-        out[k] = x[k] * scale if (bits >> np.uint32(8)) >= threshold else x.dtype.type(0)
+def _dropout_entries(lo, hi, x, row, col, threshold, scale, seeds, step, layer, out):
+    n, at = len(row), lo
+    while at < hi:  # one model after another
+        model = at // n
+        word, last = _word(seeds[model], step, layer), min(hi, (model + 1) * n)
+        for i in range(at, last):
+            k = i - model * n
+            bits = _mix(np.uint32(_row_word(word, row[k]) + np.uint32(col[k]) * np.uint32(0x9E3779B9)))
+            out[i] = x[i] * scale if (bits >> np.uint32(8)) >= threshold else x.dtype.type(0)
+        at = last
 
 
 _pool: ThreadPoolExecutor | None = None
@@ -376,20 +382,21 @@ def permute(values: Tensor, order: Tensor) -> Tensor:
 def dropout(
     x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
 ) -> Tensor:
-    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
-    out = _empty(*x.shape, like=x)
+    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d].
+
+    With a seed for each model of a stack, [B], x has one more dimension, [B, n, d] or [B, E].
+    """
+    seeds = np.array(seed.tolist() if isinstance(seed, Tensor) else seed, dtype=np.uint64).reshape(-1)
+    out, number = _empty(*x.shape, like=x), x.detach().numpy().dtype.type
+    bits = np.uint32(round(rate * 2**24)), number(1 / (1 - rate)), seeds, np.uint64(int(step)), np.uint32(layer)
+    items = len(seeds) * len(row)
     workers = min(num_threads(), 1 + x.numel() * 4 // ALONE)
-    cuts = [len(x) * k // workers for k in range(workers + 1)]
-    number = x.detach().numpy().dtype.type
-    bits = (
-        np.uint32(round(rate * 2**24)),
-        number(1 / (1 - rate)),
-        np.uint64(int(seed)),
-        np.uint64(int(step)),
-        np.uint32(layer),
-    )
+    cuts = [items * k // workers for k in range(workers + 1)]
     if col is None:
-        _share(_dropout_rows, cuts, x.detach().numpy(), row.numpy(), *bits, out.numpy())
+        width = x.shape[-1]
+        arrays = x.detach().numpy().reshape(-1, width), row.numpy(), *bits, out.numpy().reshape(-1, width)
+        _share(_dropout_rows, cuts, *arrays)
     else:
-        _share(_dropout_entries, cuts, x.detach().numpy(), row.numpy(), col.numpy(), *bits, out.numpy())
+        flat, kept = x.detach().numpy().reshape(-1), out.numpy().reshape(-1)
+        _share(_dropout_entries, cuts, flat, row.numpy(), col.numpy(), *bits, kept)
     return out

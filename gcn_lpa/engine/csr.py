@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gcn_lpa.engine.remembered import unstacked
+
+
+def keep_few(kept: dict[int, Any], size: int, made: Any) -> None:
+    """Keep what was made for a stack of this size; stacks shrink, so that only the last few sizes are needed again."""
+    for old in list(kept)[:-3]:
+        kept.pop(old, None)  # another thread may have been here
+    kept[size] = made
 
 
 class CSR:
@@ -23,6 +31,7 @@ class CSR:
         self.col = col  # [E]
         self.num_cols = num_cols
         self._shares: dict[int, list[int]] = {}
+        self._repeated: dict[int, CSR] = {}
 
     @property
     def num_rows(self) -> int:
@@ -54,6 +63,21 @@ class CSR:
             cuts = np.searchsorted(work, targets)
             self._shares[num_workers] = [0, *cuts.tolist(), self.num_rows]
         return self._shares[num_workers]
+
+    @unstacked()
+    def repeated(self, count: int) -> CSR:
+        """So many copies along a diagonal: a stack of matrices with these entries as one matrix."""
+        found = self._repeated.get(count)
+        if found is None:
+            fits = count * max(self.num_entries, self.num_rows, self.num_cols) < 2**31
+            dtype, device = torch.int32 if fits else torch.int64, self.col.device
+            at = torch.arange(count, dtype=dtype, device=device).unsqueeze(1)
+            starts = (self.rowptr[:-1].to(dtype) + at * self.num_entries).flatten()
+            rowptr = torch.cat([starts, starts.new_full((1,), count * self.num_entries)])
+            col = (self.col.to(dtype) + at * self.num_cols).flatten()
+            found = CSR(rowptr, col, count * self.num_cols)
+            keep_few(self._repeated, count, found)
+        return found
 
     def to(self, device: torch.device | str) -> CSR:
         return CSR(self.rowptr.to(device), self.col.to(device), self.num_cols)

@@ -510,13 +510,20 @@ def _dropout_kernel(
 def dropout(
     x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
 ) -> Tensor:
-    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d]."""
-    out, b = torch.empty_like(x), bits(rate, seed, step, layer)
-    if x.numel():
-        _dropout_kernel[(triton.cdiv(x.numel(), 1024),)](
-            x, row, row if col is None else col, out, x.numel(), x.shape[-1], b.threshold, b.scale, b.seed_low, b.seed_high, b.step,
-            b.layer, DENSE=col is None, BLOCK=1024,
-        )  # fmt: skip
+    """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d].
+
+    With a seed for each model of a stack, [B], x has one more dimension, [B, n, d] or [B, E].
+    """
+    out, is_stack = torch.empty_like(x), isinstance(seed, Tensor) and seed.dim() == 1
+    for one, x_one, out_one in (
+        zip(torch.as_tensor(seed).tolist(), x, out, strict=True) if is_stack else [(seed, x, out)]
+    ):
+        b = bits(rate, one, step, layer)
+        if x_one.numel():
+            _dropout_kernel[(triton.cdiv(x_one.numel(), 1024),)](
+                x_one, row, row if col is None else col, out_one, x_one.numel(), x_one.shape[-1], b.threshold, b.scale,
+                b.seed_low, b.seed_high, b.step, b.layer, DENSE=col is None, BLOCK=1024,
+            )  # fmt: skip
     return out
 
 

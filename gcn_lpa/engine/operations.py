@@ -1,9 +1,11 @@
 """The kernels as differentiable operations, for one model or, under torch.func, for many at once.
 
-Every Function takes its tensors one by one and has the `setup_context` form, so that `vmap(grad(loss))` can stack models.
-Their forward and backward passes call `kernel`, the only place that knows about stacks: a product whose matrix all models
-share is one product with the columns of all models, [n, B · d]; what cannot be shared runs model by model. Either way each
-model gets the bits it would have got alone.
+Every Function takes its tensors one by one and has the `setup_context` form and a `vmap` rule, so that torch.func can stack
+models: the gradient of Σ vmap(loss), or vmap(grad(loss)). A product whose matrix all models share is one product with the
+columns of all models, [n, B · d]. Matrices of one pattern whose values differ from model to model are the blocks of one
+block-diagonal matrix. Either way a row is summed in the same order, and each model gets the bits it would have got alone.
+
+Inside `grad` the passes of a Function call `kernel` with tensors that stand for many models; it has rules of the same kind.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
 """
@@ -11,13 +13,14 @@ Nothing here builds an [E, d] array and no kernel uses atomics: the same input g
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gcn_lpa.engine.backends import apply, kernels_for
+from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.remembered import is_stacked
 
 
@@ -51,50 +54,60 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, name: str, *arguments: Any) -> Any:
-        stacked = [
-            a.movedim(dim, 0) if isinstance(a, Tensor) and dim is not None else a
-            for a, dim in zip(arguments, in_dims[1:], strict=True)
-        ]
-        is_many = [dim is not None for dim in in_dims[1:]]
         rule = RULES.get(name)
-        found = None if rule is None else rule(stacked, is_many)
-        return _one_by_one(info.batch_size, name, stacked, is_many) if found is None else found
+        found = None if rule is None else rule(info.batch_size, in_dims[1:], *arguments)
+        if found is not None:
+            return found
+        csr, *tensors = arguments
+        flat = [_flat(a, dim, info.batch_size) for a, dim in zip(tensors, in_dims[2:], strict=True)]
+        joined = kernel(name, csr.repeated(info.batch_size), *flat)
+        if isinstance(joined, tuple):
+            return tuple(_apart(part, info.batch_size) for part in joined), (0,) * len(joined)
+        return _apart(joined, info.batch_size), 0
 
 
-def _one_by_one(size: int, name: str, arguments: list[Any], is_many: list[bool]) -> tuple[Any, Any]:
-    outputs = []
-    for b in range(size):
-        outputs.append(kernel(name, *(a[b] if many else a for a, many in zip(arguments, is_many, strict=True))))
-    if isinstance(outputs[0], tuple):
-        return tuple(torch.stack(parts) for parts in zip(*outputs, strict=True)), (0,) * len(outputs[0])
-    return torch.stack(outputs), 0
+def _flat(a: Tensor, dim: int | None, size: int) -> Tensor:
+    """The rows of all models below each other, [B · k, …]; of what all models share, a copy for each."""
+    many = a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
+    return many.reshape(-1, *many.shape[2:])
 
 
-def _one_product(arguments: list[Any], is_many: list[bool]) -> tuple[Tensor, int] | None:
-    """A shared matrix times the columns of all models, [m, B · d]."""
-    csr, values, x = arguments
-    if is_many[1]:
+def _apart(joined: Tensor, size: int) -> Tensor:
+    return joined.view(size, len(joined) // size, *joined.shape[1:])
+
+
+def _side_by_side(x: Tensor, dim: int) -> Tensor:
+    """The columns of all models beside each other, [m, B · d]."""
+    x = x.movedim(dim, 1)
+    return x.reshape(len(x), x.shape[1] * x.shape[2])
+
+
+def _one_product(size: int, dims: Any, csr: CSR, values: Tensor, x: Tensor) -> tuple[Tensor, int] | None:
+    """A shared matrix times the columns of all models."""
+    if dims[1] is not None:
         return None
-    size, _, d = x.shape
-    joined = kernel("spmm", csr, values, x.movedim(0, 1).reshape(-1, size * d))
-    return joined.view(len(joined), size, d), 1
+    joined = kernel("spmm", csr, values, _side_by_side(x, dims[2]))
+    return joined.view(len(joined), size, joined.shape[1] // size), 1
 
 
-def _one_permutation(arguments: list[Any], is_many: list[bool]) -> tuple[Tensor, int] | None:
-    return None if is_many[1] else (arguments[0].index_select(1, arguments[1]), 0)
+def _one_permutation(size: int, dims: Any, values: Tensor, order: Tensor) -> tuple[Tensor, int]:
+    return values.movedim(dims[0], 0).index_select(1, order), 0
 
 
-RULES: dict[str, Callable[[list[Any], list[bool]], Any]] = {"spmm": _one_product, "permute": _one_permutation}
+def _one_dropout(size: int, dims: Any, x: Tensor, row: Tensor, col: Any, rate: float, seed: Any, *rest: Any) -> Any:
+    x, seeds = _many_seeds(size, dims[0], x, dims[4], seed)
+    return kernel("dropout", x, row, col, rate, seeds, *rest), 0
+
+
+RULES: dict[str, Callable[..., Any]] = {"spmm": _one_product, "permute": _one_permutation, "dropout": _one_dropout}
 
 
 class Permute(torch.autograd.Function):
     """values[order]; `inverse` is the way back, so that the gradient needs no atomics."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        return kernel("permute", values, order)  # type: ignore[no-any-return]
+        return kernel("permute", values, order) if values.dim() == 1 else values.index_select(1, order)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -105,14 +118,16 @@ class Permute(torch.autograd.Function):
         order, inverse = ctx.saved_tensors
         return apply(Permute, grad, inverse, order), None, None
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, values: Tensor, order: Tensor, inverse: Tensor) -> tuple[Tensor, int]:
+        return apply(Permute, values.movedim(in_dims[0], 0), order, inverse), 0
+
 
 class Product(torch.autograd.Function):
     """A X. The gradient of the values is given to `values_t`, in the order of the transpose.
 
     `matrix` is asked for its pattern and, where its values are constants (`values_t` is None), for their transpose.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor) -> Tensor:
@@ -138,11 +153,36 @@ class Product(torch.autograd.Function):
             return None, None, kernel("edge_dot", transpose, x, grad), None
         return None, None, *kernel("spmm_backward", transpose, values_t, x, grad)
 
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor
+    ) -> tuple[Tensor, int]:
+        size = info.batch_size
+        if in_dims[1] is None:
+            wide = apply(Product, matrix, values, values_t, _side_by_side(x, in_dims[3]))
+            return wide.view(len(wide), size, wide.shape[1] // size), 1
+        turned = None if values_t is None else _flat(values_t, in_dims[2], size)
+        blocks = _Blocks(matrix.pattern.repeated(size))
+        return _apart(
+            apply(Product, blocks, _flat(values, in_dims[1], size), turned, _flat(x, in_dims[3], size)), size
+        ), 0
+
+
+class _Blocks(NamedTuple):
+    """The matrices of all models as one, for `Product`, which is given their values beside it."""
+
+    pattern: Any
+
+
+def _by_blocks(function: Any, info: Any, in_dims: Any, pattern: Any, *tensors: Tensor) -> tuple[Tensor, int]:
+    """A Function of a pattern and tensors, for all models at once."""
+    size = info.batch_size
+    flat = (_flat(tensor, dim, size) for tensor, dim in zip(tensors, in_dims[1:], strict=True))
+    return _apart(apply(function, pattern.repeated(size), *flat), size), 0
+
 
 class EdgeDot(torch.autograd.Function):
     """u_i · v_j for each entry (i, j), [E]."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(pattern: Any, u: Tensor, v: Tensor) -> Tensor:
@@ -164,11 +204,13 @@ class EdgeDot(torch.autograd.Function):
             return None, grad_u, None
         return None, grad_u, kernel("spmm", pattern.columns, kernel("permute", grad, pattern.order), u)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        return _by_blocks(EdgeDot, info, in_dims, *inputs)
+
 
 class RowSum(torch.autograd.Function):
     """Σ_j over the entries of each row, [E] -> [n]."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(pattern: Any, values: Tensor) -> Tensor:
@@ -182,11 +224,13 @@ class RowSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(SpreadRows, ctx.pattern, grad)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        return _by_blocks(RowSum, info, in_dims, *inputs)
+
 
 class SpreadRows(torch.autograd.Function):
     """The number of row i at each entry (i, j), [n] -> [E]."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(pattern: Any, per_row: Tensor) -> Tensor:
@@ -200,11 +244,13 @@ class SpreadRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(RowSum, ctx.pattern, grad)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        return _by_blocks(SpreadRows, info, in_dims, *inputs)
+
 
 class RowSoftmax(torch.autograd.Function):
     """exp(s_ij) / Σ_j exp(s_ij), [E]."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(pattern: Any, scores: Tensor) -> Tensor:
@@ -221,11 +267,16 @@ class RowSoftmax(torch.autograd.Function):
         (weights,) = ctx.saved_tensors
         return None, kernel("row_softmax_backward", ctx.pattern.rows, weights, grad)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        return _by_blocks(RowSoftmax, info, in_dims, *inputs)
+
 
 class Dropout(torch.autograd.Function):
-    """The mask is never stored: the backward pass draws the same bits again."""
+    """The mask is never stored: the backward pass draws the same bits again.
 
-    generate_vmap_rule = True
+    With a tensor of seeds, [B], x has a row for each of them, [B, n, d] or [B, E].
+    """
 
     @staticmethod
     def forward(
@@ -244,3 +295,16 @@ class Dropout(torch.autograd.Function):
         row, col, step, *seeds = ctx.saved_tensors
         seed = seeds[0] if seeds else ctx.seed
         return apply(Dropout, grad, row, col, ctx.rate, seed, step, ctx.layer), None, None, None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: Any, *rest: Any
+    ) -> tuple[Tensor, int]:
+        x, seeds = _many_seeds(info.batch_size, in_dims[0], x, in_dims[4], seed)
+        return apply(Dropout, x, row, col, rate, seeds, *rest), 0
+
+
+def _many_seeds(size: int, x_dim: int | None, x: Tensor, seed_dim: int | None, seed: Any) -> tuple[Tensor, Tensor]:
+    """x and the seed of each model, also of those that all models share."""
+    x = x.expand(size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
+    return x, seed if seed_dim is not None else torch.full((size,), int(seed))

@@ -73,6 +73,8 @@ def dropout(
 
     With `col` the entries of x are single numbers at (row, col), [E]; without it x is dense, [n, d], `row` its row ids.
     """
+    if isinstance(seed, Tensor) and seed.dim() == 1:  # one for each model of a stack, x with one more dimension
+        return torch.stack([dropout(one, row, col, rate, k, step, layer) for one, k in zip(x, seed, strict=True)])
     seed = int(seed)
     if col is None:
         row, col = row.unsqueeze(1), torch.arange(x.shape[1], device=x.device)

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from gcn_lpa.engine.backends import apply
 from gcn_lpa.engine.counter_random import Key
-from gcn_lpa.engine.csr import CSR
+from gcn_lpa.engine.csr import CSR, keep_few
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows
-from gcn_lpa.engine.remembered import is_stacked, is_wrapped, unstacked, version_of
+from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
 
 
 class Pattern:
@@ -38,6 +38,7 @@ class Pattern:
         dtype = torch.int32 if fits else torch.int64
         self.shape = shape
         self.rows = CSR(rowptr.to(dtype), col.to(dtype), shape[1])
+        self._repeated: dict[int, Pattern] = {}
 
     @property
     def num_entries(self) -> int:
@@ -107,6 +108,19 @@ class Pattern:
         here, back = row * self.shape[1] + col, col * self.shape[1] + row  # ascending, and what is looked for in it
         at = np.minimum(np.searchsorted(here, back), max(0, len(here) - 1))
         return torch.from_numpy(np.where(here[at] == back, at, -1) if len(here) else at).to(self.device)
+
+    @unstacked()
+    def repeated(self, count: int) -> Pattern:
+        """So many copies along a diagonal, see `CSR.repeated`."""
+        found = self._repeated.get(count)
+        if found is None:
+            rows, at = self.rows.repeated(count), torch.arange(count, device=self.device).unsqueeze(1)
+            found = Pattern(rows.rowptr, rows.col, (count * self.shape[0], count * self.shape[1]))
+            found.rows = rows
+            order = (self.order + at * self.num_entries).flatten().to(rows.col.dtype)
+            found.__dict__["_transposed"] = self.columns.repeated(count), order
+            keep_few(self._repeated, count, found)
+        return found
 
     @cached_property
     @unstacked()
@@ -259,7 +273,9 @@ class SparseMatrix:
                 return turned
         with contextlib.nullcontext() if is_wrapped(self.values) else unstacked():
             turned = self._keep_turned(_to_columns(self.pattern, self.values))
-        if turned.requires_grad:  # no product needs it once its gradient is there: [E] less at the peak
+        if turned.requires_grad and not is_wrapped(
+            turned
+        ):  # no product needs it once its gradient is there: [E] less at the peak
             myself = weakref.ref(self)
             turned.register_hook(lambda _: _forget_turned(myself()))
         return turned
@@ -284,7 +300,7 @@ class SparseMatrix:
         if self.pattern.is_identity and not self.learned:
             return x if self.is_identity else x * self.values.unsqueeze(1)
         learns = self.learned and torch.is_grad_enabled()
-        values_t = self.transposed_values if learns or is_stacked() else None
+        values_t = self.transposed_values if learns or is_wrapped(self.values) else None
         return apply(Product, self, self.values, values_t, x)
 
     @cached_property
