@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from gcn_lpa import storage
+from gcn_lpa.fusion import Opinions, fit_fusion, opinions_of
 from gcn_lpa.graph import Graph
+from gcn_lpa.intake import node_mask
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
@@ -78,7 +80,7 @@ def test_a_named_data_set_is_scored_on_test_nodes_it_did_not_see(tmp_path):
 
 @pytest.mark.long
 def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
-    run = trained(Source(str(own)))
+    run = trained(Source(str(own)), changes={**SMALL, "votes": False})
     recipe, graph = run.plan.recipe, run.graph
     labeled = graph.labeled
     choice = split(graph, (0.8, 0.2, 0.0), 0)
@@ -103,6 +105,22 @@ def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
     assert run.results.scores == scores(graph, labeled, pooled)
     assert run.results.folds == tuple(accuracies)
     assert run.results.protocol == "cross-validation"
+
+
+@pytest.mark.long
+def test_votes_are_weighed_by_labels_that_were_out_of_fold(own):
+    run = trained(Source(str(own)))
+    graph, recipe, order = run.graph, run.plan.recipe, np.random.Generator(np.random.PCG64(0)).permutation(20)
+    folds, opinions = [node_mask(order[k::5], 30) for k in range(5)], []
+    for fold in folds:
+        inner = split(graph.reveal(graph.labeled & ~fold), (0.8, 0.2, 0.0), 0)
+        without = learn(graph, inner.train, inner.val, recipe, device="cpu")
+        opinions.append(opinions_of(without.model, without.prepare(graph)).of(fold))
+    y = torch.cat([graph.y[fold] for fold in folds])
+    assert run.trained.fusion == fit_fusion(Opinions.joined(opinions), y)
+    first = fit_fusion(Opinions.joined(opinions[1:]), y[len(opinions[0].experts[0]) :])(opinions[0])
+    found = run.out_of_fold.probability[run.out_of_fold.fold == 0]
+    assert torch.allclose(found.double(), first, atol=1e-6)
 
 
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
