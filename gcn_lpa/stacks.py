@@ -97,7 +97,7 @@ def learn_many(
     where = choose_device(device)
     workers = 1 if where.type == "cuda" else threads or torch.get_num_threads()
     for group in _groups(models, recipe):
-        if len(group) >= FEWEST[where.type] and is_stackable(group[0].build(recipe)):
+        if _is_stack(group, recipe, where):
             size = max(2, -(-len(group) // workers))
             pieces = [group[start : start + size] for start in range(0, len(group), size)]
             with num_threads(threads, layer=layer_size(group[0].lesson.prepared, recipe)):
@@ -107,6 +107,13 @@ def learn_many(
     if diverged := [model for model in models if model.error is not None]:
         raise _error_of(diverged[0], models)
     return [model.trained for model in models if model.trained is not None]
+
+
+def are_stacked(graph: Graph, parts: Sequence[tuple[Any, Any]], recipe: Recipe, device: str = "auto") -> bool:
+    """Whether `learn_many` would train these models side by side: they then share their time, too."""
+    lessons = [lesson_of(graph, train, val, recipe) for train, val in parts]
+    models = [_Pupil(number, lesson, 0, None) for number, lesson in enumerate(lessons)]
+    return any(_is_stack(group, recipe, choose_device(device)) for group in _groups(models, recipe))
 
 
 def is_stackable(model: Any) -> bool:
@@ -153,6 +160,10 @@ def _groups(models: Sequence[_Pupil], recipe: Recipe) -> list[list[_Pupil]]:
         most = max(1, LARGEST // max(1, layer_size(alike[0].lesson.prepared, recipe)))
         groups += [alike[start : start + most] for start in range(0, len(alike), most)]
     return groups
+
+
+def _is_stack(models: Sequence[_Pupil], recipe: Recipe, device: torch.device) -> bool:
+    return len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
 
 
 def layer_size(graph: Graph, recipe: Recipe) -> int:
