@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.runs.stages import train_run as train_run
     from gcn_lpa.splits import Split as Split
     from gcn_lpa.splits import split as split
+    from gcn_lpa.stacks import learn_many as learn_many
     from gcn_lpa.stats import Difference as Difference
     from gcn_lpa.stats import Mean as Mean
     from gcn_lpa.tables.datasets import load as load
@@ -139,6 +140,7 @@ _NAMES = {  # of each module
     "runs.plan": ("Plan", "Source", "make_plan"),
     "runs.stages": ("resume_run", "train_run"),
     "splits": ("Split", "split"),
+    "stacks": ("learn_many",),
     "stats": ("Difference", "Mean"),
     "tables.datasets": ("load",),
     "tables.own_files": ("read_csv",),

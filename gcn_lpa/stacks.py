@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import Lesson, learn_whole, lesson_of
@@ -54,7 +55,7 @@ from gcn_lpa.trained import Trained
 
 Done = Callable[[int, Trained], None]  # (number of a model, what it has become)
 FEWEST = {"cpu": 4, "cuda": 2}  # models in a stack: fewer are faster one by one
-LARGEST = 1 << 26  # numbers in one layer of a stack, 256 MB: more models than that make several stacks
+LARGEST = 1 << 26  # numbers in a layer of all models, or entries of their matrices, 256 MB: more make several stacks
 
 
 def learn_many(
@@ -97,7 +98,7 @@ def learn_many(
     where = choose_device(device)
     workers = 1 if where.type == "cuda" else threads or torch.get_num_threads()
     for group in _groups(models, recipe):
-        if len(group) >= FEWEST[where.type] and is_stackable(group[0].build(recipe)):
+        if _is_stack(group, recipe, where):
             size = max(2, -(-len(group) // workers))
             pieces = [group[start : start + size] for start in range(0, len(group), size)]
             with num_threads(threads, layer=layer_size(group[0].lesson.prepared, recipe)):
@@ -107,6 +108,13 @@ def learn_many(
     if diverged := [model for model in models if model.error is not None]:
         raise _error_of(diverged[0], models)
     return [model.trained for model in models if model.trained is not None]
+
+
+def are_stacked(graph: Graph, parts: Sequence[tuple[Any, Any]], recipe: Recipe, device: str = "auto") -> bool:
+    """Whether `learn_many` would train these models side by side: they then share their time, too."""
+    lessons = [lesson_of(graph, train, val, recipe) for train, val in parts]
+    models = [_Pupil(number, lesson, 0, None) for number, lesson in enumerate(lessons)]
+    return any(_is_stack(group, recipe, choose_device(device)) for group in _groups(models, recipe))
 
 
 def is_stackable(model: Any) -> bool:
@@ -150,9 +158,15 @@ def _groups(models: Sequence[_Pupil], recipe: Recipe) -> list[list[_Pupil]]:
         by_classes.setdefault(model.lesson.graph.class_names, []).append(model)
     groups = []
     for alike in by_classes.values():
-        most = max(1, LARGEST // max(1, layer_size(alike[0].lesson.prepared, recipe)))
+        graph = alike[0].lesson.prepared
+        entries = max(x.num_entries for x in (graph.adjacency, graph.x) if isinstance(x, SparseMatrix))
+        most = max(1, LARGEST // max(1, entries, layer_size(graph, recipe)))
         groups += [alike[start : start + most] for start in range(0, len(alike), most)]
     return groups
+
+
+def _is_stack(models: Sequence[_Pupil], recipe: Recipe, device: torch.device) -> bool:
+    return len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
 
 
 def layer_size(graph: Graph, recipe: Recipe) -> int:
@@ -161,6 +175,8 @@ def layer_size(graph: Graph, recipe: Recipe) -> int:
 
 def _error_of(model: _Pupil, models: Sequence[_Pupil]) -> DivergedError:
     assert model.error is not None
+    if len(models) == 1:
+        return model.error
     error = DivergedError(f"model {model.number} of {len(models)} (seed {model.seed}): {model.error}")
     error.run, error.trained = model.error.run, model.error.trained
     error.number, error.models = model.number, tuple(other.trained for other in models)
@@ -254,15 +270,15 @@ class _Stack:
 
     def run(self, done: Done) -> None:
         each = [dict(self.built[model.number].named_parameters()) for model in self.models]
-        first = {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
-        parameters: Mapping[str, Tensor] = first
+        parameters: Mapping[str, Tensor]
+        parameters = {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
         models, epochs = self.models, self.recipe.epochs
         for number, phase in enumerate(PHASES[self.recipe.training]):
             step = _StackedStep(self.call, models, self.recipe, phase, parameters, epoch=number * epochs + 1)
             advance = self.captured(step)
             for epoch in range(number * epochs + 1, (number + 1) * epochs + 1):
-                for number_done, trained in self.take(advance, step, epoch):
-                    done(number_done, trained)
+                for finished in self.take(advance, step, epoch):
+                    done(*finished)
                 if self.stopped or not self.models:
                     return
                 if self.leaving_pays(step):
@@ -369,7 +385,7 @@ class _StackedStep:
         """The same without the other models."""
         at = torch.tensor([self.models.index(model) for model in models], device=self.call.graph.device)
         fewer = {
-            name: tensor if tensor.dim() == 0 or name == "epoch" else tensor.detach().index_select(0, at)
+            name: tensor if tensor.dim() == 0 or name == "epoch" else tensor.index_select(0, at)
             for name, tensor in self.state().items()
         }
         parameters = {name: stacked.detach().index_select(0, at) for name, stacked in self.parameters.items()}
@@ -417,7 +433,8 @@ class _StackedStep:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name; the tensors themselves."""
-        return {"epoch": self.epoch, **self.parameters, **self.optimizer.state()}
+        parameters = {name: stacked.detach() for name, stacked in self.parameters.items()}
+        return {"epoch": self.epoch, **parameters, **self.optimizer.state()}
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:

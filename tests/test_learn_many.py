@@ -198,6 +198,20 @@ def test_no_model_sees_a_label_that_is_not_its_own(method):
         assert not all(map(same, base, others)), "the labels of the other models were to be changed"
 
 
+def test_the_number_of_threads_changes_nothing_but_rounding():
+    for one, other in zip(together(SMALL, threads=1), together(SMALL, threads=3), strict=True):
+        assert_close(one, other)
+
+
+def test_an_error_in_a_thread_ends_the_training(monkeypatch):
+    def fail(self):
+        raise ArithmeticError("no gradient today")
+
+    monkeypatch.setattr(gcn_lpa.stacks._StackedStep, "learn", fail)
+    with pytest.raises(ArithmeticError, match="no gradient today"):
+        together(SMALL, threads=2)
+
+
 def test_a_second_call_gives_the_same_bits():
     one, other = (together(SMALL) for _ in range(2))
     for trained, twin in zip(one, other, strict=True):

@@ -783,3 +783,17 @@ def test_a_random_share_depends_on_ids_alone():
     assert random_share(ids, 1.0, Key(1), 7).tolist() == [True] * 4
     assert random_share(ids, 0.0, Key(1), 7).tolist() == [False] * 4
     assert abs(random_share(torch.arange(100_000), 0.3, Key(1), 7).float().mean().item() - 0.3) < 0.01
+
+
+def test_a_repeated_pattern_is_the_block_diagonal_of_its_copies():
+    dense = np.array([[1.0, 0, 2], [0, 0, 3]])
+    matrix = SparseMatrix.from_scipy(scipy.sparse.csr_array(dense))
+    blocks = matrix.pattern.repeated(3)
+    values = torch.arange(1.0, 10)
+    wanted = torch.zeros(6, 9)
+    for b in range(3):
+        wanted[2 * b, 3 * b], wanted[2 * b, 3 * b + 2], wanted[2 * b + 1, 3 * b + 2] = values[3 * b : 3 * b + 3]
+    found = SparseMatrix(blocks, values)
+    assert torch.equal(found.to_dense(), wanted)
+    assert torch.equal(found.T.to_dense(), found.to_dense().T)
+    assert matrix.pattern.repeated(3) is blocks

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from gcn_lpa.engine import reference
 from gcn_lpa.engine.backends import use_backend
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
@@ -254,6 +255,17 @@ def test_dropout_draws_the_same_bits_as_the_reference(dtype, seed, step, layer):
             both = [(dropout(x, *arguments, ids), sparse.dropout(*arguments, ids).values) for ids in (None, rows)]
             results.append([tensor.tolist() for pair in both for tensor in pair])
     assert results[0] == results[1]
+
+
+def test_dropout_of_a_stack_draws_the_bits_of_each_seed():
+    seeds, x, values = torch.tensor([3, 2**40 + 1]), noise(2, M, 7), noise(2, hub_matrix()[0].num_entries)
+    matrix, step = hub_matrix()[0], torch.tensor([5], device=DEVICE)
+    row, places = torch.arange(M, device=DEVICE), (matrix.pattern.row, matrix.pattern.col)
+    dense = gpu_kernels.dropout(x, row, None, 0.3, seeds, step, 1)
+    sparse = gpu_kernels.dropout(values, *places, 0.3, seeds, step, 1)
+    for k, seed in enumerate(seeds.tolist()):
+        assert torch.equal(dense[k], reference.dropout(x[k], row, None, 0.3, seed, step, 1))
+        assert torch.equal(sparse[k], reference.dropout(values[k], *places, 0.3, seed, step, 1))
 
 
 def test_dropout_reads_its_step_from_the_device_and_goes_back_where_it_kept():

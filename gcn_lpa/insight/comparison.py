@@ -22,12 +22,13 @@ from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
-from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.splits import Split, split
+from gcn_lpa.stacks import are_stacked, learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,15 @@ class Record:
     macro_f1: float
     val_accuracy: float | None
     best_epoch: int
-    seconds: float  # of preparing, training and choosing the epoch
+    seconds: float  # of preparing, training and choosing the epoch; where splits are trained together, of all by their number
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of a process that did nothing but train one method, in MB; Python, torch and the graph are in it."""
+    """Of a process that did nothing but train one method, in MB; Python, torch and the graph are in it.
+
+    Splits that are trained together are in memory together.
+    """
 
     before: float  # resident when training began
     peak: float  # highest resident
@@ -203,23 +207,36 @@ class Trial:
 
 
 def run_here(trial: Trial) -> Iterator[Record]:
-    """Train and test split by split."""
+    """Train and test on every split: all at once where the method can be stacked, else one after the other."""
     with num_threads(trial.threads):
-        for k, part in enumerate(trial.splits):
-            seed, start = trial.seed + k, time.perf_counter()
-            trained = learn_whole(trial.graph, part.train, part.val, trial.recipe, seed=seed, device=trial.device)
-            seconds = time.perf_counter() - start
-            found = evaluate(trained, trial.graph, part.test)
-            yield Record(
-                method=trial.method,
-                split=part.hash,
-                seed=seed,
-                accuracy=found.accuracy,
-                macro_f1=found.macro_f1,
-                val_accuracy=trained.run.best.val_accuracy,
-                best_epoch=trained.run.best_epoch,
-                seconds=seconds,
+        everything = list(enumerate(trial.splits))
+        together = are_stacked(trial.graph, [(s.train, s.val) for s in trial.splits], trial.recipe, trial.device)
+        for batch in [everything] if together else [[one] for one in everything]:
+            start = time.perf_counter()
+            models = learn_many(
+                trial.graph,
+                [(part.train, part.val) for _, part in batch],
+                trial.recipe,
+                seeds=[trial.seed + k for k, _ in batch],
+                device=trial.device,
             )
+            seconds = (time.perf_counter() - start) / len(batch)
+            for (k, part), trained in zip(batch, models, strict=True):
+                yield _record(trial, trial.seed + k, part, trained, seconds)
+
+
+def _record(trial: Trial, seed: int, part: Split, trained: Trained, seconds: float) -> Record:
+    found = evaluate(trained, trial.graph, part.test)
+    return Record(
+        method=trial.method,
+        split=part.hash,
+        seed=seed,
+        accuracy=found.accuracy,
+        macro_f1=found.macro_f1,
+        val_accuracy=trained.run.best.val_accuracy,
+        best_epoch=trained.run.best_epoch,
+        seconds=seconds,
+    )
 
 
 def run_apart(trial: Trial) -> Iterator[Record | Memory]:

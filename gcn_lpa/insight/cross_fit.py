@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import split
+from gcn_lpa.stacks import learn_many
 from gcn_lpa.trained import Trained
 
 TINY = 1e-12  # share of an edge, so that zero has a logarithm
@@ -74,18 +76,26 @@ def cross_fit(
     epochs = learn_whole(hidden, parts.train, parts.val, searching, seed=seed, **options).run.best_epoch
     if on_fit is not None:
         on_fit(1, total)
+    rounds = [label_folds(labels, given, folds, seed=(seed, repeat)) for repeat in range(repeats)]
+    left_out = [(repeat, fold) for repeat, masks in enumerate(rounds) for fold in masks]
+    num_done = count(2)
+    models = learn_many(
+        hidden,
+        [(given & ~fold, nobody) for _, fold in left_out],
+        recipe,
+        seeds=[seed + repeat for repeat, _ in left_out],
+        stop_at=epochs,
+        on_model=lambda *_: on_fit(next(num_done), total) if on_fit is not None else None,
+        **options,
+    )
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
-    for repeat in range(repeats):
-        for k, fold in enumerate(label_folds(labels, given, folds, seed=(seed, repeat))):
-            trained = learn_whole(hidden, given & ~fold, nobody, recipe, seed=seed + repeat, stop_at=epochs, **options)
-            found = predict_proba(trained, hidden, raw=True)
-            out_of_fold[fold] += found[fold] / repeats
-            out_of_fold[~given] += found[~given] / (repeats * folds)
-            if learns_edges(recipe):
-                log_weights += log_multiples(trained, hidden) / (repeats * folds)
-            if on_fit is not None:
-                on_fit(2 + repeat * folds + k, total)
+    for (_, fold), trained in zip(left_out, models, strict=True):
+        found = predict_proba(trained, hidden, raw=True)
+        out_of_fold[fold] += found[fold] / repeats
+        out_of_fold[~given] += found[~given] / (repeats * folds)
+        if learns_edges(recipe):
+            log_weights += log_multiples(trained, hidden) / (repeats * folds)
     weights = log_weights.exp() if learns_edges(recipe) else None
     return CrossFit(out_of_fold, weights, given, epochs, folds, repeats, seed, recipe)
 
