@@ -560,7 +560,7 @@ def test_predict_writes_sets_and_abstains(runs, tmp_path):
     folder = runs["validation"].folder
     said = told("predict", folder, "--sets", 0.9, "--abstain", 1, "--hops", "--out", tmp_path / "p.csv")
     assert "abstain" in said
-    kept = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False)
+    kept = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False, dtype={"set": str})
     table = predict_run(folder, sets=0.9, abstain=1, hops=True)
     assert kept.columns.tolist() == ["id", "label", "probability", "runner_up", "status", "set", "hops"]
     assert kept["set"].tolist() == table["set"].tolist()
