@@ -13,8 +13,10 @@ import sys
 
 import pandas
 import pytest
+import sklearn.datasets
 from typer.testing import CliRunner
 
+from gcn_lpa.cli import demo
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import warning
 from gcn_lpa.insight import comparison
@@ -290,22 +292,34 @@ def test_a_moved_source_is_found_with_data(own, tmp_path):
 
 
 @pytest.mark.long
-def test_demo_needs_no_files_and_compares_on_one_split(monkeypatch):
+def test_demo_needs_no_files_and_finds_the_wrong_label(monkeypatch):
     monkeypatch.delenv("GCN_LPA_DATA", raising=False)
-    compare, found = comparison.compare, []
-
-    def once(*arguments, **options):
-        found[:] = found or [compare(*arguments, **options)]
-        return found[0]
-
-    monkeypatch.setattr(comparison, "compare", once)
+    found = demo.demonstrate()
+    monkeypatch.setattr(demo, "demonstrate", lambda: found)
     text, shown = ok("demo"), json.loads(ok("demo", "--json"))
-    for record in shown["records"]:
-        accuracy = f"{100 * record['accuracy']:.1f}"
-        assert any(line.split()[:2] == [record["method"], accuracy] for line in text.splitlines())
-    assert [row["method"] for row in shown["rows"]] == ["gcn-lpa", "gcn-same", "lpa", "mlp"]
-    assert all(record["accuracy"] > 0.9 for record in shown["records"])
-    assert len({record["split"] for record in shown["records"]}) == 1
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert (shown["train"], shown["val"], shown["test"]) == (200, 200, 1397)
+    accuracy = {one["method"]: one["accuracy"] for one in shown["methods"]}
+    assert list(accuracy) == ["gcn-lpa", "lpa", "gcn"]
+    assert accuracy["gcn-lpa"] >= accuracy["lpa"] > 0.9
+    for name, rate in accuracy.items():
+        assert any(line.split()[:2] == [name, f"{100 * rate:.1f}"] for line in text.splitlines())
+
+    images = sklearn.datasets.load_digits().target.tolist()
+    assert shown["true_label"] == str(images[shown["planted"]]) == shown["finding"]["suggested"]
+    assert shown["finding"]["label"] != shown["true_label"]
+    assert shown["finding"]["node"] == shown["planted"]
+    assert shown["rank"] <= 4  # of 400
+    assert f"It is number {shown['rank']} of 400 labels" in text
+    assert [one["hidden_label"] for one in shown["examples"]] == [str(images[one["node"]]) for one in shown["examples"]]
+    probabilities = [one["probability"] for one in shown["examples"]]
+    assert probabilities == sorted(probabilities)
+    assert shown["explanation"]["node"] == shown["examples"][0]["node"]
+    for line, _ in demo.NEXT:
+        words = line.split()
+        assert line in text
+        assert words[0] == "gcn-lpa"
+        assert run(words[1], "--help").exit_code == 0
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from gcn_lpa.insight.comparison import (
     Record,
     Trial,
     compare,
+    recipes_of,
     resident_memory,
     run_apart,
     run_here,
@@ -30,6 +31,7 @@ from gcn_lpa.insight.comparison import (
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
+from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, WITH_FEW_LABELS, WITHOUT_FEATURES, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 
@@ -86,7 +88,7 @@ def test_every_method_meets_the_same_splits_as_alone(karate):
 
 def test_a_record_is_what_learn_and_evaluate_give(karate):
     found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK, isolate=False)
-    part, recipe = split(karate, seed=2), METHODS["gcn"].settings().replace(**QUICK)
+    part, recipe = split(karate, seed=2), METHODS["gcn"].fair(WITHOUT_FEATURES).replace(**QUICK)
     trained = learn(karate, part.train, part.val, recipe, seed=2, device="cpu")
     scores = evaluate(trained, karate, part.test)
     (record,) = found.records
@@ -151,16 +153,68 @@ def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
     ours = METHODS["gcn-lpa"].settings().replace(hidden=3, edges="free", loss="held_out")
     found = compare(karate, ["gcn-same", "gcn"], splits=1, recipe=ours, changes={"epochs": 2}, isolate=False)
     assert found.recipes["gcn-same"] == ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, epochs=2)
-    assert found.recipes["gcn"] == METHODS["gcn"].settings().replace(epochs=2)
+    assert found.recipes["gcn"] == METHODS["gcn"].fair(ours).replace(epochs=2)
 
 
 def test_a_change_is_made_where_it_is_used_and_the_other_methods_are_named(karate):
     found = compare(karate, ["gcn", "lpa", "lr"], splits=1, changes={"epochs": 2, "features": "l2"}, isolate=False)
     assert found.unused == {"epochs": ("lpa", "lr"), "features": ("lpa",)}
-    assert found.recipes["gcn"] == METHODS["gcn"].settings().replace(epochs=2, features="l2")
-    assert found.recipes["lr"] == METHODS["lr"].settings().replace(features="l2")
-    assert found.recipes["lpa"] == METHODS["lpa"].settings()
+    assert found.recipes["gcn"] == METHODS["gcn"].fair(WITHOUT_FEATURES).replace(epochs=2, features="l2")
+    assert found.recipes["lr"] == METHODS["lr"].fair(WITHOUT_FEATURES).replace(features="l2")
+    assert found.recipes["lpa"] == METHODS["lpa"].fair()
     assert found.to_dict()["unused"] == found.unused
+
+
+@pytest.fixture
+def named_cora(karate):
+    """A small graph that the recipes "paper" and "official" take for Cora."""
+    return dataclasses.replace(karate, name="cora")
+
+
+def test_rivals_have_published_settings_beside_published_recipes_and_working_ones_elsewhere(named_cora):
+    methods = list(METHODS)
+    for recipe, ours in (("paper", PAPER["cora"]), ("official", OFFICIAL["cora"])):
+        found = recipes_of(named_cora, methods, recipe, {})
+        assert found == {name: METHODS[name].settings(ours) for name in methods}
+    fair = recipes_of(named_cora, methods, DEFAULT, {})
+    wanted = {"features": "auto", "structure": True, "epochs": 1000, "patience": 100, "hidden": 64}
+    for name in set(methods) - {"gcn-lpa", "gcn-same"}:
+        fields = set(METHODS[name].fields) - ({"hidden"} if name == "gat" else set())
+        assert {field: getattr(fair[name], field) for field in set(wanted) & fields} == {
+            field: value for field, value in wanted.items() if field in fields
+        }
+        published = METHODS[name].settings()
+        others = {spec.name for spec in dataclasses.fields(Recipe)} - set(wanted) - {"propagation_steps", "origin"}
+        assert all(getattr(fair[name], field) == getattr(published, field) for field in others)
+    assert (fair["gat"].hidden, fair["gat"].heads) == (8, 8)
+    assert (fair["lpa"].propagation_steps, fair["lpa-learned"].propagation_steps) == (50, 50)
+    assert fair["appnp"].propagation_steps == 10
+    assert fair["gcn-lpa"] == DEFAULT
+    assert not any(one.structure for one in recipes_of(named_cora, methods, WITH_FEW_LABELS, {}).values())
+
+
+@pytest.mark.parametrize(
+    ("epochs", "patience", "best", "cut_short"),
+    [
+        (200, 0, 190, False),
+        (200, 0, 191, True),
+        (1000, 100, 960, True),
+        (1000, 100, 900, False),
+        (1000, 10, 960, False),
+    ],
+)
+def test_a_best_epoch_among_the_last_has_not_converged(epochs, patience, best, cut_short):
+    """Unless patience ended the training: with 10, one whose best epoch is 960 ends at 970."""
+    recipe = METHODS["gcn"].settings().replace(epochs=epochs, patience=patience)
+    found = dataclasses.replace(made_up({"gcn": None, "lpa": None}, 2), recipes={"gcn": recipe})
+    first, *others = found.records
+    found = dataclasses.replace(found, records=(dataclasses.replace(first, best_epoch=best), *others))
+    assert found.not_converged == (("gcn",) if cut_short else ())
+    assert found.to_dict()["not_converged"] == found.not_converged
+
+
+def test_methods_that_choose_no_epoch_have_converged(karate):
+    assert compare(karate, ["lpa", "lr", "mlp"], splits=1, isolate=False).not_converged == ()
 
 
 @pytest.mark.parametrize(
@@ -251,6 +305,7 @@ def test_an_exception_of_a_package_arrives_as_the_builtin_it_is(karate, monkeypa
 
 def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_path):
     found, asked = made_up({"gcn": None, "lr": Difference(-0.1, 0.02, 0.002)}), {}
+    found = dataclasses.replace(found, recipes={"gcn": METHODS["gcn"].settings().replace(epochs=1)})
 
     def noted(graph, methods, **options):
         asked.update(options, graph=graph.name, methods=methods)
@@ -265,6 +320,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
     assert lines[1] == ["gcn", *("80.0", "±", "1.0") * 2, "1.0", "–"]
     assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", "0.002", "1.0", "–"]
     assert found.verdict in table.stdout
+    assert "not converged: gcn; more --epochs may help\n" in table.stdout
     assert (asked["graph"], asked["methods"], asked["splits"]) == ("karate", ["gcn", "lr"], 7)
     assert asked["changes"] == {"epochs": 2}
     printed = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)

@@ -31,7 +31,7 @@ QUICK = {"epochs": 4, "hidden": 5, "edge_rank": 3, "heads": 2, "propagation_step
 CARRIES_LABELS = {"edges": "agnn", "lpa_weight": 1.0, "loss": "literal", "lpa_iterations": 2}
 BASE = {  # what has to hold for a field to matter
     **dict.fromkeys(("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training"), CARRIES_LABELS),
-    **{name: {"edges": "agnn"} for name in ("features", "edge_rank", "l2_edges")},
+    **{name: {"edges": "agnn"} for name in ("features", "structure", "edge_rank", "l2_edges")},
     **{name: {"edges": "free"} for name in ("edge_init", "symmetric_edges")},
     **{name: {"epochs": 25} for name in ("patience", "select")},
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},

@@ -201,7 +201,7 @@ def test_nothing_is_written_over_without_a_word(tmp_path):
 def stop_in(stage, at):
     """A watch that presses Ctrl-C after an epoch of a stage."""
 
-    def watch(name, num_epochs):
+    def watch(name, num_epochs, to_come):
         def on_epoch(epoch):
             if (name, epoch.epoch) == (stage, at):
                 raise KeyboardInterrupt
@@ -292,7 +292,7 @@ def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
     file.write_text(json.dumps({"hidden": 5, "method": "gcn"}))
     assert make_plan(SBM, recipe=file)[0].recipe == Recipe(hidden=5, method="gcn")
     assert make_plan(SBM, recipe=file, method="jk-net")[0].recipe.method == "jk-net"
-    assert make_plan(SBM, method="appnp")[0].recipe == METHODS["appnp"].settings(LAYERS)
+    assert make_plan(SBM, method="appnp")[0].recipe == METHODS["appnp"].fair(WITH_FEW_LABELS)
     with pytest.raises(ValueError, match="unknown method 'gnc'; there are mlp"):
         make_plan(SBM, method="gnc")
     with pytest.raises(ValueError, match="recipe 'paper' has no settings for 'sbm'"):

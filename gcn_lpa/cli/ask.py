@@ -230,7 +230,10 @@ def compare(
         str | None, typer.Option(help="What differences are taken to; gcn, or else the first method.")
     ] = None,
     recipe: Annotated[
-        str, typer.Option(help="default, paper or official, of gcn-lpa and gcn-same; all others have their own.")
+        str,
+        typer.Option(
+            help="default, paper or official, of gcn-lpa and gcn-same; with the last two all others as published."
+        ),
     ] = "default",
     seed: Annotated[int, typer.Option(help="Of the first split; the next has the next.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the JSON here.")] = None,
@@ -271,6 +274,8 @@ def compare(
     header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
     print_table(header, [comparison_line(row) for row in found.rows])
     print(f"\n{found.verdict}")
+    if found.not_converged:
+        print(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
     for field, without in found.unused.items():
         print(f"--{field.replace('_', '-')} is not used by {', '.join(without)}")
     print(

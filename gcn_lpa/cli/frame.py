@@ -9,6 +9,7 @@ import gc
 import inspect
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
@@ -157,12 +158,13 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def print_run(trained: TrainedRun, as_json: bool) -> None:
-    """Say what a training gave; one that was interrupted ends the command with 130."""
+def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
+    """Say what a training gave, and the time of all its stages since `start`; an interrupted one ends with 130."""
+    seconds = time.perf_counter() - start
     if as_json:
-        print_json(run_facts(trained))
+        print_json({**run_facts(trained), "total_seconds": seconds})
     else:
-        print("\n".join(run_lines(trained)))
+        print("\n".join(run_lines(trained, seconds)))
     if trained.run.interrupted:
         raise typer.Exit(130)
 
@@ -187,30 +189,44 @@ def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool
 
 @contextlib.contextmanager
 def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
-    """What happens at every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal."""
+    """What happens at every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal.
+
+    One bar for all stages, at most 80 columns wide. A stage is taken to be as long as the longest before it.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}")
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    console, start, seen = Console(stderr=True), time.perf_counter(), [0]  # epochs of each stage so far
+    columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0, stage="", state="")
 
-        def watch(stage: str, num_epochs: int) -> Callable[[Epoch], None]:
-            task = bar.add_task(stage, total=num_epochs, state="")
+        def watch(stage: str, num_epochs: int, to_come: int) -> Callable[[Epoch], None]:
+            done = sum(epochs > 0 for epochs in seen)  # not those that a resumed run has behind it
+            expected = min(num_epochs, max(seen) or num_epochs)
+            seen.append(0)
 
             def on_epoch(epoch: Epoch) -> None:
-                losses = {"loss": epoch.loss, "gcn": epoch.gcn, "lpa": epoch.lpa}
-                words = [f"{name} {value:.3f}" for name, value in losses.items() if value is not None]
-                accuracy = [] if epoch.val_accuracy is None else [f"validation {percent(epoch.val_accuracy)}"]
-                bar.update(task, completed=epoch.epoch, state=", ".join([*words, *accuracy]))
+                seen[-1] = epoch.epoch
+                share = min(1.0, epoch.epoch / expected)
+                worked, waiting = done + share, 1 - share + to_come
+                loss = "" if epoch.loss is None else f"loss {epoch.loss:.3g} "
+                accuracy = "" if epoch.val_accuracy is None else f"validation {percent(epoch.val_accuracy)} "
+                left = clock((time.perf_counter() - start) * waiting / worked)
+                state = f"{epoch.epoch}/{num_epochs} {loss}{accuracy}{left} left"
+                bar.update(task, completed=worked / (worked + waiting), stage=stage, state=state)
                 for logger in loggers if stage in ("fit", "choose") else ():
                     logger(epoch)
 
             return on_epoch
 
         yield watch
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds, as 1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
 def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:

@@ -211,7 +211,7 @@ def subject_of(
     recipe = PAPER.get(graph.name, LAYERS if graph.x_kind == "given" else WITHOUT_FEATURES)
     parts = split(graph, seed=seed)
     with progress() as watch:
-        on_epoch = watch("training", num_epochs(recipe))
+        on_epoch = watch("training", num_epochs(recipe), 0)
         trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, on_epoch=on_epoch)
     return graph, trained.model
 

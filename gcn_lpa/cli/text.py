@@ -71,13 +71,14 @@ def _side(value: float | tuple[float, ...]) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"({', '.join(f'{part:.4g}' for part in value)})"
 
 
-def run_lines(trained: TrainedRun) -> list[str]:
+def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
+    """What a training gave in `seconds`, all stages together."""
     run, recipe, folder = trained.run, trained.plan.recipe, trained.folder
     chosen = "" if run.best.val_accuracy is None else f" (validation {percent(run.best.val_accuracy)})"
     stopped = "interrupted, " if run.interrupted else ""
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
-    return [f"{head}, {run.seconds:.1f} s", f"  {result_line(trained.results)}", *warning(trained.results), *kept]
+    return [f"{head}, {seconds:.1f} s", f"  {result_line(trained.results)}", *warning(trained.results), *kept]
 
 
 def warning(results: Results) -> list[str]:

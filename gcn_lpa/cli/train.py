@@ -1,8 +1,9 @@
-"""Commands that train a model and use it: train, resume, evaluate, predict, calibrate, edges, demo."""
+"""Commands that train a model and use it: train, resume, evaluate, predict, calibrate, edges."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +33,6 @@ from gcn_lpa.cli.text import (
     calibration_lines,
     class_lines,
     confusion_lines,
-    percent,
     print_json,
     print_table,
     result_line,
@@ -83,6 +83,7 @@ def train(
     from gcn_lpa.runs.plan import Source, make_plan
     from gcn_lpa.runs.stages import train_run
 
+    start = time.perf_counter()
     loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
     loggers += [MLflowLogger()] if mlflow else []
     source = Source(name, None if root is None else str(root), reading(name, option))
@@ -102,7 +103,7 @@ def train(
         trained = train_run(
             plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
         )
-    print_run(trained, as_json)
+    print_run(trained, as_json, start)
 
 
 @command
@@ -112,9 +113,10 @@ def resume(
     """Finish a training that was stopped, as if it had not been."""
     from gcn_lpa.runs.stages import resume_run
 
+    start = time.perf_counter()
     with progress() as watch:
         trained = resume_run(run, data, device=device, threads=threads, watch=watch)
-    print_run(trained, as_json)
+    print_run(trained, as_json, start)
 
 
 @command
@@ -208,28 +210,3 @@ def edges(
 
     found = load_run(run, data)
     print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)
-
-
-@command
-def demo(as_json: AsJson = False) -> None:
-    """Train GCN-LPA on handwritten digits, joined to their nearest, and compare it with simpler methods."""
-    from gcn_lpa.insight import comparison
-    from gcn_lpa.methods.registry import METHODS
-    from gcn_lpa.splits import split
-    from gcn_lpa.tables.datasets import load
-
-    graph, methods = load("digits"), ("gcn-lpa", "gcn-same", "lpa", "mlp")
-    parts = split(graph, seed=0)
-    found = comparison.compare(graph, methods, splits=[parts], device="cpu", isolate=False)
-    if as_json:
-        return print_json(found.to_dict())
-    sizes = [f"{int(mask.sum()):,}" for mask in (parts.train, parts.val, parts.test)]
-    print(f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest, {graph.num_edges:,} edges:")
-    print(f"{sizes[0]} labels train, {sizes[1]} choose the epoch, {sizes[2]} test.\n")
-    lines = [
-        (record.method, percent(record.accuracy), percent(record.macro_f1), f"{record.seconds:.1f} s")
-        for record in found.records
-    ]
-    print_table(("", "accuracy", "macro-F1", "training"), lines)
-    print("\n" + "\n".join(f"{name}: {METHODS[name].note}" for name in methods))
-    print("One split tells little: `gcn-lpa compare digits` trains on ten and gives intervals.")

@@ -21,7 +21,6 @@ from gcn_lpa.description import Homophily, describe, homophily
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.comparison import Comparison, Record, compare
-from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
@@ -95,7 +94,7 @@ def advise(
     Args:
         repeats: splits; each five of them score every labelled node once.
         seed: of the first fold and the first weights.
-        recipe: of gcn-lpa: "default", "paper" or "official"; the others bring their own.
+        recipe: of gcn-lpa: "default", "paper" or "official"; the others have theirs as in `compare`.
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
         on_record: called with every result as it comes.
     """
@@ -207,7 +206,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Ad
             over_commonest=resampled_mean(by_method[row.method] - commonest, ratio, num_scored),
             over_best=gain(row.method, best),
             seconds=row.seconds,
-            note=METHODS[row.method].note,
+            note=row.note,
         )
         for row in found.rows
     )

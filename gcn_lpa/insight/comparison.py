@@ -28,7 +28,10 @@ from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import are_stacked, learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.train import num_epochs
 from gcn_lpa.trained import Trained
+
+LAST = 0.05  # share of the epochs: a best epoch among them says that more would have been better
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,27 @@ class Comparison:
         few = f" So few splits cannot bring the signed-rank test below p = {least:.2g}." if least > 0.05 else ""
         return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {said}.{few}"
 
+    @property
+    def not_converged(self) -> tuple[str, ...]:
+        """The methods whose best epoch was among the last on some split: more epochs might have been better."""
+        return tuple(
+            name
+            for name, recipe in self.recipes.items()
+            if any(is_cut_short(recipe, record.best_epoch) for record in self.records if record.method == name)
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, "splits": self.num_splits, **dataclasses.asdict(self)}
+        found = {"verdict": self.verdict, "splits": self.num_splits, "not_converged": self.not_converged}
+        return {**found, **dataclasses.asdict(self)}
+
+
+def is_cut_short(recipe: Recipe, best_epoch: int) -> bool:
+    """Whether the last epoch, and not a lack of progress, ended a training whose best epoch was in its last 5 %."""
+    if "epochs" not in METHODS[recipe.method].fields or "patience" not in METHODS[recipe.method].fields:
+        return False  # no epoch is chosen
+    last = num_epochs(recipe)
+    ran_out = not recipe.patience or best_epoch + recipe.patience >= last
+    return ran_out and best_epoch > (1 - LAST) * last
 
 
 def compare(
@@ -130,7 +152,8 @@ def compare(
         methods: keys of METHODS.
         splits: how many, or the splits themselves.
         reference: the method that the differences are taken to; "gcn", or the first one where gcn is not compared.
-        recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe; all others bring their own.
+        recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe. Beside "paper" and "official" all
+            others have the settings they were published with, else those of `Method.fair`.
         changes: fields to set in the recipes of all methods that use them, e.g. {"epochs": 50}.
         threads: of the CPU; None leaves torch's setting.
         isolate: give each method a process of its own, in which alone its memory can be measured.
@@ -158,7 +181,7 @@ def compare(
             records.append(result)
             if on_record is not None:
                 on_record(result)
-    rows = tuple(_row(name, records, reference, memories[name]) for name in recipes)
+    rows = tuple(_row(settings, records, reference, memories[name]) for name, settings in recipes.items())
     left_out = {
         field: tuple(name for name, used in recipes.items() if getattr(used, field) != value)
         for field, value in (changes or {}).items()
@@ -170,7 +193,7 @@ def compare(
 def recipes_of(
     graph: Graph, methods: Sequence[str], recipe: str | Recipe, changes: Mapping[str, Any]
 ) -> dict[str, Recipe]:
-    """The settings of each method on this graph."""
+    """The settings of each method on this graph: see `compare`."""
     if unknown := [name for name in methods if name not in METHODS]:
         raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
     if not methods:
@@ -178,19 +201,14 @@ def recipes_of(
     ours = recipe
     if isinstance(ours, str):
         ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given", num_labels=int(graph.labeled.sum()))
-    found = {}
-    for name in methods:
-        unused = unused_by(name, ours, changes)
-        used = {field: value for field, value in changes.items() if field not in unused}
-        found[name] = METHODS[name].settings(ours).replace(**used)
-    if nobody := [field for field in changes if all(field in unused_by(name, ours, changes) for name in methods)]:
+    found = {name: METHODS[name].beside(ours, recipe) for name in methods}
+    unused = {name: METHODS[name].unused(settings, changes) for name, settings in found.items()}
+    if nobody := [field for field in changes if all(field in names for names in unused.values())]:
         raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")
-    return found
-
-
-def unused_by(method: str, ours: Recipe, changes: Mapping[str, Any]) -> list[str]:
-    """The changes that have no effect on a method."""
-    return METHODS[method].unused(METHODS[method].settings(ours), changes)
+    return {
+        name: settings.replace(**{field: value for field, value in changes.items() if field not in unused[name]})
+        for name, settings in found.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -306,7 +324,8 @@ def resident_memory() -> tuple[float, float] | None:
     return peak, peak
 
 
-def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
+def _row(recipe: Recipe, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
+    name = recipe.method
     own, base = ([record for record in records if record.method == method] for method in (name, reference))
     accuracy = np.array([record.accuracy for record in own])
     gain = accuracy - np.array([record.accuracy for record in base])
@@ -317,5 +336,5 @@ def _row(name: str, records: Sequence[Record], reference: str, memory: Memory | 
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         seconds=float(np.median([record.seconds for record in own])),
         memory=memory,
-        note=METHODS[name].note,
+        note=METHODS[name].note_on(recipe),
     )

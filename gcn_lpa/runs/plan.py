@@ -107,11 +107,9 @@ def make_plan(
     else:
         ours = recipe_for(str(recipe), graph.name, has_features=has_features, num_labels=num_labels)
         chosen = METHODS[method or "gcn-lpa"]
-        settings = chosen.settings(ours)
+        settings = chosen.beside(ours, str(recipe))
         if kind is None and "select" in chosen.fields:
-            settings = settings.replace(
-                select="loss"
-            )  # many epochs get all of a few nodes right; the first knows little
+            settings = settings.replace(select="loss")  # many epochs get all of a few nodes right
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     if changes:

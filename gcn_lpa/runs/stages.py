@@ -53,7 +53,7 @@ from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
 NUM_FOLDS = 5
-Watch = Callable[[str, int], Callable[[Epoch], None]]  # (name of a stage, its epochs at most) -> on_epoch
+Watch = Callable[[str, int, int], Callable[[Epoch], None]]  # (a stage, its epochs at most, stages to come) -> on_epoch
 
 
 def train_run(
@@ -75,7 +75,8 @@ def train_run(
     Args:
         resume: go on with the run of the same plan in `out`, if there is one; if it is finished, return it.
         overwrite: replace the run in `out`; what is there stays until the new run is complete.
-        watch: given the name of each stage and its number of epochs, returns the stage's `on_epoch`.
+        watch: given the name of each stage, its number of epochs and the number of stages to come, returns the stage's
+            `on_epoch`.
     """
     folder = None if out is None else Path(out)
     unfinished = folder is not None and resume and (folder / PLAN).exists()
@@ -150,6 +151,7 @@ class _Stages:
     ) -> None:
         self.plan, self.graph, self.folder = plan, graph, folder
         self.device, self.threads, self.watch = device, threads, watch
+        self.to_come = 1 if plan.split else 2 + min(NUM_FOLDS, int(graph.labeled.sum()))
 
     def first_parts(self) -> Split:
         """The nodes of the first stage, "fit" or "choose"."""
@@ -247,6 +249,8 @@ class _Stages:
 
     def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> Trained:
         plan = self.plan
+        self.to_come -= 1
+        num_epochs_here = stop_at or num_epochs(plan.recipe)
         return learn(
             self.graph,
             parts.train,
@@ -257,7 +261,7 @@ class _Stages:
             device=str(self.device),
             threads=self.threads,
             stop_at=stop_at,
-            on_epoch=self.watch(stage, stop_at or num_epochs(plan.recipe)) if self.watch else None,
+            on_epoch=self.watch(stage, num_epochs_here, self.to_come) if self.watch else None,
             checkpoint=None if self.folder is None else _stage_folder(self.folder, stage),
             checkpoint_every=plan.checkpoint_every,
             resume=True,
