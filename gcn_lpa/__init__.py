@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAMES
     from gcn_lpa.calibration import Calibration as Calibration
     from gcn_lpa.calibration import Calibrator as Calibrator
+    from gcn_lpa.calibration import PerfectECE as PerfectECE
+    from gcn_lpa.calibration import Reliability as Reliability
     from gcn_lpa.calibration import conformal_sets as conformal_sets
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
@@ -24,8 +26,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.engine.backends import use_backend as use_backend
     from gcn_lpa.engine.sparse import SparseMatrix as SparseMatrix
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
+    from gcn_lpa.features import Block as Block
+    from gcn_lpa.features import Scaling as Scaling
+    from gcn_lpa.fusion import Fusion as Fusion
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.insight.advice import Advice as Advice
+    from gcn_lpa.insight.advice import AdviceLine as AdviceLine
     from gcn_lpa.insight.advice import advise as advise
     from gcn_lpa.insight.answers import Change as Change
     from gcn_lpa.insight.answers import Explanation as Explanation
@@ -44,6 +50,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.insight.cleaning import Cleaning as Cleaning
     from gcn_lpa.insight.cleaning import try_cleaning as try_cleaning
     from gcn_lpa.insight.comparison import Comparison as Comparison
+    from gcn_lpa.insight.comparison import ComparisonRow as ComparisonRow
+    from gcn_lpa.insight.comparison import Memory as Memory
+    from gcn_lpa.insight.comparison import Record as Record
     from gcn_lpa.insight.comparison import compare as compare
     from gcn_lpa.insight.drawing import draw_explanation as draw_explanation
     from gcn_lpa.insight.explanation import Explainer as Explainer
@@ -51,6 +60,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.insight.explanation import explain_all as explain_all
     from gcn_lpa.insight.suggestions import Suggestion as Suggestion
     from gcn_lpa.insight.suggestions import suggest as suggest
+    from gcn_lpa.insight.what_ifs import Asked as Asked
+    from gcn_lpa.insight.what_ifs import answer as answer
     from gcn_lpa.insight.what_ifs import what_if as what_if
     from gcn_lpa.learning import learn as learn
     from gcn_lpa.methods.registry import METHODS as METHODS
@@ -65,11 +76,14 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.predict import evaluate as evaluate
     from gcn_lpa.predict import predict_proba as predict_proba
     from gcn_lpa.predict import predictions as predictions
+    from gcn_lpa.predict import scores as scores
     from gcn_lpa.pyg import GCNLPANet as GCNLPANet
     from gcn_lpa.pyg import LPARegularizer as LPARegularizer
     from gcn_lpa.recipes import DEFAULT as DEFAULT
+    from gcn_lpa.recipes import LAYERS as LAYERS
     from gcn_lpa.recipes import Recipe as Recipe
     from gcn_lpa.recipes import recipe_for as recipe_for
+    from gcn_lpa.runs.codec import OutOfFold as OutOfFold
     from gcn_lpa.runs.codec import Results as Results
     from gcn_lpa.runs.codec import TrainedRun as TrainedRun
     from gcn_lpa.runs.codec import load_run as load_run
@@ -79,6 +93,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.runs.plan import Plan as Plan
     from gcn_lpa.runs.plan import Source as Source
     from gcn_lpa.runs.plan import make_plan as make_plan
+    from gcn_lpa.runs.stages import evaluate_run as evaluate_run
     from gcn_lpa.runs.stages import resume_run as resume_run
     from gcn_lpa.runs.stages import train_run as train_run
     from gcn_lpa.splits import Split as Split
@@ -109,6 +124,8 @@ _NAMES = {  # of each module
     "calibration": (
         "Calibration",
         "Calibrator",
+        "PerfectECE",
+        "Reliability",
         "conformal_sets",
         "conformal_threshold",
         "expected_calibration_error",
@@ -118,27 +135,38 @@ _NAMES = {  # of each module
     "engine.backends": ("use_backend",),
     "engine.sparse": ("SparseMatrix",),
     "estimator": ("GCNLPAClassifier",),
+    "features": ("Block", "Scaling"),
+    "fusion": ("Fusion",),
     "graph": ("Graph",),
-    "insight.advice": ("Advice", "advise"),
+    "insight.advice": ("Advice", "AdviceLine", "advise"),
     "insight.answers": ("Change", "Explanation", "Influence", "Others", "Shift", "Vote", "VotePath", "WhatIf"),
     "insight.auditing": ("EdgeAudit", "EdgeFinding", "LabelAudit", "LabelFinding", "audit_edges", "audit_labels"),
     "insight.cleaning": ("Cleaning", "try_cleaning"),
-    "insight.comparison": ("Comparison", "compare"),
+    "insight.comparison": ("Comparison", "ComparisonRow", "Memory", "Record", "compare"),
     "insight.drawing": ("draw_explanation",),
     "insight.explanation": ("Explainer", "explain", "explain_all"),
     "insight.suggestions": ("Suggestion", "suggest"),
-    "insight.what_ifs": ("what_if",),
+    "insight.what_ifs": ("Asked", "answer", "what_if"),
     "learning": ("learn",),
     "methods.registry": ("METHODS", "Method"),
     "model": ("GCNLPA", "Loss", "propagate_labels"),
-    "predict": ("ClassScores", "Scores", "calibrate", "edge_table", "evaluate", "predict_proba", "predictions"),
+    "predict": (
+        "ClassScores",
+        "Scores",
+        "calibrate",
+        "edge_table",
+        "evaluate",
+        "predict_proba",
+        "predictions",
+        "scores",
+    ),
     "pyg": ("GCNLPANet", "LPARegularizer"),
-    "recipes": ("DEFAULT", "Recipe", "recipe_for"),
-    "runs.codec": ("Results", "TrainedRun", "load_run"),
+    "recipes": ("DEFAULT", "LAYERS", "Recipe", "recipe_for"),
+    "runs.codec": ("OutOfFold", "Results", "TrainedRun", "load_run"),
     "runs.confidence": ("CalibrationReport", "calibrate_run"),
     "runs.output": ("predict_run",),
     "runs.plan": ("Plan", "Source", "make_plan"),
-    "runs.stages": ("resume_run", "train_run"),
+    "runs.stages": ("evaluate_run", "resume_run", "train_run"),
     "splits": ("Split", "split"),
     "stacks": ("learn_many",),
     "stats": ("Difference", "Mean"),
