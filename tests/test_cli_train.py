@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pandas
 import pytest
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli import demo
 from gcn_lpa.cli.app import app
+from gcn_lpa.cli.frame import clock
 from gcn_lpa.cli.text import warning
 from gcn_lpa.insight import comparison
 from gcn_lpa.predict import ClassScores, Scores, predictions
@@ -289,6 +291,19 @@ def test_a_moved_source_is_found_with_data(own, tmp_path):
     assert result.exit_code == 1
     assert "say where it is with --data PATH" in result.stderr
     assert ok("predict", tmp_path / "run", "--data", tmp_path / "elsewhere").startswith("id,label")
+
+
+@pytest.mark.long
+def test_train_says_how_long_all_its_stages_took(own):
+    start = time.perf_counter()
+    shown = json.loads(ok("train", own, *QUICK, "--json"))
+    waited = time.perf_counter() - start
+    assert shown["seconds"] < shown["total_seconds"] < waited  # the first is that of the choice of the epoch alone
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3723, "1:02:03")])
+def test_time_left_reads_as_on_a_clock(seconds, text):
+    assert clock(seconds) == text
 
 
 @pytest.mark.long
