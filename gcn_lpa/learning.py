@@ -39,6 +39,7 @@ def learn(
     on_epoch: Callable[[Epoch], None] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 50,
+    checkpoint_seconds: float = 0.0,
     resume: bool = False,
 ) -> Trained:
     """Train the method of a recipe on the labels of `train`, and choose the epoch by those of `val`.
@@ -53,7 +54,8 @@ def learn(
         threads: of the CPU; None: see `num_threads`.
         stop_at, capture: as in `fit`.
         on_epoch: called with the record of every epoch.
-        checkpoint: a run folder; every `checkpoint_every` epochs all that is needed to go on is saved there.
+        checkpoint: a run folder; every `checkpoint_every` epochs, but not within `checkpoint_seconds` of the last time, all that
+            is needed to go on is saved there.
         resume: go on from the checkpoint, if there is one.
     """
     check_seed(seed)
@@ -73,7 +75,7 @@ def learn(
                 seed=seed,
                 stop_at=stop_at,
                 capture=capture,
-                watching=Watching(on_epoch, checkpoint, checkpoint_every, resume, identity),
+                watching=Watching(on_epoch, checkpoint, checkpoint_every, checkpoint_seconds, resume, identity),
             )
         except DivergedError as error:
             if error.run is not None and error.run.best_epoch:

@@ -187,6 +187,7 @@ class Watching:
         None  # a run folder: every `every` epochs all that is needed to go on is saved there
     )
     every: int = 50
+    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one
     fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a checkpoint must agree with
 
@@ -434,6 +435,7 @@ class _Training:
         step = self.step(number, phase)
         advance = CapturedStep(step) if capture else step
         on_epoch, folder, every = self.watching.on_epoch, self.watching.checkpoint, self.watching.every
+        last_saved = time.monotonic()
         while len(self.history) < until and not self.is_patience_over(phase):
             epoch = self.measure(advance)
             self.history.append(epoch)
@@ -441,8 +443,10 @@ class _Training:
             if on_epoch is not None:
                 on_epoch(epoch)
             done = epoch.epoch == until or self.is_patience_over(phase)
-            if folder is not None and every and (epoch.epoch % every == 0 or done):
+            is_due = every and (epoch.epoch % every == 0 or done)
+            if folder is not None and is_due and time.monotonic() - last_saved >= self.watching.seconds:
                 self.save(folder, step, number)
+                last_saved = time.monotonic()
 
     def step(self, number: int, phase: Phase) -> _Step:
         step = _Step(self, phase, epoch=len(self.history) + 1)

@@ -53,6 +53,7 @@ from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
 NUM_FOLDS = 5
+CHECKPOINT_SECONDS = 1.0  # a save waits for the disk: on a small graph that takes longer than the epochs it would save
 Watch = Callable[[str, int, int], Callable[[Epoch], None]]  # (a stage, its epochs at most, stages to come) -> on_epoch
 
 
@@ -264,6 +265,7 @@ class _Stages:
             on_epoch=self.watch(stage, num_epochs_here, self.to_come) if self.watch else None,
             checkpoint=None if self.folder is None else _stage_folder(self.folder, stage),
             checkpoint_every=plan.checkpoint_every,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
             resume=True,
         )
 
