@@ -2,7 +2,8 @@
 
     python benchmarks/stacks.py [--device cpu] [--repeats 3] [--epochs 200] [--out FILE]
 
-Everything in one run, the sizes in turn, medians of the repeats; the ratio is to one `learn` of the same recipe.
+Everything in one run, the sizes in turn, medians of the repeats; the ratio is to one `learn` of the same recipe. The seconds of
+the CPU say how busy the machine was: where ten models take as many seconds as seconds of the CPU, they had one core.
 """
 
 import argparse
@@ -31,12 +32,12 @@ RECIPES = {
 
 
 def seconds_of(graph, parts, recipe, device):
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     if len(parts) == 1:
         learn(graph, *parts[0], recipe, device=device)
     else:
         learn_many(graph, parts, recipe, seeds=range(len(parts)), device=device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - cpu
 
 
 def main():
@@ -54,13 +55,16 @@ def main():
         found = {size: [] for size in SIZES}
         for _ in range(options.repeats):
             for size in SIZES:
-                seconds = seconds_of(graph, parts[:size], recipe.replace(epochs=options.epochs), options.device)
-                found[size].append(seconds)
-        one = statistics.median(found[1])
-        for size, seconds in found.items():
-            median = statistics.median(seconds)
-            rows.append({"recipe": name, "models": size, "seconds": seconds, "median": median, "ratio": median / one})
-            print(f"{name:8} {size:3} models  {median:6.2f} s  {median / one:5.2f} x one", flush=True)
+                found[size].append(
+                    seconds_of(graph, parts[:size], recipe.replace(epochs=options.epochs), options.device)
+                )
+        one = statistics.median(seconds for seconds, _ in found[1])
+        for size, pairs in found.items():
+            seconds, cpu = map(statistics.median, zip(*pairs, strict=True))
+            rows.append(
+                {"recipe": name, "models": size, "seconds": seconds, "cpu_seconds": cpu, "ratio": seconds / one}
+            )
+            print(f"{name:8} {size:3} models {seconds:6.2f} s (CPU {cpu:.2f} s) {seconds / one:5.2f} x one", flush=True)
     about = {"device": str(choose_device(options.device)), "epochs": options.epochs, "graph": "cora"}
     write_json(options.out, {**about, "environment": environment(), "rows": rows})
 
