@@ -33,6 +33,8 @@ OTHERS = {
     "actor": (7600, 26659, 932, 5, 21.7),
     "chameleon-filtered": (890, 8854, 2325, 5, 23.6),
     "squirrel-filtered": (2223, 46998, 2089, 5, 20.7),
+    "squirrel-directed": (2223, 65578, 2089, 5, 21.6),  # arcs
+    "minesweeper": (10000, 39402, 7, 2, 68.3),
 }
 NONZEROS = {"cora": 49216, "citeseer": 105165, "pubmed": 988031, "coauthor-cs": 1092079, "coauthor-phy": 1137311}
 

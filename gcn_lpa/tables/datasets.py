@@ -226,6 +226,13 @@ DATASETS: dict[str, Dataset] = {
     "actor": _npz("actor", "actor.npz", "actors on one page; heterophilous"),
     "chameleon-filtered": _npz("chameleon-filtered", "chameleon_filtered.npz", "encyclopedia pages; heterophilous"),
     "squirrel-filtered": _npz("squirrel-filtered", "squirrel_filtered.npz", "encyclopedia pages; heterophilous"),
+    "squirrel-directed": Dataset(
+        "the same pages with the direction of their links",
+        lambda folder: read_npz_graph(folder / "squirrel_filtered_directed.npz", "squirrel-directed", directed=True),
+        "npz",
+        ("squirrel_filtered_directed.npz",),
+    ),
+    "minesweeper": _npz("minesweeper", "minesweeper.npz", "a board with mines; a table of 7 columns, score by AUC"),
     "karate": Dataset("a karate club that split in two (NetworkX)", karate),
     "digits": Dataset("handwritten digits joined to their nearest (scikit-learn)", digits),
     "random": Dataset("the paper's timing graphs, any size", random_graph),

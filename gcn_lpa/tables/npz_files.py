@@ -16,7 +16,7 @@ MAX_ARCHIVE_BYTES = 64 * 2**20  # on disk, and unpacked
 MAX_DIRECTORY_BYTES = 64 * 2**10  # of a zip file: some hundred members
 
 
-def read_npz_graph(path: Path, name: str) -> Graph:
+def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
     """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
     keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in ("data", "indices", "indptr", "shape")]
     arrays = read_npz(path, [*keys, "labels"])
@@ -24,7 +24,7 @@ def read_npz_graph(path: Path, name: str) -> Graph:
         csr_matrix(*(arrays[f"{matrix}_{part}"] for part in ("data", "indices", "indptr", "shape")))
         for matrix in ("adj", "attr")
     )
-    return Graph.from_scipy(adjacency, x=features, y=arrays["labels"], name=name)
+    return Graph.from_scipy(adjacency, x=features, y=arrays["labels"], directed=directed, name=name)
 
 
 def read_npz(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
