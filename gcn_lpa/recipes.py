@@ -216,11 +216,14 @@ PAPER = {
 
 OFFICIAL = {  # what the authors' public code does with the settings of Table 4
     dataset: recipe.replace(
-        loss="official", edge_init="glorot", l2_edges=recipe.l2, select="last_best",
+        loss="official",
+        edge_init="glorot",
+        l2_edges=recipe.l2,
+        select="last_best",
         origin=recipe.origin.replace("the paper", "the authors' code"),
     )
     for dataset, recipe in PAPER.items()
-}  # fmt: skip
+}
 
 SPACE: dict[str, tuple[float, ...]] = {  # Appendix F
     "hidden": (8, 16, 32),

@@ -111,9 +111,17 @@ class _ReluStack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, z: Tensor, row_rate: float, rate: float, key: Key | None,
-        rows: Tensor | None, sum_first: bool, *weights: Tensor,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        matrix: SparseMatrix,
+        values_t: Tensor | None,
+        z: Tensor,
+        row_rate: float,
+        rate: float,
+        key: Key | None,
+        rows: Tensor | None,
+        sum_first: bool,
+        *weights: Tensor,
+    ) -> Tensor:
         kernels = fused_backend(z)
         assert kernels is not None
         step = key.step_tensor(z.device) if key is not None else None
@@ -139,17 +147,32 @@ class _ReluStack(torch.autograd.Function):
         values = ctx.matrix.transposed_values.detach()
         dot = torch.empty_like(values) if ctx.needs_input_grad[1] else None
         first, grads = ctx.kernels.relu_stack_backward(
-            ctx.matrix.pattern.columns, values, grad, layers, rest[:depth], rest[depth:], ctx.scale, dot, ctx.drop_rows, ctx.rows
-        )  # fmt: skip
+            ctx.matrix.pattern.columns,
+            values,
+            grad,
+            layers,
+            rest[:depth],
+            rest[depth:],
+            ctx.scale,
+            dot,
+            ctx.drop_rows,
+            ctx.rows,
+        )
         return None, dot, first[:, : ctx.width], None, None, None, None, None, *grads
 
 
 class _Propagation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, matrix: SparseMatrix, values_t: Tensor | None, seeds: Tensor, held: Tensor, iterations: int, clamp: bool,
+        ctx: Any,
+        matrix: SparseMatrix,
+        values_t: Tensor | None,
+        seeds: Tensor,
+        held: Tensor,
+        iterations: int,
+        clamp: bool,
         rows: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         kernels = fused_backend(seeds)
         assert kernels is not None
         ctx.rows = None if rows is None else kernels.listed(rows, matrix.pattern.columns)
