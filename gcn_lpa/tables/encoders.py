@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
+class Encoder(ABC):
     """What was learned of one column. `missing` counts its cells without a value; with some, there is an indicator."""
 
     kind: ClassVar[str]
@@ -101,8 +102,9 @@ class Encoder:
         """What two tables must agree on for a model to read both."""
         return {"kind": self.kind, **dataclasses.asdict(self), "missing": bool(self.missing)}
 
+    @abstractmethod
     def features(self, cells: Mapping[str, Cells]) -> Features:
-        raise NotImplementedError
+        """The features that the cells of a table become."""
 
     def doubts(self, cells: Mapping[str, Cells]) -> list[str]:
         """Notes on what may not be meant as it was read."""
