@@ -2,7 +2,8 @@
 
 log p = Σ_e a_e log p_e + Σ_k b_k log v_k, up to a constant. The experts p_e are the parts of the model. The votes v_k of a
 node are the shares of the labels of its neighbours, and those that reach it by label propagation, along the given edges and,
-where a model has learned edges, along those too. A node's own label has no vote. The few weights are fitted to labels that
+where a model has learned edges, along those too. A node that is predicted or held out has no label among the votes; at a
+labelled node, propagated votes hold what comes back of its own. The few weights are fitted to labels that
 were held out from training, with a pull to "the experts alone, alike": where votes do not help, they get no weight.
 
 Before they are pooled, every expert and every vote is tempered for itself: networks are too sure, and with few labels

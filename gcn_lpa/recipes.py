@@ -170,7 +170,7 @@ DEFAULT = Recipe(
     patience=100,
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
-FEW_LABELS = 200  # below, columns about the graph cost more than they tell: docs/accuracy.md
+FEW_LABELS = 200  # below, the columns about the graph are left out: docs/accuracy.md
 WITH_FEW_LABELS = DEFAULT.replace(structure=False, origin="default where few nodes have labels, docs/accuracy.md")
 WITHOUT_FEATURES = LAYERS.replace(
     votes=True,

@@ -1,0 +1,75 @@
+"""The pool of model and votes: its weights by another optimiser, its votes by hand, and what it may not see."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+
+from gcn_lpa import Graph
+from gcn_lpa.fusion import PULL, REACH, SMOOTHING, Opinions, fit_fusion, held_out_probabilities, label_votes, tempered
+from gcn_lpa.losses import one_hot
+
+
+def log_rows(m, c, seed, truth=None, strength=0.0):
+    """Random log-distributions, [m, c], that lean to the truth by `strength`."""
+    scores = torch.randn(m, c, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if truth is not None:
+        scores[torch.arange(m), truth] += strength
+    return scores.log_softmax(dim=1)
+
+
+Y = torch.tensor([0, 1, 2] * 20)
+OPINIONS = Opinions(
+    (log_rows(60, 3, 1, Y, 1.0), log_rows(60, 3, 2, Y, 0.5)), (log_rows(60, 3, 3, Y, 1.5), log_rows(60, 3, 4, Y, 0.2))
+)
+
+
+def test_the_weights_are_the_optimum_that_another_optimiser_finds():
+    found = fit_fusion(OPINIONS, Y)
+    logs, alike = tempered(OPINIONS.all, found.exponents).numpy(), np.array([0.5, 0.5, 0, 0])
+
+    def cost(w):
+        pooled = torch.from_numpy(np.einsum("k,kmc->mc", w, logs))
+        return float(torch.nn.functional.cross_entropy(pooled, Y, reduction="sum")) + PULL * np.square(w - alike).sum()
+
+    other = scipy.optimize.minimize(cost, alike, bounds=[(0, None)] * 4, method="L-BFGS-B", options={"ftol": 1e-14})
+    assert cost(np.array(found.weights)) == pytest.approx(other.fun, rel=1e-6)
+    assert min(found.weights) >= 0
+    assert found.weights[2] > found.weights[3]  # the vote that leans to the truth
+
+
+def test_without_held_out_labels_the_experts_count_alike_and_no_vote_counts():
+    found = fit_fusion(OPINIONS.of(torch.zeros(60, dtype=torch.bool)), Y[:0])
+    assert (found.weights, found.model_share) == ((0.5, 0.5, 0.0, 0.0), 1.0)
+
+
+def test_the_votes_of_a_path_are_those_counted_by_hand():
+    path = Graph.from_edges([(0, 1), (1, 2)], num_nodes=3)  # 0 - 1 - 2, of which 0 is class 0 and 2 class 1
+    seeds = one_hot(torch.tensor([0, -1, 1]), 2)
+    near, far = (log.exp() for log in label_votes(path.adjacency, seeds))
+    assert near[1].tolist() == pytest.approx([0.5, 0.5])
+    assert near[0].tolist() == pytest.approx([0.5, 0.5])  # its neighbour has no label: the prior alone
+    assert far[1].tolist() == pytest.approx([0.5, 0.5])
+    only = label_votes(path.adjacency, one_hot(torch.tensor([0, -1, -1]), 2))[0].exp()
+    assert only[1, 0].item() == pytest.approx((0.5 + SMOOTHING * 2 / 3) / (0.5 + SMOOTHING))  # half of its neighbours
+    assert REACH >= 2
+
+
+def test_the_label_of_a_node_does_not_move_the_share_of_its_neighbours():
+    ring = Graph.from_edges([(k, (k + 1) % 6) for k in range(6)], num_nodes=6, self_loops=True)
+    y = torch.tensor([0, 1, -1, 0, -1, 1])
+    other = y.clone()
+    other[0] = 1
+    before, after = (label_votes(ring.adjacency, one_hot(labels, 2))[0][0].exp() for labels in (y, other))
+    assert before.argmax() == after.argmax() == 1  # both neighbours of 0 are of class 1
+    assert torch.allclose(before, after, rtol=0, atol=SMOOTHING)  # but for the prior, which counts all labels
+
+
+def test_a_node_is_weighed_by_the_labels_of_other_folds_alone():
+    folds = torch.arange(60) % 3
+    before = held_out_probabilities(OPINIONS, Y, folds)
+    scrambled = torch.where(folds == 0, (Y + 1) % 3, Y)
+    after = held_out_probabilities(OPINIONS, scrambled, folds)
+    assert torch.equal(before[folds == 0], after[folds == 0])
+    assert not torch.equal(before[folds == 1], after[folds == 1])
+    assert torch.allclose(before.sum(dim=1), torch.ones(60, dtype=torch.float64))
