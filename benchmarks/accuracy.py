@@ -1,53 +1,86 @@
-"""How accurate the default recipe is, beside its own ingredients removed one by one, and beside other methods.
+"""How accurate the recipes `default` and `best` are, beside their own ingredients removed one by one, and beside other methods.
 
     python benchmarks/accuracy.py --graphs cora,citeseer --splits 5 --out benchmarks/results/accuracy-dev-cpu.json
 
-All methods get the same labels: 60 % train, 20 % choose the epoch and fit the weights of the votes, 20 % score once. Splits 0 to 4
-are for development; `--first 1000` takes those that are reported. Every training is a line of a ledger beside the result, so that
-a run that was stopped goes on, and none is done twice. On minesweeper, whose mines were drawn by the generator of split 0, splits
-are best taken from `--first 1`.
+All methods get the same labels. With `--labels 60` (the default) 60 % of the nodes train, 20 % choose the epoch and fit the weights
+of members and votes, and 20 % score once. With `--labels 5` five nodes of each class have a label and there is nothing else: every
+method is trained by `learn_folds`, and all other nodes score. `--noise 1` adds as many edges between random pairs as there are.
+
+Splits 0 to 4 are for development; `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
+result, so that a run that was stopped goes on, and none is done twice. On minesweeper, whose mines were drawn by the generator of
+split 0, splits start at 1.
 """
 
 import argparse
 import sys
-from functools import partial
+import time
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from gcn_lpa import load, split
+from gcn_lpa.calibration import conformal_sets, conformal_threshold, fit_calibrator, guesses_of, reliability
+from gcn_lpa.folds import learn_folds
+from gcn_lpa.fusion import held_out_probabilities, opinions_of
+from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn_whole
-from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT, LAYERS
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import predict_proba, scores
+from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.splits import Split
 from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
 
-FIXED = {"edges": "fixed", "lpa_weight": 0.0}
-PATIENT = {"epochs": 1000, "patience": 100}
-ROWS = {
-    "default": DEFAULT,
-    "- learned edges": DEFAULT.replace(**FIXED),
-    "- λ": DEFAULT.replace(lpa_weight=0.0),
-    "- votes": DEFAULT.replace(votes=False),
-    "- columns of the graph": DEFAULT.replace(structure=False),
-    "- convolutions": DEFAULT.replace(propagation="hops"),
-    "- hops": DEFAULT.replace(propagation="layers", normalization="symmetric", **FIXED),
-    "first edition's default": LAYERS,
-    "gcn": LAYERS.replace(method="gcn", residual=False, normalization="symmetric", features="auto", **FIXED, **PATIENT),
-    "graphsage": LAYERS.replace(
-        method="graphsage", residual=False, self_loops=False, features="auto", **FIXED, **PATIENT
-    ),
-    "lpa": LAYERS.replace(method="lpa", residual=False, propagation_steps=50, features="raw", **FIXED),
+FIXED = {**FIXED_EDGES, "training": "joint"}
+RIVALS = (
+    "gcn",
+    "gat",
+    "graphsage",
+    "jk-net",
+    "appnp",
+    "gcn-same",
+    "correct-and-smooth",
+    "label-input",
+    "mlp",
+    "lr",
+    "lpa",
+)
+WITHOUT = {  # an ingredient of the default, and the settings that remove it
+    "learned edges": {"edges": "fixed", "lpa_weight": 0.0},
+    "λ": {"lpa_weight": 0.0},
+    "row-normalised hops": {"normalization": "symmetric"},
+    "votes": {"votes": False},
+    "columns of the graph": {"structure": False},
+    "convolutions": {"propagation": "hops"},
+    "hops": {"propagation": "layers", **FIXED},
 }
+
+
+def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
+    """The recipe of a row where the default is `ours`."""
+    if row in ("default", "best"):
+        return {"default": ours, "best": best}[row]
+    if row.startswith("best +"):
+        return best.replace(members=f"{best.members} {row.removeprefix('best +').strip()}")
+    if row.startswith("best -"):
+        gone = row.removeprefix("best -").strip()
+        return best.replace(members=" ".join(name for name in best.members.split() if name != gone))
+    if row.startswith("- "):
+        return ours.replace(**WITHOUT[row.removeprefix("- ")])
+    return LAYERS if row == "first edition's default" else METHODS[row].fair(ours)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", default="cora,citeseer,cora-ml,chameleon-filtered,squirrel-filtered,digits")
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", default=",".join(("default", "best", *RIVALS)))
+    parser.add_argument("--labels", type=int, default=60, help="60: per cent train; fewer: labels of each class")
+    parser.add_argument("--noise", type=float, default=0.0, help="random edges to add, as a share of those there are")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--root")
@@ -56,42 +89,109 @@ def main() -> int:
     parser.add_argument("--out", required=True)
     given = parser.parse_args()
     jobs = [
-        {"graph": graph, "row": row, "split": given.first + k}
-        for graph in given.graphs.split(",")
-        for row in given.rows.split(",")
+        {"graph": graph, "row": row, "labels": given.labels, "noise": given.noise, "split": given.first + k + skipped}
         for k in range(given.splits)
+        for graph in given.graphs.split(",")
+        for skipped in [int(graph == "minesweeper" and given.first == 0)]
+        for row in given.rows.split(",")
     ]
     out = Path(given.out)
     ledger = Ledger(out.with_suffix(".jsonl"))
     records = ledger.run(jobs, partial(train, root=given.root, device=given.device), workers=given.workers)
-    write_json(out, {"rows": table(records), "code": code_hash(), "environment": environment(), "records": records})
-    for graph, rows in table(records).items():
+    found = table(records)
+    write_json(out, {"rows": found, "code": code_hash(), "environment": environment(), "records": records})
+    for graph, rows in found.items():
         print(graph)
         for row, facts in rows.items():
-            print(f"  {row:26} {facts['accuracy']}   {facts['difference']}")
+            print(f"  {row:26} {facts['accuracy']}   {facts['difference']}   {facts['calibration']}")
     return 0
 
 
+@cache
+def graph_of(name: str, root: str | None, noise: float, seed: int) -> Graph:
+    graph = load(name, root)
+    if not noise:
+        return graph
+    links, random = graph.to_scipy(), np.random.Generator(np.random.PCG64((seed, 17)))
+    ends = random.integers(0, graph.num_nodes, (2, round(noise * graph.num_edges)))
+    ends = ends[:, ends[0] != ends[1]]
+    extra = scipy.sparse.csr_array((np.ones(ends.shape[1], np.float32), (ends[0], ends[1])), shape=links.shape)
+    both = links + extra + extra.T
+    both.data[:] = 1.0
+    x = graph.x.numpy() if isinstance(graph.x, torch.Tensor) else graph.x.to_scipy()
+    return Graph.from_scipy(both, x=x, y=graph.y.numpy(), class_names=graph.class_names, name=graph.name)
+
+
+def drawn(graph: Graph, per_class: int, seed: int) -> Split:
+    """So many nodes of each class to train, none to validate; all others score."""
+    random, y = np.random.Generator(np.random.PCG64((seed, per_class))), graph.y.numpy()
+    nodes = [random.permutation(np.flatnonzero(y == k))[:per_class] for k in range(graph.num_classes)]
+    train = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, torch.from_numpy(np.concatenate(nodes)), True)
+    return Split(train, torch.zeros_like(train), graph.labeled & ~train, f"{per_class} a class", seed)
+
+
 def train(job: dict, root: str | None, device: str) -> dict:
-    graph, recipe = load(job["graph"], root), ROWS[job["row"]]
-    seed = job["split"]
-    parts = split(graph, seed=seed)
-    trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
+    graph = graph_of(job["graph"], root, job["noise"], seed)
+    parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
+    per_class_train = int(parts.train.sum()) / graph.num_classes
+    sizes = {"has_features": graph.x_kind == "given", "labels_per_class": per_class_train}
+    ours, best = (recipe_for(name, graph.name, **sizes) for name in ("default", "best"))
+    recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
+    if per_class:
+        recipe = recipe.replace(select="loss")
+        trained = learn_folds(graph, parts.train, recipe, seed=seed, device=device, classes=graph.class_names)
+    else:
+        trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    seconds = time.perf_counter() - start
+    said, y = predict_proba(trained, graph, raw=True), trained.classes_of(graph)
     return {
-        "accuracy": evaluate(trained, graph, parts.test).accuracy,
+        "accuracy": scores(graph, parts.test, said, trained.class_names).accuracy,
         "nodes": int(parts.test.sum()),
-        "log_likelihood": log_likelihood(predict_proba(trained, graph, raw=True)[parts.test], graph.y[parts.test]),
+        "log_likelihood": float(
+            said[parts.test].gather(1, y[parts.test].clamp_min(0)[:, None]).clamp_min(1e-9).log().mean()
+        ),
+        **(ranking(said[parts.test], y[parts.test]) if said.shape[1] == 2 else {}),
+        **confidence(trained, graph, parts, said),
         "best_epoch": trained.run.best_epoch,
         "epochs": len(trained.run.history),
-        "seconds": round(trained.run.seconds, 2),
+        "seconds": round(seconds, 2),
         "split_hash": parts.hash,
         "recipe_hash": recipe.hash(),
         "device": device,
     }
 
 
-def log_likelihood(probabilities: torch.Tensor, y: torch.Tensor) -> float:
-    return float(probabilities.gather(1, y.unsqueeze(1)).clamp_min(1e-9).log().mean())
+def ranking(said: torch.Tensor, y: torch.Tensor) -> dict:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    return {
+        "auc": float(roc_auc_score(y.numpy(), said[:, 1].numpy())),
+        "average_precision": float(average_precision_score(y.numpy(), said[:, 1].numpy())),
+    }
+
+
+def confidence(trained: object, graph: Graph, parts: Split, said: torch.Tensor) -> dict:
+    """Calibrated on held-out labels, on the test nodes: bins of [nodes, mean confidence, correct], and label sets at 90 %."""
+    y = trained.classes_of(graph)
+    if trained.held_out is not None:
+        evidence, labels = trained.held_out.probability, y[trained.held_out.node]
+    elif trained.fusion is not None:
+        opinions = opinions_of(trained.model, trained.prepare(graph).to(trained.device)).of(parts.val)
+        labels = y[parts.val]
+        evidence = held_out_probabilities(opinions, labels, torch.arange(len(labels)) % 5)
+    else:
+        evidence, labels = said[parts.val], y[parts.val]
+    test = parts.test & (y >= 0)
+    table = reliability(guesses_of(fit_calibrator(evidence, labels)(said[test]), y[test]))
+    sets = conformal_sets(said[test], conformal_threshold(evidence, labels, 0.9))
+    held_out = float((evidence.argmax(dim=1) == labels).double().mean())
+    return {
+        "held_out_accuracy": held_out,
+        "bins": [list(b) for b in zip(table.count, table.confidence, table.accuracy, strict=True)],
+        "covered": float(sets.gather(1, y[test][:, None]).double().mean()),
+        "set_size": float(sets.sum(dim=1).double().mean()),
+    }
 
 
 def table(records: list) -> dict:
@@ -99,19 +199,35 @@ def table(records: list) -> dict:
     found: dict = {}
     for graph in dict.fromkeys(record["graph"] for record in records):
         of = {
-            row: np.array(
-                [record["accuracy"] for record in records if (record["graph"], record["row"]) == (graph, row)]
-            )
+            row: [record for record in records if (record["graph"], record["row"]) == (graph, row)]
             for row in dict.fromkeys(record["row"] for record in records)
         }
+        accuracy = {row: np.array([record["accuracy"] for record in group]) for row, group in of.items()}
         found[graph] = {
             row: {
-                "accuracy": str(mean_of(accuracies)),
-                "difference": "" if row == "default" else str(mean_of(accuracies - of["default"])),
+                "accuracy": str(mean_of(accuracy[row])),
+                "difference": "" if row == "default" else str(mean_of(accuracy[row] - accuracy["default"])),
+                "calibration": pooled(group),
+                **{
+                    name: str(mean_of(np.array([record[name] for record in group])))
+                    for name in ("auc", "average_precision", "covered", "set_size", "held_out_accuracy", "seconds")
+                    if name in group[0]
+                },
             }
-            for row, accuracies in of.items()
+            for row, group in of.items()
         }
     return found
+
+
+def pooled(records: list) -> str:
+    """The expected calibration error over all splits, and what a perfect forecaster of the same confidences would have."""
+    bins = np.array([record["bins"] for record in records])  # [splits, bins, 3]
+    count = bins[:, :, 0].sum(axis=0)
+    confidence, right = ((bins[:, :, 0] * bins[:, :, k]).sum(axis=0) for k in (1, 2))
+    mean = np.divide(confidence, count, out=np.zeros(len(count)), where=count > 0)
+    random, total = np.random.Generator(np.random.PCG64(0)), count.sum()
+    draws = [np.abs(random.binomial(count.astype(int), mean.clip(0, 1)) - confidence).sum() / total for _ in range(500)]
+    return f"ECE {100 * np.abs(right - confidence).sum() / total:.1f} (perfect, 95 %: {100 * np.quantile(draws, 0.95):.1f})"
 
 
 if __name__ == "__main__":

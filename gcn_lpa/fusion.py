@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import one_hot
@@ -107,6 +108,11 @@ def fit_fusion(opinions: Opinions, y: Tensor) -> Fusion:
     Args:
         y: the classes of the nodes that the opinions are about, [m]; their labels neither trained nor voted.
     """
+    with num_threads(1):  # many small steps
+        return _fitted(opinions, y)
+
+
+def _fitted(opinions: Opinions, y: Tensor) -> Fusion:
     number, num_experts = len(opinions.all), len(opinions.experts)
     alike = torch.tensor([1 / num_experts] * num_experts + [0.0] * len(opinions.votes), dtype=torch.float64)
     if len(y) == 0 or opinions.experts[0].shape[1] < 2:

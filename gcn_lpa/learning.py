@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import fit_fusion, opinions_of
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import Split
 from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit
@@ -60,28 +62,33 @@ def learn(
     """
     check_seed(seed)
     lesson = lesson_of(graph, train, val, recipe, classes)
-    graph, train, val, prepared, where = lesson.graph, lesson.train, lesson.val, lesson.prepared, choose_device(device)
-    identity = fingerprint(recipe, seed, graph, train, val) if checkpoint is not None else {}
-    with num_threads(threads, layer=prepared.num_nodes * max(recipe.hidden, prepared.num_classes)):
-        model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(where)
-        prepared = prepared.to(where)
+    where, bags, runs = choose_device(device), [], []
+    for name, own in lesson.members.items():
+        place = checkpoint if checkpoint is None or not name else storage.inside(checkpoint, name)
+        identity = fingerprint(own, seed, lesson.graph, lesson.train, lesson.val) if checkpoint is not None else {}
+        watching = Watching(on_epoch, place, checkpoint_every, checkpoint_seconds, resume, identity)
+        with num_threads(threads, layer=graph.num_nodes * max(own.hidden, lesson.graph.num_classes)):
+            try:
+                model, run = lesson.fitted(own, seed, where, stop_at=stop_at, capture=capture, watching=watching)
+            except DivergedError as error:
+                raise _told(error, name) from None
+        bags.append([model])
+        runs.append(run)
+        if run.interrupted:
+            break
+    if not recipe.members:
+        return lesson.trained(bags[0][0], runs[0])
+    done = recipe.replace(members=" ".join([*lesson.members][1 : len(bags)]))
+    return lesson.trained(
+        team_of(bags), dataclasses.replace(runs[0], recipe=done, interrupted=len(bags) < len(lesson.members))
+    )
 
-        try:
-            run = fit(
-                model,
-                [Batch(prepared, train.nonzero().squeeze(1).to(where))],
-                validation_of(graph, prepared, val),
-                recipe,
-                seed=seed,
-                stop_at=stop_at,
-                capture=capture,
-                watching=Watching(on_epoch, checkpoint, checkpoint_every, checkpoint_seconds, resume, identity),
-            )
-        except DivergedError as error:
-            if error.run is not None and error.run.best_epoch:
-                error.trained = lesson.trained(model, error.run)
-            raise
-    return lesson.trained(model, run)
+
+def _told(error: DivergedError, member: str) -> DivergedError:
+    """The error, with the member of a team that it is about."""
+    if member:
+        error.args = (f"member {member}: {error}",)
+    return error
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +100,26 @@ class Lesson:
     train: Tensor  # [n]
     val: Tensor  # [n]
     scaling: Scaling
+    recipe: Recipe
+
+    @property
+    def members(self) -> dict[str, Recipe]:
+        """The recipes to be fitted, by name; that of a single model is the recipe itself."""
+        return members_of(self.recipe) if self.recipe.members else {"": self.recipe}
+
+    def fitted(self, recipe: Recipe, seed: int, device: torch.device, **options: Any) -> tuple[Any, Run]:
+        """A model of one recipe, fitted, and how that went; `options` are those of `fit`."""
+        prepared = self.prepared
+        model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(device)
+        prepared = prepared.to(device)
+        batch = Batch(prepared, self.train.nonzero().squeeze(1).to(device))
+        try:
+            run = fit(model, [batch], validation_of(self.graph, prepared, self.val), recipe, seed=seed, **options)
+        except DivergedError as error:
+            if error.run is not None and error.run.best_epoch:
+                error.trained = self.trained(model, error.run)
+            raise
+        return model, run
 
     def trained(self, model: Any, run: Run) -> Trained:
         """The model with everything around it; where labels vote, with the weights that the validation nodes give them."""
@@ -116,7 +143,7 @@ def lesson_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Seque
     graph = with_classes(graph.reveal(train | val), classes)
     scaling = graph.scaling(recipe.features, structure=recipe.structure)
     prepared = graph.reveal(train).with_features(scaling)
-    return Lesson(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling)
+    return Lesson(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling, recipe)
 
 
 def learn_whole(*arguments: Any, **options: Any) -> Trained:

@@ -87,6 +87,7 @@ class Recipe:
     )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
+    members: str = _field("", "kinds of models that predict beside this one, with spaces between", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
@@ -170,8 +171,15 @@ DEFAULT = Recipe(
     patience=100,
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
-FEW_LABELS = 200  # below, the columns about the graph are left out: docs/accuracy.md
-WITH_FEW_LABELS = DEFAULT.replace(structure=False, origin="default where few nodes have labels, docs/accuracy.md")
+FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric"}
+FEW_LABELS = 40  # a class; with fewer, edges and columns about the graph teach nothing: docs/accuracy.md
+WITH_FEW_LABELS = DEFAULT.replace(
+    **FIXED_EDGES,
+    propagation="hops",
+    l2=5e-3,
+    structure=False,
+    origin="default where few nodes have labels, docs/accuracy.md",
+)
 WITHOUT_FEATURES = LAYERS.replace(
     votes=True,
     edges="free",
@@ -181,6 +189,8 @@ WITHOUT_FEATURES = LAYERS.replace(
     residual=False,
     origin="default where nodes have no features",
 )
+MEMBERS = "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
+MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
     features="row",
@@ -236,18 +246,20 @@ SPACE: dict[str, tuple[float, ...]] = {  # Appendix F
 }
 
 
-def recipe_for(name: str, dataset: str, *, has_features: bool = True, num_labels: int = FEW_LABELS) -> Recipe:
-    """The recipe `default`, `paper` or `official`; the last two know the five data sets of the paper.
+def recipe_for(name: str, dataset: str, *, has_features: bool = True, labels_per_class: float = FEW_LABELS) -> Recipe:
+    """The recipe `default`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
 
     Args:
-        num_labels: how many nodes have a label.
+        labels_per_class: how many nodes have a label to learn from, on average over the classes.
     """
-    if name == "default":
-        few = WITH_FEW_LABELS if num_labels < FEW_LABELS else DEFAULT
-        return few if has_features else WITHOUT_FEATURES
+    if name in ("default", "best"):
+        is_few = labels_per_class < FEW_LABELS
+        first = (WITH_FEW_LABELS if is_few else DEFAULT) if has_features else WITHOUT_FEATURES
+        members = (MEMBERS_WITH_FEW_LABELS if is_few else MEMBERS) if has_features else "layers"
+        return first if name == "default" else first.replace(members=members, origin=f"best: beside {first.origin}")
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
-        raise ValueError(f"unknown recipe {name!r}; there are default, paper and official, or a JSON file")
+        raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official, or a JSON file")
     if dataset not in tables[name]:
         raise ValueError(
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"

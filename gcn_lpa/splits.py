@@ -105,8 +105,10 @@ def split(
 
 
 def require_classes(graph: Graph) -> None:
-    """Refuse labels of one class: there is nothing to tell apart."""
+    """Refuse a graph without labels, or with labels of one class: there is nothing to tell apart."""
     found = torch.unique(graph.y[graph.labeled])
+    if len(found) == 0:
+        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
     if len(found) == 1:
         raise ValueError(
             f"every label of {graph.name!r} is {graph.class_names[int(found)]!r}; to tell classes apart it takes labels of two"
@@ -179,3 +181,13 @@ def _authors_split(num_nodes: int) -> Split:
     test = random.choice(left, size, replace=False)
     train = np.setdiff1d(left, test)
     return _split_of(num_nodes, train, val, test, "authors", AUTHORS_SEED)
+
+
+def label_folds(labels: Tensor, given: Tensor, folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
+    """Masks that share out the given nodes at random, those of a class evenly, [n] each."""
+    nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(given.numpy()))
+    nodes = nodes[np.argsort(labels.numpy()[nodes], kind="stable")]
+    masks = torch.zeros((folds, len(given)), dtype=torch.bool)
+    for k, mask in enumerate(masks):
+        mask[torch.from_numpy(nodes[k::folds].copy())] = True
+    return list(masks)

@@ -24,12 +24,14 @@ from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS, Method
+from gcn_lpa.methods.team import Team, build_model
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Epoch, Run
 
 FORMAT = 2  # of the folder; 1 was kept before there was a Trained
 NAMES = (str, int, float)  # of nodes, as JSON knows them
+MOST_COPIES = 100  # models of each member of a team
 X_KINDS = ("given", "identity", "degree")
 
 
@@ -70,6 +72,15 @@ class KnownLabels:
         return y, trains
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What is said of labelled nodes by models that did not learn from their labels."""
+
+    node: Tensor  # positions, [m]
+    fold: Tensor  # the number of the fold that each is in, [m]
+    probability: Tensor  # where labels vote, by weights that were fitted to the other folds, [m, c]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Trained:
     """A model, its recipe, its classes, what was learned of the columns, the labels it knows, and its calibration.
@@ -88,6 +99,7 @@ class Trained:
     calibration: Calibration | None = None
     fusion: Fusion | None = None  # how labels vote beside the model; None: they do not
     columns: Columns | None = None  # what was made of each column of the table of nodes
+    held_out: HeldOut | None = None  # what the folds say of labels that they did not learn from; a run keeps it
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -184,6 +196,7 @@ class Trained:
             self.run.seed,
             self.run.best_epoch,
             self.run.interrupted,
+            self.model.copies if isinstance(self.model, Team) else 0,
         )
         learned = {name: torch.from_numpy(array) for name, array in self.scaling.arrays().items()}
         files = {
@@ -237,13 +250,14 @@ class Trained:
             columns=_decode_columns(files, facts.num_columns),
         )
         with files.explained("model.safetensors"):
-            return dataclasses.replace(trained, model=trained._decode_model(files))
+            return dataclasses.replace(trained, model=trained._decode_model(files, facts.copies))
 
-    def _decode_model(self, files: storage.RunFolder) -> Any:
+    def _decode_model(self, files: storage.RunFolder, copies: int) -> Any:
         """A model with the tensors of a folder."""
         state, num_bytes = files.tensors(), len(files.content("model.safetensors"))
         # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
-        model: Any = self.method.build(self.recipe, self._blank(min(self.num_columns, num_bytes)), self.run.seed)
+        blank = self._blank(min(self.num_columns, num_bytes))
+        model: Any = build_model(self.recipe, blank, self.run.seed, copies)
         for name, tensor in model.state_dict().items():
             found = state.get(name)
             if found is not None and found.dtype != tensor.dtype:
@@ -275,6 +289,7 @@ class _TrainedFacts:
     seed: int
     best_epoch: int
     interrupted: bool
+    copies: int = 0  # of a team: models of each member
 
 
 def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
@@ -289,6 +304,8 @@ def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
         raise ValueError(f"features is {facts.features!r:.40}, but recipe.json says {features!r}")
     if len(set(facts.class_names)) != len(facts.class_names):
         raise ValueError("class_names names a class twice")
+    if not (1 if recipe.members else 0) <= facts.copies <= MOST_COPIES:
+        raise ValueError(f"copies is {facts.copies}; it is 1 to {MOST_COPIES}, or 0 for a single model")
     check_seed(facts.seed)
     kinds = (int,) if facts.pattern else NAMES
     if odd := [name for name in facts.nodes if type(name) not in kinds]:

@@ -181,12 +181,16 @@ def test_a_recipe_cannot_be_changed():
 
 def test_recipes_are_found_by_name():
     assert recipe_for("default", "anything") is DEFAULT
-    assert recipe_for("default", "anything", num_labels=199) is WITH_FEW_LABELS
+    assert recipe_for("default", "anything", labels_per_class=39.9) is WITH_FEW_LABELS
     assert recipe_for("default", "anything", has_features=False) is WITHOUT_FEATURES
     assert recipe_for("paper", "cora") is PAPER["cora"]
     assert recipe_for("official", "coauthor-phy") is OFFICIAL["coauthor-phy"]
-    with pytest.raises(ValueError, match=r"unknown recipe 'best'.*default, paper and official"):
-        recipe_for("best", "cora")
+    for about in ({}, {"labels_per_class": 5}, {"has_features": False}):
+        first, best = recipe_for("default", "anything", **about), recipe_for("best", "anything", **about)
+        assert best == first.replace(members=best.members, origin=best.origin)
+        assert best.members
+    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, best, paper and official"):
+        recipe_for("worst", "cora")
     with pytest.raises(ValueError, match=r"'paper' has no settings for 'karate'.*cora, citeseer.*'default'"):
         recipe_for("paper", "karate")
 

@@ -15,6 +15,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
 from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS, Recipe, recipe_for
 from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run, read_plan, write_plan
@@ -78,44 +79,41 @@ def test_a_named_data_set_is_scored_on_test_nodes_it_did_not_see(tmp_path):
     assert torch.equal(run.trained.given(run.graph), parts.train | parts.val)
 
 
+def folds_by_hand(graph):
+    """The labelled nodes of each class, shuffled, dealt out one by one."""
+    nodes = np.random.Generator(np.random.PCG64((0, 0))).permutation(np.flatnonzero(graph.labeled.numpy()))
+    dealt = [node for k in range(graph.num_classes) for node in nodes if graph.y[node] == k]
+    return [node_mask(sorted(dealt[k::5]), graph.num_nodes) for k in range(5)]
+
+
 @pytest.mark.long
-def test_ones_own_graph_is_cross_validated_and_fitted_to_all_labels(own):
+def test_ones_own_graph_is_scored_by_folds_and_predicted_by_their_mean(own):
     run = trained(Source(str(own)), changes={**SMALL, "votes": False})
-    recipe, graph = run.plan.recipe, run.graph
-    labeled = graph.labeled
-    choice = split(graph, (0.8, 0.2, 0.0), 0)
-    assert (int(choice.train.sum()), int(choice.val.sum())) == (16, 4)
-    chosen = learn(graph, choice.train, choice.val, recipe, device="cpu").run
-    assert run.run.best_epoch == chosen.best_epoch
-
-    everything = recipe.replace(epochs=chosen.best_epoch)
-    refitted = learn(graph, labeled, [], everything, device="cpu")
-    assert same_weights(run.trained, refitted)
-    assert torch.equal(run.trained.given(graph), labeled)
-
-    order = np.random.Generator(np.random.PCG64(0)).permutation(20)  # the labelled nodes are the first 20
-    pooled, accuracies = torch.zeros(30, 2, dtype=torch.float64), []
-    for k in range(5):
-        fold = torch.zeros_like(labeled)
-        fold[order[k::5]] = True
-        inner = split(graph.reveal(labeled & ~fold), (0.8, 0.2, 0.0), 0)
-        without = learn(graph, inner.train, inner.val, recipe, device="cpu")
-        pooled[fold] = predict_proba(without, graph, raw=True)[fold]
-        accuracies.append(scores(graph, fold, pooled).accuracy)
-    assert run.results.scores == scores(graph, labeled, pooled)
+    graph = run.graph
+    said, logs, accuracies = torch.zeros(30, 2, dtype=torch.float64), [], []
+    for fold in folds_by_hand(graph):
+        model = learn(graph, graph.labeled & ~fold, fold, run.plan.recipe, device="cpu")
+        said[fold] = predict_proba(model, graph, raw=True)[fold]
+        accuracies.append(scores(graph, fold, said).accuracy)
+        logs.append(torch.log_softmax(model.model(run.trained.prepare(graph)).double(), dim=1))
+    together = torch.stack(logs).mean(dim=0).softmax(dim=1)
+    assert torch.allclose(predict_proba(run.trained, graph, raw=True), together)
+    assert torch.equal(run.trained.given(graph), graph.labeled)
+    assert run.results.scores == scores(graph, graph.labeled, said)
     assert run.results.folds == tuple(accuracies)
     assert run.results.protocol == "cross-validation"
 
 
 @pytest.mark.long
-def test_votes_are_weighed_by_labels_that_were_out_of_fold(own):
-    run = trained(Source(str(own)))
-    graph, recipe, order = run.graph, run.plan.recipe, np.random.Generator(np.random.PCG64(0)).permutation(20)
-    folds, opinions = [node_mask(order[k::5], 30) for k in range(5)], []
+@pytest.mark.parametrize("members", ["", "layers linear"])
+def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
+    run = trained(Source(str(own)), changes={**SMALL, "members": members})
+    graph, folds, opinions = run.graph, folds_by_hand(run.graph), []
+    alone = members_of(run.plan.recipe).values()
     for fold in folds:
-        inner = split(graph.reveal(graph.labeled & ~fold), (0.8, 0.2, 0.0), 0)
-        without = learn(graph, inner.train, inner.val, recipe, device="cpu")
-        opinions.append(opinions_of(without.model, without.prepare(graph)).of(fold))
+        models = [learn(graph, graph.labeled & ~fold, fold, recipe, device="cpu") for recipe in alone]
+        said = [opinions_of(model.model, model.prepare(graph)).of(fold) for model in models]
+        opinions.append(Opinions(tuple(log for one in said for log in one.experts), said[0].votes))
     y = torch.cat([graph.y[fold] for fold in folds])
     assert run.trained.fusion == fit_fusion(Opinions.joined(opinions), y)
     first = fit_fusion(Opinions.joined(opinions[1:]), y[len(opinions[0].experts[0]) :])(opinions[0])
@@ -212,17 +210,19 @@ def stop_in(stage, at):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", ["choose", "fold-3", "refit"])
-def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage):
-    whole = trained(Source(str(own)), tmp_path / "whole", checkpoint_every=2)
-    stopped = trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, watch=stop_in(stage, 3))
+@pytest.mark.parametrize("stage", ["fold-1", "fold-3"])
+@pytest.mark.parametrize("members", ["", "layers linear"])
+def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage, members):
+    options = {"checkpoint_every": 2, "changes": {**SMALL, "members": members}}
+    whole = trained(Source(str(own)), tmp_path / "whole", **options)
+    stopped = trained(Source(str(own)), tmp_path / "part", **options, watch=stop_in(stage, 3))
     assert stopped.run.interrupted
     assert load_run(tmp_path / "part").run.interrupted
     assert predict_proba(stopped.trained, stopped.graph).shape == (30, 2)
     with pytest.raises(ValueError, match="holds an unfinished run: `gcn-lpa resume` goes on with it"):
-        trained(Source(str(own)), tmp_path / "part", checkpoint_every=2)
+        trained(Source(str(own)), tmp_path / "part", **options)
     with pytest.raises(ValueError, match="unfinished run with other settings or data"):
-        trained(Source(str(own)), tmp_path / "part", checkpoint_every=2, seed=7, resume=True)
+        trained(Source(str(own)), tmp_path / "part", **options, seed=7, resume=True)
     finished = resume_run(tmp_path / "part", device="cpu")
     assert same_weights(whole.trained, finished.trained)
     assert finished.results == whole.results
@@ -283,7 +283,7 @@ def test_a_run_of_someone_else_is_refused(tmp_path, name):
 
 
 def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
-    assert make_plan(SBM)[0].recipe == recipe_for("default", "sbm", num_labels=int(SBM.load().labeled.sum()))
+    assert make_plan(SBM)[0].recipe == recipe_for("default", "sbm", labels_per_class=8)
     assert make_plan(Source("karate"))[0].recipe.edges == "free"  # it has no features
     changed = make_plan(SBM, changes={"hidden": 7})[0].recipe
     assert (changed.hidden, changed.lr) == (7, LAYERS.lr)

@@ -215,7 +215,7 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
                 left = clock((time.perf_counter() - start) * waiting / worked)
                 state = f"{epoch.epoch}/{num_epochs} {loss}{accuracy}{left} left"
                 bar.update(task, completed=worked / (worked + waiting), stage=stage, state=state)
-                for logger in loggers if stage in ("fit", "choose") else ():
+                for logger in loggers if stage in ("fit", "fold-1") else ():
                     logger(epoch)
 
             return on_epoch

@@ -48,7 +48,9 @@ def train(
     name: Name,
     *,
     method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
-    recipe: Annotated[str, typer.Option(help="default, paper, official, or a JSON file.")] = "default",
+    recipe: Annotated[
+        str, typer.Option(help="default, best (several kinds of models), paper, official, or a JSON file.")
+    ] = "default",
     seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
     split: Annotated[
         str | None,

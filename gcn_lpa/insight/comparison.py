@@ -200,7 +200,8 @@ def recipes_of(
         raise ValueError(f"there is no method to compare; there are {', '.join(METHODS)}")
     ours = recipe
     if isinstance(ours, str):
-        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given", num_labels=int(graph.labeled.sum()))
+        per_class = int(graph.labeled.sum()) / max(1, graph.num_classes)
+        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given", labels_per_class=per_class)
     found = {name: METHODS[name].beside(ours, recipe) for name in methods}
     unused = {name: METHODS[name].unused(settings, changes) for name, settings in found.items()}
     if nobody := [field for field in changes if all(field in names for names in unused.values())]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.splits import split
+from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.trained import Trained
 
@@ -126,16 +125,6 @@ def checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:
             f"there are {len(labels)} nodes of {len(labels.unique())} classes"
         )
     return mask
-
-
-def label_folds(labels: Tensor, given: Tensor, folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
-    """Masks that share out the given nodes at random, those of a class evenly, [n] each."""
-    nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(given.numpy()))
-    nodes = nodes[np.argsort(labels.numpy()[nodes], kind="stable")]
-    masks = torch.zeros((folds, len(given)), dtype=torch.bool)
-    for k, mask in enumerate(masks):
-        mask[torch.from_numpy(nodes[k::folds].copy())] = True
-    return list(masks)
 
 
 def learns_edges(recipe: Recipe) -> bool:

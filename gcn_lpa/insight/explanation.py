@@ -335,9 +335,11 @@ def _predictions_travel(explainer: Explainer, nodes: Tensor) -> FeatureShares:
 
 def _smoothing(explainer: Explainer) -> SparseMatrix:
     """The matrix that the model's own features walk, in float64."""
-    network = getattr(explainer.trained.model, "gcn", explainer.trained.model)
+    model = explainer.trained.model
+    networks = [getattr(one, "gcn", one) for one in getattr(model, "first", [model])]
     with torch.no_grad():
-        smoothing: SparseMatrix = network.smoothing(explainer.placed, network.transition(explainer.placed))
+        found = [network.smoothing(explainer.placed, network.transition(explainer.placed)) for network in networks]
+    smoothing: SparseMatrix = found[0].with_values(torch.stack([one.values for one in found]).mean(dim=0))
     return smoothing.to("cpu").to(torch.float64)
 
 
@@ -354,7 +356,9 @@ def _personalized(explainer: Explainer, nodes: Tensor) -> FeatureShares:
 
 def _by_hops(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     """Σ_k |γ_k| S^k, row by row."""
-    smoothing, gamma = _smoothing(explainer), explainer.trained.model.body.gamma.detach().cpu().double().abs()
+    first = getattr(explainer.trained.model, "first", [explainer.trained.model])
+    gamma = torch.stack([model.body.gamma.detach().cpu().double().abs() for model in first]).mean(dim=0)
+    smoothing = _smoothing(explainer)
     start = torch.zeros(explainer.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
     shares = walk(gamma, smoothing.T, start).squeeze(1)
     beside = explainer.recipe.propagation == "both"

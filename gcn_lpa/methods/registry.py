@@ -218,7 +218,7 @@ METHODS: dict[str, Method] = {
             GCNLPA,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*LAYERS, *EDGES, *LPA, *TRAINING),
+            fields=(*LAYERS, *EDGES, *LPA, *TRAINING, "members"),
         ),
         Method(
             "gcn-same",

@@ -32,6 +32,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Block, check_blocks
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask, unique_names
+from gcn_lpa.methods.team import models_of
 from gcn_lpa.predict import Scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.plan import Plan, Source
@@ -217,9 +218,10 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
             raise ValueError("the known labels are not those of the nodes that split.json names")
         if not torch.equal(y, torch.where(y >= 0, trained.classes_of(graph), -1)):
             raise ValueError("the known labels are not those of the graph")
-    edges = getattr(trained.model, "edges", None)
+    free = [model.edges for model in models_of(trained.model) if isinstance(getattr(model, "edges", None), Free)]
     with files.explained("model.safetensors"):
-        if isinstance(edges, Free) and len(edges(trained.prepare(graph))) != trained.prepare(graph).pattern.num_entries:
+        prepared = trained.prepare(graph) if free else graph
+        if any(len(edges(prepared)) != prepared.pattern.num_entries for edges in free):  # type: ignore[operator]
             raise ValueError("it does not have one weight for each edge of the graph")
 
 

@@ -14,6 +14,7 @@ from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe, recipe_for
 from gcn_lpa.splits import require_classes
+from gcn_lpa.splits import split as split_nodes
 from gcn_lpa.tables.datasets import DATASETS, load
 
 
@@ -78,7 +79,7 @@ def make_plan(
 
     Args:
         method: a key of METHODS; without one that of the recipe, which is "gcn-lpa" unless a file says otherwise.
-        recipe: "default", "paper", "official", or a JSON file with the fields of `Recipe`.
+        recipe: "default", "best", "paper", "official", or a JSON file with the fields of `Recipe`.
         changes: fields of the recipe that shall differ.
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
@@ -93,7 +94,11 @@ def make_plan(
             f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
             "choose a split such as 'uniform' to reserve validation nodes"
         )
-    has_features, num_labels = graph.x_kind == "given", int(graph.labeled.sum())
+    taught = graph.labeled if kind is None else split_nodes(graph, seed=seed, kind=kind).train
+    about: dict[str, Any] = {
+        "has_features": graph.x_kind == "given",
+        "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
+    }
     if Path(recipe).suffix == ".json":
         said = storage.read_json(recipe)
         if not isinstance(said, dict):
@@ -101,11 +106,9 @@ def make_plan(
         settings = Recipe.from_dict(said)
         settings = settings if method is None else settings.replace(method=method)
         if settings.method in METHODS:
-            METHODS[settings.method].check(
-                settings, recipe_for("default", graph.name, has_features=has_features, num_labels=num_labels)
-            )
+            METHODS[settings.method].check(settings, recipe_for("default", graph.name, **about))
     else:
-        ours = recipe_for(str(recipe), graph.name, has_features=has_features, num_labels=num_labels)
+        ours = recipe_for(str(recipe), graph.name, **about)
         chosen = METHODS[method or "gcn-lpa"]
         settings = chosen.beside(ours, str(recipe))
         if kind is None and "select" in chosen.fields:

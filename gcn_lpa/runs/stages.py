@@ -1,15 +1,15 @@
 """The stages of a training command: the fits that make up a run, and how a run that was stopped goes on.
 
-A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: 80 %
-of its labelled nodes train while 20 % choose the epoch, by their loss unless a recipe says otherwise; then the model is
-fitted anew to all of them for that many epochs. Its scores are those of 5-fold cross-validation, each fold with a choice of
-its own.
+A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: each
+fold of its labels in turn chooses the epoch of a model that learns from the others, and scores it; the models of all folds
+predict together (`learn_folds`).
 
 Probabilities are calibrated on labels that training did not learn from: the validation nodes; a share of them that was
 reserved, and chose nothing; or the out-of-fold predictions of the cross-validation.
 
 While a run goes on, its folder has the plan and a checkpoint of every stage that was begun: the first stage in the folder
-itself, every other one in a folder of its name. `resume_run` ends where an undisturbed run would have, bit for bit.
+itself, every other one in a folder of its name, and in these folders those of the members of a team. `resume_run` ends where
+an undisturbed run would have, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.fusion import Fusion, Opinions, fit_fusion, held_out_probabilities, opinions_of
+from gcn_lpa.folds import NUM_FOLDS, learn_folds
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed, node_mask
+from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import learn
+from gcn_lpa.methods.team import LIBRARY, members_of
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs.codec import (
     PLAN,
@@ -52,7 +52,7 @@ from gcn_lpa.splits import Split, split
 from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
-NUM_FOLDS = 5
+FIRST_STAGES = ("fit", "fold-1")
 CHECKPOINT_SECONDS = 1.0  # a save waits for the disk: on a small graph that takes longer than the epochs it would save
 Watch = Callable[[str, int, int], Callable[[Epoch], None]]  # (a stage, its epochs at most, stages to come) -> on_epoch
 
@@ -85,7 +85,7 @@ def train_run(
         return finished_run(folder, plan)
     stages = _Stages(plan, graph, folder, choose_device(device), threads, watch)
     check_seed(plan.seed)
-    stages.first_parts()  # fails before the folder is touched
+    stages.check()  # before the folder is touched
     claimed, is_new = False, folder is not None and not folder.exists()
     if folder is not None:
         if unfinished:
@@ -139,7 +139,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None) -> Results:
 
 
 class _Stages:
-    """The fits that make up a run: one for a split; for your own graph the choice, the folds, and the fit to all."""
+    """The fits that make up a run: one for a split; for your own graph one for each fold."""
 
     def __init__(
         self,
@@ -152,12 +152,15 @@ class _Stages:
     ) -> None:
         self.plan, self.graph, self.folder = plan, graph, folder
         self.device, self.threads, self.watch = device, threads, watch
-        self.to_come = 1 if plan.split else 2 + min(NUM_FOLDS, int(graph.labeled.sum()))
+        self.to_come = 1 if plan.split else min(NUM_FOLDS, int(graph.labeled.sum()))
 
-    def first_parts(self) -> Split:
-        """The nodes of the first stage, "fit" or "choose"."""
-        if self.plan.split is None:
-            return self.choice(self.graph.labeled.cpu())
+    def check(self) -> None:
+        members_of(self.plan.recipe)
+        if self.plan.split is not None:
+            self.parts()
+
+    def parts(self) -> Split:
+        """The nodes of a run with a split."""
         return dataclasses.replace(self.whole, val=self.whole.val & ~self.reserved)
 
     @cached_property
@@ -177,7 +180,7 @@ class _Stages:
         plan = self.plan
         if plan.split is None:
             return self.run_own()
-        parts = self.first_parts()
+        parts = self.parts()
         trained = self.fit("fit", parts)
         found = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
         scored = (
@@ -188,91 +191,55 @@ class _Stages:
         return dataclasses.replace(run, reserved=self.reserved if plan.reserve else None)
 
     def run_own(self) -> TrainedRun:
-        labeled = self.graph.labeled.cpu()
-        parts = self.first_parts()
-        chosen = self.fit("choose", parts)
-        none = Results("none", "interrupted before the cross-validation was complete")
-        if chosen.run.interrupted:
-            return self.finished(chosen, parts, none)
-        interrupted = dataclasses.replace(chosen, run=dataclasses.replace(chosen.run, interrupted=True))
-        validated = self.cross_validate(labeled)
-        if validated is None:
-            return self.finished(interrupted, parts, none)
-        results, out_of_fold, fusion = validated
-        everything = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", self.plan.seed)
-        refitted = self.fit("refit", everything, stop_at=chosen.run.best_epoch)
-        if refitted.run.interrupted:
-            return self.finished(interrupted, parts, results)
-        run = self.finished(dataclasses.replace(refitted, run=chosen.run, fusion=fusion), everything, results)
-        return dataclasses.replace(run, out_of_fold=out_of_fold)
+        plan, labeled = self.plan, self.graph.labeled.cpu()
+        trained = learn_folds(
+            self.graph,
+            labeled,
+            plan.recipe,
+            seed=plan.seed,
+            classes=self.graph.class_names,  # of your own folder all labels count
+            device=str(self.device),
+            threads=self.threads,
+            options=lambda k: self.options(f"fold-{k + 1}"),
+        )
+        parts = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", plan.seed)
+        if (found := trained.held_out) is None:
+            why = "interrupted before all folds were trained" if trained.run.interrupted else "one labelled node"
+            return self.finished(trained, parts, Results("none", f"{why}: nothing to score"))
+        shape = self.graph.num_nodes, len(trained.class_names)
+        said = torch.zeros(shape, dtype=torch.float64).index_copy(0, found.node, found.probability)
+        accuracies = tuple(
+            scores(self.graph, found.node[found.fold == k], said).accuracy for k in range(int(found.fold.max()) + 1)
+        )
+        note = f"{len(accuracies)}-fold cross-validation: every labelled node scored by models that did not learn its label"
+        results = Results("cross-validation", note, scores(self.graph, labeled, said), accuracies)
+        out_of_fold = OutOfFold(found.node, found.fold, found.probability.float())
+        return dataclasses.replace(self.finished(trained, parts, results), out_of_fold=out_of_fold)
 
     def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
         return TrainedRun(self.plan, self.graph, trained, parts, results, self.folder)
 
-    def choice(self, labeled: Tensor) -> Split:
-        """80 % of the labelled nodes to train and 20 % to choose the epoch."""
-        return split(self.graph.reveal(labeled), (0.8, 0.2, 0.0), self.plan.seed)
+    def fit(self, stage: str, parts: Split) -> Trained:
+        plan, device = self.plan, str(self.device)
+        options = {"seed": plan.seed, "device": device, "threads": self.threads, **self.options(stage)}
+        return learn(self.graph, parts.train, parts.val, plan.recipe, **options)
 
-    def cross_validate(self, labeled: Tensor) -> tuple[Results, OutOfFold | None, Fusion | None] | None:
-        """Every labelled node scored by a model that was not given its label; None if interrupted.
-
-        Where labels vote, the weights of the votes are those that the other folds give; with them come the weights that all
-        of them give, for the model that is fitted to all labels.
-        """
-        nodes = np.flatnonzero(labeled.numpy())
-        num_folds = min(NUM_FOLDS, len(nodes))
-        if num_folds < 2:
-            return Results("none", "one labelled node: nothing is left to score"), None, None
-        order = np.random.Generator(np.random.PCG64(self.plan.seed)).permutation(nodes)
-        folds = [node_mask(order[k::num_folds], self.graph.num_nodes) for k in range(num_folds)]
-        opinions = []
-        for k, fold in enumerate(folds):
-            trained = self.fit(f"fold-{k + 1}", self.choice(labeled & ~fold))
-            if trained.run.interrupted:
-                return None
-            opinions.append(opinions_of(trained.model, trained.prepare(self.graph).to(trained.device)).of(fold))
-        joined, y = Opinions.joined(opinions), torch.cat([self.graph.y.cpu()[fold] for fold in folds])
-        number = torch.repeat_interleave(torch.arange(num_folds), torch.tensor([int(fold.sum()) for fold in folds]))
-        fusion = fit_fusion(joined, y) if self.plan.recipe.votes else None
-        said = held_out_probabilities(joined, y, number) if fusion else self.alone(joined)
-        at = torch.cat([fold.nonzero().squeeze(1) for fold in folds])
-        pooled = torch.zeros(self.graph.num_nodes, self.graph.num_classes, dtype=torch.float64).index_copy(0, at, said)
-        fold_of = torch.zeros(self.graph.num_nodes, dtype=torch.int64).index_copy(0, at, number)
-        accuracies = tuple(scores(self.graph, fold, pooled).accuracy for fold in folds)
-        note = f"{num_folds}-fold cross-validation: every labelled node scored by a model that was not given its label"
-        results = Results("cross-validation", note, scores(self.graph, labeled, pooled), accuracies)
-        return results, OutOfFold(labeled.nonzero().squeeze(1), fold_of[labeled], pooled[labeled].float()), fusion
-
-    @staticmethod
-    def alone(opinions: Opinions) -> Tensor:
-        """What the model says without votes, [m, c]."""
-        return torch.stack(opinions.experts).mean(dim=0).softmax(dim=1)
-
-    def fit(self, stage: str, parts: Split, stop_at: int | None = None) -> Trained:
+    def options(self, stage: str) -> dict[str, Any]:
+        """What `learn` needs to be watched and stopped at this stage."""
         plan = self.plan
         self.to_come -= 1
-        num_epochs_here = stop_at or num_epochs(plan.recipe)
-        return learn(
-            self.graph,
-            parts.train,
-            parts.val,
-            plan.recipe,
-            seed=plan.seed,
-            classes=self.graph.class_names if plan.split is None else None,  # of your own folder all labels count
-            device=str(self.device),
-            threads=self.threads,
-            stop_at=stop_at,
-            on_epoch=self.watch(stage, num_epochs_here, self.to_come) if self.watch else None,
-            checkpoint=None if self.folder is None else _stage_folder(self.folder, stage),
-            checkpoint_every=plan.checkpoint_every,
-            checkpoint_seconds=CHECKPOINT_SECONDS,
-            resume=True,
-        )
+        return {
+            "on_epoch": self.watch(stage, num_epochs(plan.recipe), self.to_come) if self.watch else None,
+            "checkpoint": None if self.folder is None else _stage_folder(self.folder, stage),
+            "checkpoint_every": plan.checkpoint_every,
+            "checkpoint_seconds": CHECKPOINT_SECONDS,
+            "resume": True,
+        }
 
 
 def _stage_folder(folder: Path, stage: str) -> Path:
     """Where the checkpoint of a stage is."""
-    return folder if stage in ("fit", "choose") else storage.inside(folder, stage)
+    return folder if stage in FIRST_STAGES else storage.inside(folder, stage)
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
@@ -299,8 +266,9 @@ def _withdraw(folder: Path, is_new: bool) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
-    for stage in ("refit", *(f"fold-{k + 1}" for k in range(NUM_FOLDS))):
-        place = _stage_folder(folder, stage)
+    stages = [storage.inside(folder, f"fold-{k + 1}") for k in range(NUM_FOLDS)]
+    members = [storage.inside(place, name) for place in [folder, *stages] for name in LIBRARY]
+    for place in [*members, *stages]:
         storage.discard_checkpoint(place)
         if place.is_dir() and not os.listdir(place):
             os.rmdir(place)
