@@ -5,7 +5,7 @@ values. The product `@` is differentiable in the values and in the dense operand
 the transpose once for both gradients, so a matrix whose entries are learned costs little more than a constant one.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
-The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (GPU) and `reference.py` (plain torch, the oracle).
+The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (Triton) and `reference.py` (plain torch, the oracle).
 """
 
 from __future__ import annotations
