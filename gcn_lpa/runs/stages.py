@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
-from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.fusion import Fusion, Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask
@@ -96,8 +96,7 @@ def train_run(
             write_plan(folder, plan)
             claimed = True
     try:
-        with num_threads(threads, layer=graph.num_nodes * max(plan.recipe.hidden, graph.num_classes)):
-            trained = calibrated(stages.run())
+        trained = calibrated(stages.run())
     except Exception:  # not Ctrl-C: such a run can be resumed
         if folder is not None and claimed and storage.latest_checkpoint(folder) is None:
             _withdraw(folder, is_new)
