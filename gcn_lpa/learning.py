@@ -81,7 +81,7 @@ def learn(
             if error.run is not None and error.run.best_epoch:
                 error.trained = lesson.trained(model, error.run)
             raise
-    return lesson.trained(model, run)
+        return lesson.trained(model, run)
 
 
 @dataclass(frozen=True, eq=False)

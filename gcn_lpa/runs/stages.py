@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
-from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.fusion import Fusion, Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, node_mask
@@ -174,9 +174,12 @@ class _Stages:
         return kept
 
     def run(self) -> TrainedRun:
+        layer = self.graph.num_nodes * max(self.plan.recipe.hidden, self.graph.num_classes)
+        with num_threads(self.threads, layer=layer):
+            return self.run_own() if self.plan.split is None else self.run_split()
+
+    def run_split(self) -> TrainedRun:
         plan = self.plan
-        if plan.split is None:
-            return self.run_own()
         parts = self.first_parts()
         trained = self.fit("fit", parts)
         found = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
