@@ -270,7 +270,7 @@ class GCNLPA(nn.Module):
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
         """log A* = log A + log M, one number per edge."""
-        return graph.adjacency.log().add(self.edges(graph), learned=bool(self.edge_parameters()))
+        return graph.adjacency.log().add(self.edges(graph))
 
     def transition(self, graph: Graph, key: Key | None = None) -> SparseMatrix:
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
