@@ -217,9 +217,7 @@ def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key
     """Y^(k), what the labels say about the rows of `labels` under `recipe.loss`."""
 
     def spread(seeds: Tensor, clamp: bool = True) -> Tensor:
-        labeled = (
-            labels.labeled if seeds is labels.seeds else None
-        )  # known already: no need to look for them at every step
+        labeled = labels.labeled if seeds is labels.seeds else None  # known: no need to look at every step
         return propagate_labels(
             transition, seeds, recipe.lpa_iterations, clamp=clamp, labeled=labeled, rows=labels.rows
         )

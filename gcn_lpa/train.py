@@ -183,9 +183,7 @@ class Watching:
     """What happens beside the training: who is told of each epoch, and where checkpoints go."""
 
     on_epoch: Callable[[Epoch], None] | None = None
-    checkpoint: str | Path | None = (
-        None  # a run folder: every `every` epochs all that is needed to go on is saved there
-    )
+    checkpoint: str | Path | None = None  # a run folder: every `every` epochs what is needed to go on is saved there
     every: int = 50
     seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one

@@ -281,9 +281,8 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seeds, step, layer, 
 
 
 _pool: ThreadPoolExecutor | None = None
-_threads: ContextVar[int | None] = ContextVar(
-    "_threads", default=None
-)  # each thread its own: models train side by side
+# each thread its own: models train side by side
+_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
 
 
 @contextlib.contextmanager

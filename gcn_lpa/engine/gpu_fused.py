@@ -165,9 +165,7 @@ def _dense_backward(
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
 DENSE = {16: (32, 1), 32: (32, 1), 64: (16, 1)}  # columns: (rows a program, warps)
-PROGRAMS = (
-    132 * 8
-)  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that adding their dW is cheap
 
 
 def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:

@@ -264,9 +264,8 @@ class SparseMatrix:
                 return turned
         with contextlib.nullcontext() if is_wrapped(self.values) else unstacked():
             turned = self._keep_turned(_to_columns(self.pattern, self.values))
-        if turned.requires_grad and not is_wrapped(
-            turned
-        ):  # no product needs it once its gradient is there: [E] less at the peak
+        if turned.requires_grad and not is_wrapped(turned):
+            # no product needs it once its gradient is there: [E] less at the peak
             myself = weakref.ref(self)
             turned.register_hook(lambda _: _forget_turned(myself()))
         return turned
