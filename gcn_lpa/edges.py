@@ -81,9 +81,7 @@ class Free(nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *options: Any) -> None:
         weight = state.get(f"{prefix}weight")
         if isinstance(weight, Tensor) and weight.dim() == 1 and weight.shape != self.weight.shape:
-            self.weight = nn.Parameter(
-                torch.zeros_like(weight)
-            )  # built for no graph: it has as many weights as were kept
+            self.weight = nn.Parameter(torch.zeros_like(weight))  # built for no graph: as many weights as were kept
         super()._load_from_state_dict(state, prefix, *options)
 
     def forward(self, graph: Graph) -> Tensor:

@@ -12,6 +12,7 @@ propagated votes are nearly flat.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +41,27 @@ class Fusion:
     exponents: tuple[float, ...]
     num_experts: int
 
+    def __post_init__(self) -> None:
+        number = len(self.weights)
+        if len(self.exponents) != number:
+            raise ValueError(f"there are {number} weights and {len(self.exponents)} exponents; each weight has one")
+        if not 1 <= self.num_experts <= number:
+            raise ValueError(
+                f"num_experts = {self.num_experts}; of {number} weights it is at least 1 and at most {number}"
+            )
+        for name in ("weights", "exponents"):
+            for k, value in enumerate(getattr(self, name)):
+                if not 0 <= value < math.inf:
+                    raise ValueError(f"{name}[{k}] = {value}; it is a number, 0 or above")
+
     def __call__(self, opinions: Opinions) -> Tensor:
         """Probabilities, rows that sum to 1, [n, c]."""
+        found = len(opinions.experts), len(opinions.all)
+        if found != (self.num_experts, len(self.weights)):
+            raise ValueError(
+                f"the votes were weighed for {self.num_experts} parts of a model among {len(self.weights)} opinions, "
+                f"but this model has {found[0]} among {found[1]}"
+            )
         logs = tempered(opinions.all, self.exponents)
         return F.softmax(torch.einsum("k,kmc->mc", torch.tensor(self.weights, dtype=torch.float64), logs), dim=1)
 

@@ -76,12 +76,12 @@ def learn(
         runs.append(run)
         if run.interrupted:
             break
-    if not recipe.members:
-        return lesson.trained(bags[0][0], runs[0])
-    done = recipe.replace(members=" ".join([*lesson.members][1 : len(bags)]))
-    return lesson.trained(
-        team_of(bags), dataclasses.replace(runs[0], recipe=done, interrupted=len(bags) < len(lesson.members))
-    )
+    with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, lesson.graph.num_classes)):
+        if not recipe.members:
+            return lesson.trained(bags[0][0], runs[0])
+        done = recipe.replace(members=" ".join([*lesson.members][1 : len(bags)]))
+        run = dataclasses.replace(runs[0], recipe=done, interrupted=runs[-1].interrupted)
+        return lesson.trained(team_of(bags), run)
 
 
 def _told(error: DivergedError, member: str) -> DivergedError:

@@ -217,9 +217,7 @@ def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key
     """Y^(k), what the labels say about the rows of `labels` under `recipe.loss`."""
 
     def spread(seeds: Tensor, clamp: bool = True) -> Tensor:
-        labeled = (
-            labels.labeled if seeds is labels.seeds else None
-        )  # known already: no need to look for them at every step
+        labeled = labels.labeled if seeds is labels.seeds else None  # known: no need to look at every step
         return propagate_labels(
             transition, seeds, recipe.lpa_iterations, clamp=clamp, labeled=labeled, rows=labels.rows
         )
@@ -270,7 +268,7 @@ class GCNLPA(nn.Module):
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
         """log A* = log A + log M, one number per edge."""
-        return graph.adjacency.log().add(self.edges(graph), learned=bool(self.edge_parameters()))
+        return graph.adjacency.log().add(self.edges(graph))
 
     def transition(self, graph: Graph, key: Key | None = None) -> SparseMatrix:
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""

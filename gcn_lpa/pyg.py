@@ -103,7 +103,7 @@ class LPARegularizer(nn.Module):
         layout = self.layout(edge_index, len(y), False)
         nodes = index_of(labeled)
         num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1
-        transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order), learned=True)
+        transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
         self.step += self.training
         labels = labels_of(y, nodes, num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype)

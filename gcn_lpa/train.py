@@ -183,9 +183,7 @@ class Watching:
     """What happens beside the training: who is told of each epoch, and where checkpoints go."""
 
     on_epoch: Callable[[Epoch], None] | None = None
-    checkpoint: str | Path | None = (
-        None  # a run folder: every `every` epochs all that is needed to go on is saved there
-    )
+    checkpoint: str | Path | None = None  # a run folder: every `every` epochs what is needed to go on is saved there
     every: int = 50
     seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one
@@ -482,14 +480,54 @@ class _Training:
         self.saved = storage.latest_checkpoint(folder)
         if self.saved is None:
             return
-        meta, here = self.saved.meta, self.watching.fingerprint
-        if other := [name for name, value in here.items() if meta["of"][name] != value]:
+        place = storage.RunFolder(storage.inside(folder, storage.CHECKPOINT), {})
+        with place.explained("meta.json"):
+            meta: _Saved = storage.decode_as(_Saved, self.saved.meta)
+        if other := [name for name, value in self.watching.fingerprint.items() if meta.of.get(name) != value]:
             raise ValueError(
                 f"{folder}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
             )
-        self.history = [Epoch(**epoch) for epoch in meta["history"]]
-        score = -math.inf if meta["best_score"] is None else meta["best_score"]
-        self.best = Best(self.recipe.select, meta["best_epoch"], score, _part(self.saved.tensors, "best."))
+        with place.explained("meta.json"):
+            meta.check(self.recipe)
+        with place.explained("tensors.safetensors"):
+            step = _Step(self, PHASES[self.recipe.training][meta.phase], epoch=len(meta.history) + 1)
+            best = {f"best.{name}": tensor for name, tensor in self.model.state_dict().items()}
+            _check_tensors(self.saved.tensors, {**step.state(), **best})
+            if int(self.saved.tensors["epoch"]) != int(step.epoch):
+                raise ValueError(f"epoch is {int(self.saved.tensors['epoch'])}, after {len(meta.history)} in meta.json")
+        self.history = list(meta.history)
+        score = -math.inf if meta.best_score is None else meta.best_score
+        self.best = Best(self.recipe.select, meta.best_epoch, score, _part(self.saved.tensors, "best."))
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """meta.json of a checkpoint."""
+
+    of: dict[str, Any]  # `Watching.fingerprint`
+    phase: int
+    best_epoch: int
+    best_score: float | None
+    history: tuple[Epoch, ...]
+
+    def check(self, recipe: Recipe) -> None:
+        num_phases, done = len(PHASES[recipe.training]), len(self.history)
+        if not 0 <= self.phase < num_phases:
+            raise ValueError(f"phase is {self.phase}; training {recipe.training!r} has phases 0 to {num_phases - 1}")
+        if [epoch.epoch for epoch in self.history] != list(range(1, done + 1)) or done > num_epochs(recipe):
+            raise ValueError(f"the epochs are not numbered 1, 2, … to {num_epochs(recipe)} at most")
+        if not 1 <= self.best_epoch <= done:
+            raise ValueError(f"best_epoch is {self.best_epoch}, of {done} epochs")
+
+
+def _check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not, by name, shape and type, those that a training goes on with."""
+    for name in sorted(found.keys() ^ wanted.keys()):
+        raise ValueError(f"{name} is {'missing' if name in wanted else 'not of this training'}")
+    for name, tensor in wanted.items():
+        if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
+            is_now, expected = (f"{tuple(t.shape)} of {t.dtype}" for t in (found[name], tensor))
+            raise ValueError(f"{name} is {is_now}; it is {expected}")
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

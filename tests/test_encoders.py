@@ -351,6 +351,7 @@ def test_a_stored_graph_keeps_its_columns(tmp_path, mixed):
     assert again.content_hash() == graph.content_hash()
 
 
+@pytest.mark.long
 def test_applying_needs_no_scikit_learn(mixed):
     code = (
         "import sys\nfrom gcn_lpa.tables.datasets import load\n"
@@ -424,6 +425,7 @@ def test_hostile_cells_give_a_defined_result_or_an_error_with_their_place(read, 
             read(*cells)
 
 
+@pytest.mark.long
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=12))
 def test_any_cells_give_finite_features_or_an_error(tmp_path_factory, cells):
     table = table_of(tmp_path_factory.getbasetemp(), c=cells)
@@ -461,6 +463,7 @@ def test_without_pyarrow_the_features_are_the_same(mixed, monkeypatch):
     assert plain.content_hash() == graph.content_hash() and plain.columns == graph.columns
 
 
+@pytest.mark.long
 def test_info_says_what_was_made_of_each_column(mixed):
     done = subprocess.run(
         [sys.executable, "-m", "gcn_lpa", "info", mixed], capture_output=True, text=True, check=True, encoding="utf-8"

@@ -75,9 +75,10 @@ def recipe_of(method):
 
 
 OURS = [name for name, method in METHODS.items() if not method.needs]
+HEAVY = {"gcn-same", "appnp", "correct-and-smooth", "label-input"}  # over half a second each
 
 
-@pytest.mark.parametrize("method", OURS)
+@pytest.mark.parametrize("method", [pytest.param(name, marks=[pytest.mark.long] * (name in HEAVY)) for name in OURS])
 def test_every_method_becomes_what_it_becomes_alone(method):
     recipe = recipe_of(method)
     for number, trained in enumerate(together(recipe)):
@@ -91,6 +92,7 @@ def test_which_methods_are_stacked():
     assert stacked == set(OURS) - one_by_one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -109,6 +111,7 @@ def test_a_recipe_is_followed_by_all(recipe):
         assert_close(trained, alone(recipe, number))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("select", SELECTION)
 def test_each_model_leaves_when_its_own_patience_is_over(select):
     recipe = SMALL.replace(select=select, patience=5)
@@ -131,12 +134,14 @@ def test_without_validation_the_last_epoch_is_kept():
         assert_close(trained, alone(recipe, number, parts, stop_at=stop_at))
 
 
+@pytest.mark.long
 def test_one_model_may_have_validation_nodes_and_another_none():
     parts = [(part.train, part.val if k % 2 else []) for k, part in enumerate(PARTS)]
     for number, trained in enumerate(together(SMALL, parts)):
         assert_close(trained, alone(SMALL, number, parts))
 
 
+@pytest.mark.long
 def test_models_of_different_classes_are_stacked_apart():
     """Without class 2 among its labels a model knows two classes, as it would alone."""
     parts = [*pairs(), ((BLOCKS.y < 2) & PARTS[0].train, (BLOCKS.y < 2) & PARTS[0].val)]
@@ -167,6 +172,7 @@ def scrambled(graph, keep):
     return dataclasses.replace(graph, y=torch.where(keep, graph.y, (graph.y + 1) % graph.num_classes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["gcn-lpa", "label-input", "correct-and-smooth", "lpa-learned"])
 def test_no_model_sees_a_label_that_is_not_its_own(method):
     """Other labels outside train and val of all: the same bits. Other labels of one model's nodes: of all others the same."""
@@ -198,6 +204,7 @@ def test_no_model_sees_a_label_that_is_not_its_own(method):
         assert not all(map(same, base, others)), "the labels of the other models were to be changed"
 
 
+@pytest.mark.long
 def test_the_number_of_threads_changes_nothing_but_rounding():
     for one, other in zip(together(SMALL, threads=1), together(SMALL, threads=3), strict=True):
         assert_close(one, other)

@@ -261,6 +261,12 @@ CHANGES = {
         put("calibrator", "slope", "1"),
         "calibrator.slope is '1'; it is a number",
     ),
+    "fusion: negative": ("fusion.json", put("weights", 0, -1.0), r"weights\[0\] = -1.0; it is a number, 0 or above"),
+    "fusion: negative exponent": ("fusion.json", put("exponents", 1, -0.5), r"exponents\[1\] = -0.5; it is a number"),
+    "fusion: a huge number": ("fusion.json", put("weights", 0, 10**400), r"weights\[0\] is 1000"),
+    "fusion: one exponent less": ("fusion.json", made("exponents", lambda e: e[1:]), "each weight has one"),
+    "fusion: no expert": ("fusion.json", put("num_experts", 0), "num_experts = 0; of"),
+    "fusion: too many experts": ("fusion.json", put("num_experts", 99), "num_experts = 99; of"),
     "graph: names": ("graph.json", made("node_names", lambda names: names[1:]), "names 39 nodes, but the graph has 40"),
     "graph: a name twice": ("graph.json", put("node_names", 0, "n1"), "have the same name 'n1'"),
     "graph: a name that is a list": ("graph.json", put("node_names", 0, []), r"node_names holds \[\]"),
@@ -321,6 +327,74 @@ def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_pa
     with pytest.raises(ValueError, match="size mismatch") as caught:
         Trained.from_pretrained(folder)
     assert str(caught.value).startswith(str(folder / "model.safetensors"))
+
+
+def test_votes_weighed_for_another_model_are_refused(run, tmp_path):
+    def one_more(fusion):
+        fusion["weights"].append(0.0)
+        fusion["exponents"].append(1.0)
+
+    folder = changed(run, tmp_path / "run", "fusion.json", one_more)
+    with pytest.raises(ValueError, match=r"^the votes were weighed for . parts of a model among .* but this model has"):
+        predict_run(folder)
+
+
+CHECKPOINTS = {
+    "a row less": ("tensors.safetensors", made("model.body.weights.0", lambda w: w[1:]), r"is \(.*; it is \("),
+    "another type": (
+        "tensors.safetensors",
+        made("best.body.weights.0", torch.Tensor.double),
+        "of torch.float64; it is",
+    ),
+    "a weight less": ("tensors.safetensors", without("model.body.weights.1"), "model.body.weights.1 is missing"),
+    "a best weight less": ("tensors.safetensors", without("best.body.weights.1"), "best.body.weights.1 is missing"),
+    "a tensor more": ("tensors.safetensors", put("more", torch.zeros(3)), "more is not of this training"),
+    "NaN": ("tensors.safetensors", made("model.body.weights.0", entry(0, NAN)), "holds numbers that are not finite"),
+    "another epoch": ("tensors.safetensors", put("epoch", torch.tensor([7])), "epoch is 7, after 2 in meta.json"),
+    "no best epoch": ("meta.json", put("best_epoch", 0), "best_epoch is 0, of 2 epochs"),
+    "a best epoch to come": ("meta.json", put("best_epoch", 3), "best_epoch is 3, of 2 epochs"),
+    "a phase too many": ("meta.json", put("phase", 1), "phase is 1; training 'joint' has phases 0 to 0"),
+    "an epoch twice": ("meta.json", put("history", 1, "epoch", 1), "not numbered 1, 2"),
+    "a loss of text": ("meta.json", put("history", 0, "loss", "low"), r"history\[0\].loss is 'low'; it is a number"),
+    "no history": ("meta.json", without("history"), "it has no field 'history'"),
+    "no fingerprint": ("meta.json", without("of"), "it has no field 'of'"),
+}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    """A checkpoint of a training that was stopped in its third epoch."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    go_on(folder, on_epoch=stop_at_3)
+    return folder
+
+
+def go_on(folder, **options):
+    plan, graph = make_plan(Source("karate"), changes={**SETTINGS, "features": "raw", "epochs": 6})
+    saves = {"checkpoint": folder, "checkpoint_every": 2, "resume": True, **options}
+    return learn(graph, [0, 1, 32, 33], [2, 30], plan.recipe, device="cpu", **saves)
+
+
+def stop_at_3(epoch):
+    if epoch.epoch == 3:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_changed_checkpoint_is_refused_in_one_sentence_that_names_its_file(unfinished, tmp_path, name):
+    file, change, complaint = CHECKPOINTS[name]
+    changed(unfinished / "checkpoint", tmp_path / "checkpoint", file, change)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        go_on(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "checkpoint" / file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_is_signed_anew_and_not_changed_is_gone_on_with(unfinished, tmp_path):
+    changed(unfinished / "checkpoint", tmp_path / "checkpoint", "meta.json", lambda meta: meta)
+    resumed, whole = go_on(tmp_path), go_on(tmp_path / "whole")
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], tensor), name
 
 
 LOADER = """

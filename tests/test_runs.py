@@ -17,7 +17,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
-from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS, Recipe, recipe_for
+from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, WITH_FEW_LABELS, Recipe, recipe_for
 from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run, read_plan, write_plan
 from gcn_lpa.runs.output import table_text, write_table
 from gcn_lpa.runs.plan import Source, make_plan
@@ -308,6 +308,20 @@ def test_the_recipe_of_a_run_is_a_recipe_file(own, tmp_path, method):
         recipe = make_plan(source, method=method)[0].recipe
         (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
         assert make_plan(source, recipe=tmp_path / "recipe.json")[0].recipe == recipe
+
+
+@pytest.mark.parametrize("published", [PAPER["cora"], OFFICIAL["pubmed"]], ids=["paper", "official"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_recipe_of_a_run_beside_a_published_one_is_a_recipe_file(tmp_path, method, published):
+    recipe = METHODS[method].beside(published, "paper")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+    assert make_plan(SBM, recipe=tmp_path / "recipe.json")[0].recipe == recipe
+
+
+def test_a_field_that_a_method_does_not_use_is_refused_although_the_paper_has_it(tmp_path):
+    (tmp_path / "recipe.json").write_text(json.dumps({"method": "gcn-same", "loss": "literal"}))
+    with pytest.raises(ValueError, match=r"method 'gcn-same' does not use loss = 'literal'"):
+        make_plan(SBM, recipe=tmp_path / "recipe.json")
 
 
 def test_the_papers_recipe_of_a_data_set_is_found(datasets):

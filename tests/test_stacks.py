@@ -37,13 +37,13 @@ X = noise(N, WIDTH, seed=3)
 SYMMETRIC = load("karate").adjacency
 
 OPERATIONS = {  # the operation, and the shape of each input that differs from model to model
-    "product": (lambda values, x: A.with_values(values, learned=True) @ x, (E,), (N, WIDTH)),
+    "product": (lambda values, x: A.with_values(values) @ x, (E,), (N, WIDTH)),
     "product with shared values": (lambda x: A @ x, (N, WIDTH)),
-    "product with shared columns": (lambda values: A.with_values(values, learned=True) @ X, (E,)),
-    "product of one column": (lambda values, x: A.with_values(values, learned=True) @ x, (E,), (N,)),
-    "product with the transpose": (lambda values, x: A.with_values(values, learned=True).T @ x, (E,), (N, WIDTH)),
+    "product with shared columns": (lambda values: A.with_values(values) @ X, (E,)),
+    "product of one column": (lambda values, x: A.with_values(values) @ x, (E,), (N,)),
+    "product with the transpose": (lambda values, x: A.with_values(values).T @ x, (E,), (N, WIDTH)),
     "two products with one matrix": (
-        lambda values, x: (matrix := A.with_values(values, learned=True)) @ (matrix @ x),
+        lambda values, x: (matrix := A.with_values(values)) @ (matrix @ x),
         *((E,), (N, WIDTH)),
     ),
     "edge_dot": (lambda u, v: A.pattern.edge_dot(u, v), (N, WIDTH), (N, WIDTH)),
@@ -55,10 +55,10 @@ OPERATIONS = {  # the operation, and the shape of each input that differs from m
     "col_sum": (lambda values: A.pattern.col_sum(values), (E,)),
     "spread_rows": (lambda per_row: A.pattern.spread_rows(per_row), (N,)),
     "spread_cols": (lambda per_col: A.pattern.spread_cols(per_col), (N,)),
-    "permute": (lambda values: A.with_values(values, learned=True).transposed_values, (E,)),
-    "reversed_values": (lambda values: A.with_values(values, learned=True).reversed_values, (E,)),
+    "permute": (lambda values: A.with_values(values).transposed_values, (E,)),
+    "reversed_values": (lambda values: A.with_values(values).reversed_values, (E,)),
     "reversed_values of a symmetric pattern": (
-        lambda values: SYMMETRIC.with_values(values, learned=True).reversed_values,
+        lambda values: SYMMETRIC.with_values(values).reversed_values,
         (SYMMETRIC.num_entries,),
     ),
     "dropout with shared seed": (lambda x: dropout(x, 0.4, Key(7, 2), 1), (N, WIDTH)),

@@ -16,9 +16,9 @@ with pytest.MonkeyPatch.context() as patch:
     if DEVICE == "cpu":
         patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and when a kernel, is imported
     tl = pytest.importorskip("triton.language", reason="triton has no wheel for this system")
-    from gcn_lpa.engine import gpu_kernels
+    from gcn_lpa.engine import gpu_kernels, gpu_programs
 
-KERNELS = (tl.sum, gpu_kernels._mix)
+KERNELS = (tl.sum, gpu_programs.mix)
 READY = DEVICE == "cuda" or all(type(kernel).__name__ == "InterpretedFunction" for kernel in KERNELS)
 
 N, M = 18, 24  # rows and columns of the test matrix

@@ -193,12 +193,20 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
 
     One bar for all stages, at most 80 columns wide. A stage is taken to be as long as the longest before it.
     """
+
+    def log(stage: str, epoch: Epoch) -> None:
+        for logger in loggers if stage in ("fit", "fold-1") else ():
+            logger(epoch)
+
+    if not sys.stderr.isatty():
+        yield lambda stage, *_: functools.partial(log, stage)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     console, start, seen = Console(stderr=True), time.perf_counter(), [0]  # epochs of each stage so far
     columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=1.0, stage="", state="")
 
         def watch(stage: str, num_epochs: int, to_come: int) -> Callable[[Epoch], None]:
@@ -215,8 +223,7 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
                 left = clock((time.perf_counter() - start) * waiting / worked)
                 state = f"{epoch.epoch}/{num_epochs} {loss}{accuracy}{left} left"
                 bar.update(task, completed=worked / (worked + waiting), stage=stage, state=state)
-                for logger in loggers if stage in ("fit", "fold-1") else ():
-                    logger(epoch)
+                log(stage, epoch)
 
             return on_epoch
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gcn_lpa.theory.checks import Check
 
 MOST_COLUMNS = 40  # that `info` prints
+WIDTH = 80  # of a terminal
 
 
 def advice_line(line: AdviceLine) -> tuple[str, ...]:
@@ -78,7 +79,13 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     stopped = "interrupted, " if run.interrupted else ""
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
-    return [f"{head}, {seconds:.1f} s", f"  {result_line(trained.results)}", *warning(trained.results), *kept]
+    results = [line for text in result_lines(trained.results) for line in indented(text)]
+    return [f"{head}, {seconds:.1f} s", *results, *warning(trained.results), *kept]
+
+
+def indented(text: str) -> list[str]:
+    """Two spaces in, at most WIDTH columns wide."""
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
 def warning(results: Results) -> list[str]:
@@ -87,16 +94,18 @@ def warning(results: Results) -> list[str]:
     most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
     if found is None or most == 1 or found.accuracy > most:
         return []
-    return [f"  no better than always the most frequent class ({percent(most)}); `gcn-lpa compare` tries other methods"]
+    said = f"no better than always the most frequent class ({percent(most)}); `gcn-lpa compare` tries other methods"
+    return indented(said)
 
 
-def result_line(results: Results) -> str:
+def result_lines(results: Results) -> list[str]:
+    """The rates, those of each fold, and how they were measured."""
     found = results.scores
     if found is None:
-        return results.note
-    spread = f" (folds {', '.join(f'{100 * fold:.1f}' for fold in results.folds)})" if results.folds else ""
-    rates = f"accuracy {percent(found.accuracy)}{spread}, macro-F1 {percent(found.macro_f1)}"
-    return f"{rates} on {found.num_nodes:,} nodes; {results.note}"
+        return [results.note]
+    rates = f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {found.num_nodes:,} nodes"
+    folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
+    return [rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
 
 
 def run_facts(trained: TrainedRun) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from gcn_lpa.cli.text import (
     confusion_lines,
     print_json,
     print_table,
-    result_line,
+    result_lines,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
     results = evaluate_run(run, data)
     if as_json:
         return print_json(dataclasses.asdict(results))
-    print(result_line(results))
+    print("\n".join(result_lines(results)))
     if (found := results.scores) is not None:
         print()
         print_table(("class", "precision", "recall", "F1", "nodes"), class_lines(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -52,14 +53,24 @@ def kernels_for(x: Tensor) -> ModuleType:
     if _forced == "reference":
         return reference
     if runs_on_triton(x):
-        from gcn_lpa.engine import gpu_kernels
-
-        return gpu_kernels
+        return _gpu_kernels()
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        from gcn_lpa.engine import cpu_kernels
-
-        return cpu_kernels
+        return _cpu_kernels()
     return reference
+
+
+@functools.cache  # an import statement takes longer than a call that has been made before
+def _gpu_kernels() -> ModuleType:
+    from gcn_lpa.engine import gpu_kernels
+
+    return gpu_kernels
+
+
+@functools.cache
+def _cpu_kernels() -> ModuleType:
+    from gcn_lpa.engine import cpu_kernels
+
+    return cpu_kernels
 
 
 def fused_backend(x: Tensor) -> ModuleType | None:
@@ -74,12 +85,16 @@ def fused_backend(x: Tensor) -> ModuleType | None:
 def apply(function: Any, *arguments: Any) -> Tensor:
     """`function.apply` of a torch.autograd.Function, typed.
 
-    Written out, as torch's own looks up the signature of `forward` at every call, and under vmap walks through trees of
-    arguments: both take longer than a small kernel.
+    Written out, as torch's own looks up the signature of `forward` at every call, makes a node of the graph where nothing has
+    a gradient, and under vmap walks through trees of arguments: each takes longer than a small kernel.
     """
     result: Tensor
     if not torch._C._are_functorch_transforms_active():
-        result = super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(arguments))
+        arguments = unwrap_dead_wrappers(arguments)
+        learns = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+        is_plain = function.setup_context is not torch.autograd.Function.setup_context  # `forward` has no ctx
+        run = function.forward if is_plain and not learns else super(torch.autograd.Function, function).apply
+        result = run(*arguments)
         return result
     interpreter = retrieve_current_functorch_interpreter()
     if not isinstance(interpreter, VmapInterpreter) or function.generate_vmap_rule:

@@ -29,6 +29,7 @@ from torch import Tensor
 from gcn_lpa.engine.csr import CSR
 
 AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
+NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 ALONE = 4_000_000  # multiply-adds below which waking a second thread costs more than it saves
 
 _I32, _I64, _BYTES = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
@@ -280,9 +281,8 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seeds, step, layer, 
 
 
 _pool: ThreadPoolExecutor | None = None
-_threads: ContextVar[int | None] = ContextVar(
-    "_threads", default=None
-)  # each thread its own: models train side by side
+# each thread its own: models train side by side
+_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
 
 
 @contextlib.contextmanager
@@ -327,7 +327,7 @@ def _over_rows(kernel: Any, csr: CSR, width: int, *arguments: Any) -> None:
 
 def _empty(*shape: int, like: Tensor) -> Tensor:
     """A new tensor in NumPy's memory, which asks for huge pages: a fresh [n, d] would else cost a page fault every 4 kB."""
-    return torch.from_numpy(np.empty(shape, dtype=like.detach().numpy().dtype))
+    return torch.from_numpy(np.empty(shape, dtype=NUMBERS[like.dtype]))
 
 
 def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def mean_cost(
 
 
 def _learned(matrix: SparseMatrix) -> Tensor | None:
-    return matrix.transposed_values if matrix.learned and torch.is_grad_enabled() else None
+    return matrix.transposed_values if matrix.values.requires_grad and torch.is_grad_enabled() else None
 
 
 class _ReluStack(torch.autograd.Function):

@@ -10,21 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from gcn_lpa.engine.csr import CSR
-from gcn_lpa.engine.gpu_kernels import (
-    Bits,
-    Listed,
-    _block,
-    _block_of_rows,
-    _keep,
-    _long_rows,
-    _pad,
-    _padded,
-    _visit,
-    _walk,
-    _word,
-)
+from gcn_lpa.engine.gpu_kernels import Bits, Listed, _block, _long_rows, _pad, _padded, _walk
 from gcn_lpa.engine.gpu_kernels import bits as bits  # what fused.py asks of one module
 from gcn_lpa.engine.gpu_kernels import listed as listed
+from gcn_lpa.engine.gpu_programs import block_of_rows, keeps, visit, word_of
 
 
 @triton.jit(
@@ -40,29 +29,83 @@ from gcn_lpa.engine.gpu_kernels import listed as listed
     ]
 )
 def _layer_forward(
-    rowptr, col, values, z, weight, x, z_next, wanted, n, threshold, scale, seed_low, seed_high, step, layer,
-    in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
-    DROP: tl.constexpr, IN_DROP: tl.constexpr, LAST: tl.constexpr, WANTED: tl.constexpr, D: tl.constexpr,
-    STRIDE: tl.constexpr, D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
-):  # fmt: skip
+    rowptr,
+    col,
+    values,
+    z,
+    weight,
+    x,
+    z_next,
+    wanted,
+    n,
+    threshold,
+    scale,
+    seed_low,
+    seed_high,
+    step,
+    layer,
+    in_threshold,
+    in_scale,
+    in_seed_low,
+    in_seed_high,
+    in_step,
+    in_layer,
+    DROP: tl.constexpr,
+    IN_DROP: tl.constexpr,
+    LAST: tl.constexpr,
+    WANTED: tl.constexpr,
+    D: tl.constexpr,
+    STRIDE: tl.constexpr,
+    D_NEXT: tl.constexpr,
+    NEXT_STRIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEP: tl.constexpr,
+    COLS: tl.constexpr,
+    NEXT: tl.constexpr,
+):
     """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
 
     IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted. WANTED: rows without
     wanted_i get zeros.
     """
-    rows, inside, start, count = _block_of_rows(rowptr, rowptr, tl.program_id(0), n, 2147483647, False, ROWS)
+    rows, inside, start, count = block_of_rows(rowptr, rowptr, tl.program_id(0), n, 2147483647, False, ROWS)
     if WANTED:
         count = tl.where(tl.load(wanted + rows, mask=inside, other=0) != 0, count, 0)
     word = tl.zeros([], dtype=tl.uint32)
     if IN_DROP:
-        word = _word(in_seed_low, in_seed_high, in_step, in_layer)
-    h = _visit(col, values, z, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
-               True, False, False, IN_DROP, 0, tl.float32, D, STRIDE, STRIDE, ROWS, STEP, COLS)  # fmt: skip
+        word = word_of(in_seed_low, in_seed_high, in_step, in_layer)
+    h = visit(
+        col,
+        values,
+        z,
+        z,
+        z,
+        z,
+        rows,
+        start,
+        count,
+        in_scale,
+        word,
+        in_threshold,
+        in_scale,
+        True,
+        False,
+        False,
+        IN_DROP,
+        0,
+        tl.float32,
+        D,
+        STRIDE,
+        STRIDE,
+        ROWS,
+        STEP,
+        COLS,
+    )
     h = tl.maximum(h, 0.0)
     ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
     if DROP:
-        keep = _keep(_word(seed_low, seed_high, step, layer), ids[:, None], cols[None, :], threshold)
+        keep = keeps(word_of(seed_low, seed_high, step, layer), ids[:, None], cols[None, :], threshold)
         h = tl.where(keep, h * scale, 0.0)
     tl.store(x + ids[:, None] * D + cols[None, :], h, mask=inside[:, None] & (cols < D)[None, :])
     if not LAST:
@@ -75,10 +118,22 @@ def _layer_forward(
 
 @triton.jit
 def _dense_backward(
-    grad_z, x, weight, below, partial, n, scale,
-    D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr, BELOW_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
-):  # fmt: skip
+    grad_z,
+    x,
+    weight,
+    below,
+    partial,
+    n,
+    scale,
+    D: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BELOW: tl.constexpr,
+    BELOW_STRIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    BELOW_COLS: tl.constexpr,
+):
     """The backward pass of z = x W and x = dropout(relu(h)) in one pass over the rows:
 
     dW = Σ_j x_j dz_jᵀ,   dh_j = (dz_j Wᵀ) ∘ [x_j > 0] · scale.
@@ -108,17 +163,9 @@ def _dense_backward(
 
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
-
-
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
-
-
 DENSE = {16: (32, 1), 32: (32, 1), 64: (16, 1)}  # columns: (rows a program, warps)
-
-
-PROGRAMS = (
-    132 * 8
-)  # of the dense backward: enough to fill the chip, few enough that their shares of dW are cheap to add
+PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that adding their dW is cheap
 
 
 def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
@@ -127,9 +174,14 @@ def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
 
 
 def relu_stack(
-    csr: CSR, values: Tensor, z: Tensor, weights: list[Tensor | None], drop: list[Bits | None], drop_rows: Bits | None,
+    csr: CSR,
+    values: Tensor,
+    z: Tensor,
+    weights: list[Tensor | None],
+    drop: list[Bits | None],
+    drop_rows: Bits | None,
     rows: Listed | None,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded.
 
     The last W may be None, for z ← x. `drop_rows`: the rows of the first z are dropped by these bits, without being
@@ -145,12 +197,32 @@ def relu_stack(
         first = drop_rows if not xs else None
         wanted = None if rows is None else rows.within(len(weights) - len(xs))
         _layer_forward[(triton.cdiv(n, block),)](
-            csr.rowptr, csr.col, values, zs[-1], x if weight is None else weight, x, z_next,
-            x if wanted is None else wanted, n, *(b or nothing), *(first or nothing), DROP=b is not None,
-            IN_DROP=first is not None, LAST=weight is None, WANTED=wanted is not None, PRECISION=PRECISION,
-            D=d, STRIDE=zs[-1].stride(0), D_NEXT=d_next, NEXT_STRIDE=z_next.stride(0),
-            ROWS=block, STEP=step, COLS=_block(d), NEXT=_block(d_next), num_warps=warps,
-        )  # fmt: skip
+            csr.rowptr,
+            csr.col,
+            values,
+            zs[-1],
+            x if weight is None else weight,
+            x,
+            z_next,
+            x if wanted is None else wanted,
+            n,
+            *(b or nothing),
+            *(first or nothing),
+            DROP=b is not None,
+            IN_DROP=first is not None,
+            LAST=weight is None,
+            WANTED=wanted is not None,
+            PRECISION=PRECISION,
+            D=d,
+            STRIDE=zs[-1].stride(0),
+            D_NEXT=d_next,
+            NEXT_STRIDE=z_next.stride(0),
+            ROWS=block,
+            STEP=step,
+            COLS=_block(d),
+            NEXT=_block(d_next),
+            num_warps=warps,
+        )
         xs.append(x)
         zs.append(z_next)
         d = d_next
@@ -160,9 +232,17 @@ def relu_stack(
 
 
 def relu_stack_backward(
-    transpose: CSR, values: Tensor, grad: Tensor, weights: list[Tensor | None], xs: list[Tensor], zs: list[Tensor],
-    scale: float, dot: Tensor | None, drop_rows: Bits | None, rows: Listed | None,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    transpose: CSR,
+    values: Tensor,
+    grad: Tensor,
+    weights: list[Tensor | None],
+    xs: list[Tensor],
+    zs: list[Tensor],
+    scale: float,
+    dot: Tensor | None,
+    drop_rows: Bits | None,
+    rows: Listed | None,
+) -> tuple[Tensor, list[Tensor]]:
     """Gradients for the first z and for every W; those of the values are written to `dot` in transpose order."""
     n, grads = transpose.num_rows, []
     for hops, (weight, x, z) in enumerate(zip(reversed(weights), reversed(xs), reversed(zs[1:]), strict=True)):
@@ -177,9 +257,16 @@ def relu_stack_backward(
         grad = below
     first, hops = torch.empty_like(zs[0]), len(xs)
     _walk(
-        transpose, _pad(grad), values=values, out=first, y=zs[0], dot=dot, add=hops > 0, drop=drop_rows,
+        transpose,
+        _pad(grad),
+        values=values,
+        out=first,
+        y=zs[0],
+        dot=dot,
+        add=hops > 0,
+        drop=drop_rows,
         **_sparsity(rows, hops),
-    )  # fmt: skip
+    )
     return first, grads[::-1]
 
 
@@ -197,9 +284,23 @@ def _through_weight(grad_z: Tensor, x: Tensor, weight: Tensor, below: Tensor, sc
     programs = min(PROGRAMS, triton.cdiv(n, rows))
     partial = x.new_empty(programs, d_below, d)
     _dense_backward[(programs,)](
-        grad_z, x, weight, below, partial, n, scale, D=d, STRIDE=grad_z.stride(0), BELOW=d_below, BELOW_STRIDE=below.stride(0),
-        PRECISION=PRECISION, ROWS=rows, COLS=_block(d), BELOW_COLS=_block(d_below), num_warps=warps,
-    )  # fmt: skip
+        grad_z,
+        x,
+        weight,
+        below,
+        partial,
+        n,
+        scale,
+        D=d,
+        STRIDE=grad_z.stride(0),
+        BELOW=d_below,
+        BELOW_STRIDE=below.stride(0),
+        PRECISION=PRECISION,
+        ROWS=rows,
+        COLS=_block(d),
+        BELOW_COLS=_block(d_below),
+        num_warps=warps,
+    )
     return partial.sum(0)
 
 
@@ -222,8 +323,17 @@ def propagation(
         nonzero = held if k == 0 else None  # at first only the seeds have a row that is not zero
         wanted = None if rows is None else rows.within(iterations - 1 - k)
         _walk(
-            csr, steps[-1], values=values, out=out, held=held, seeds=steps[0], mode=mode, of=of, wanted=wanted, nonzero=nonzero
-        )  # fmt: skip
+            csr,
+            steps[-1],
+            values=values,
+            out=out,
+            held=held,
+            seeds=steps[0],
+            mode=mode,
+            of=of,
+            wanted=wanted,
+            nonzero=nonzero,
+        )
         steps.append(out)
     return steps
 
@@ -247,10 +357,20 @@ def propagation_backward(
 
 @triton.jit
 def _costs(
-    values, target, out, upstream, m, tiny,
-    KIND: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
+    values,
+    target,
+    out,
+    upstream,
+    m,
+    tiny,
+    KIND: tl.constexpr,
+    BACKWARD: tl.constexpr,
+    D: tl.constexpr,
+    STRIDE: tl.constexpr,
+    OUT_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
     """The cost of each row of `values` against its target class, or (BACKWARD) the gradient of their mean.
 
     KIND 0: cross-entropy of logits; 1: -log of the target's share of the votes; 2: -log of the target's votes.
@@ -292,9 +412,20 @@ def _launch_costs(values: Tensor, target: Tensor, out: Tensor, upstream: Tensor 
     (m, d), cols = values.shape, max(8, triton.next_power_of_2(values.shape[1]))
     rows = max(1, 1024 // cols)
     _costs[(triton.cdiv(m, rows),)](
-        values, target, out, out if upstream is None else upstream, m, tiny, KIND=kind, BACKWARD=upstream is not None,
-        D=d, STRIDE=values.stride(0), OUT_STRIDE=out.stride(0), ROWS=rows, COLS=cols,
-    )  # fmt: skip
+        values,
+        target,
+        out,
+        out if upstream is None else upstream,
+        m,
+        tiny,
+        KIND=kind,
+        BACKWARD=upstream is not None,
+        D=d,
+        STRIDE=values.stride(0),
+        OUT_STRIDE=out.stride(0),
+        ROWS=rows,
+        COLS=cols,
+    )
 
 
 def costs(values: Tensor, target: Tensor, kind: int, tiny: float) -> Tensor:

@@ -32,7 +32,7 @@ def kernel(name: str, *arguments: Any) -> Any:
 def _call(name: str, *arguments: Any) -> Any:
     tensors = [a for a in arguments if isinstance(a, Tensor)]
     floats = next((a for a in tensors if a.is_floating_point()), tensors[0])
-    return getattr(kernels_for(floats), name)(*(_plain(a) if isinstance(a, Tensor) else a for a in arguments))
+    return getattr(kernels_for(floats), name)(*[_plain(a) if isinstance(a, Tensor) else a for a in arguments])
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ values. The product `@` is differentiable in the values and in the dense operand
 the transpose once for both gradients, so a matrix whose entries are learned costs little more than a constant one.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
-The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (GPU) and `reference.py` (plain torch, the oracle).
+The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (Triton) and `reference.py` (plain torch, the oracle).
 """
 
 from __future__ import annotations
@@ -189,20 +189,15 @@ def _forget_turned(matrix: SparseMatrix | None) -> None:
 
 
 class SparseMatrix:
-    """A pattern and one value per entry, in row order; products are differentiable in both operands.
+    """A pattern and one value per entry, in row order; products are differentiable in both operands."""
 
-    `learned` says that the values may have a gradient. Values that ask for one have one in any case; inside torch.func no
-    tensor seems to ask, so a model says so itself.
-    """
-
-    def __init__(self, pattern: Pattern, values: Tensor, *, learned: bool = False) -> None:
+    def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.num_entries,):
             raise ValueError(
                 f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}"
             )
         self.pattern = pattern
         self.values = values
-        self._learned = learned
         self._turned: tuple[Tensor, int, int] | None = None
 
     @classmethod
@@ -233,13 +228,9 @@ class SparseMatrix:
         return cls(Pattern(index, index[:-1], (n, n)), torch.ones(n, dtype=dtype))
 
     @property
-    def learned(self) -> bool:
-        return self._learned or self.values.requires_grad
-
-    @property
     def is_constant(self) -> bool:
         """Whether the values are one known array, neither learned nor a stack of many models' values."""
-        return not self.learned and not is_wrapped(self.values)
+        return not self.values.requires_grad and not is_wrapped(self.values)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -273,9 +264,8 @@ class SparseMatrix:
                 return turned
         with contextlib.nullcontext() if is_wrapped(self.values) else unstacked():
             turned = self._keep_turned(_to_columns(self.pattern, self.values))
-        if turned.requires_grad and not is_wrapped(
-            turned
-        ):  # no product needs it once its gradient is there: [E] less at the peak
+        if turned.requires_grad and not is_wrapped(turned):
+            # no product needs it once its gradient is there: [E] less at the peak
             myself = weakref.ref(self)
             turned.register_hook(lambda _: _forget_turned(myself()))
         return turned
@@ -286,7 +276,7 @@ class SparseMatrix:
 
     @property
     def T(self) -> SparseMatrix:
-        turned = SparseMatrix(self.pattern.T, self.transposed_values, learned=self.learned)
+        turned = SparseMatrix(self.pattern.T, self.transposed_values)
         turned._keep_turned(self.values)
         return turned
 
@@ -297,9 +287,9 @@ class SparseMatrix:
             raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
         if x.dim() == 1:
             return (self @ x.unsqueeze(1)).squeeze(1)
-        if self.pattern.is_identity and not self.learned:
+        if self.pattern.is_identity and not self.values.requires_grad:
             return x if self.is_identity else x * self.values.unsqueeze(1)
-        learns = self.learned and torch.is_grad_enabled()
+        learns = self.values.requires_grad and torch.is_grad_enabled()  # inside torch.func no tensor seems to
         values_t = self.transposed_values if learns or is_wrapped(self.values) else None
         return apply(Product, self, self.values, values_t, x)
 
@@ -329,12 +319,12 @@ class SparseMatrix:
         """The product of two constant sparse matrices."""
         return SparseMatrix.from_scipy(self.to_scipy() @ other.to_scipy(), self.dtype).to(self.device)
 
-    def with_values(self, values: Tensor, *, learned: bool = False) -> SparseMatrix:
-        """The same pattern with other values; they are learned if those of this matrix are, or if it is said."""
-        return SparseMatrix(self.pattern, values, learned=self.learned or learned)
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """The same pattern with other values."""
+        return SparseMatrix(self.pattern, values)
 
-    def add(self, values: Tensor, *, learned: bool = False) -> SparseMatrix:
-        return self.with_values(values if self.is_zero else self.values + values, learned=learned)
+    def add(self, values: Tensor) -> SparseMatrix:
+        return self.with_values(values if self.is_zero else self.values + values)
 
     @cached_property
     def is_zero(self) -> bool:
@@ -398,7 +388,7 @@ class SparseMatrix:
         """The same matrix on a device or in a floating type."""
         if isinstance(target, torch.dtype):
             return self.with_values(self.values.to(target))
-        return SparseMatrix(self.pattern.to(target), self.values.to(target), learned=self.learned)
+        return SparseMatrix(self.pattern.to(target), self.values.to(target))
 
     def detach(self) -> SparseMatrix:
         return SparseMatrix(self.pattern, self.values.detach())

@@ -60,7 +60,7 @@ class AdaptiveLPA(nn.Module):
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
         """log A* = log D⁻¹A + log M; the D changes nothing after row normalisation."""
-        return graph.adjacency.row_normalized().log().add(self.edges(graph), learned=True)
+        return graph.adjacency.row_normalized().log().add(self.edges(graph))
 
     def forward(self, graph: Graph) -> Tensor:
         transition = self.edge_scores(graph).row_softmax()

@@ -24,7 +24,7 @@ from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Person
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
 
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights")  # of all that follow a gradient
 EDGES = ("edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "edge_dropout")
@@ -113,8 +113,13 @@ class Method:
     def check(self, recipe: Recipe, ours: Recipe = DEFAULT) -> None:
         """Refuse a whole recipe, such as one from a file, in which a field that the method does not use was changed.
 
-        A field counts as changed if it is neither the method's own value nor the default of `Recipe`.
+        A field counts as changed if it is neither the method's own value nor the default of `Recipe`. A recipe whose unused
+        fields are all as they are beside one of the published recipes has changed none.
         """
+        idle = [spec.name for spec in dataclasses.fields(Recipe) if spec.name not in (*self.fields, "method", "origin")]
+        beside = (self.settings(published) for published in (*PAPER.values(), *OFFICIAL.values()))
+        if any(all(getattr(recipe, name) == getattr(one, name) for name in idle) for one in beside):
+            return
         own, default = self.settings(ours), Recipe()
         changes = {
             spec.name: getattr(recipe, spec.name)

@@ -23,6 +23,7 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
+from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.fusion import held_out_probabilities, opinions_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.runs.codec import TrainedRun, load_run
@@ -79,10 +80,11 @@ def calibrate_run(
 
 def calibrated(run: TrainedRun) -> TrainedRun:
     """The run with its calibration, if there are labels to calibrate on."""
-    probabilities, y, protocol = calibration_evidence(run, required=False)
-    if len(y) == 0:
-        return run
-    calibration = Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
+    with num_threads(None, layer=run.graph.num_nodes * max(run.trained.recipe.hidden, run.graph.num_classes)):
+        probabilities, y, protocol = calibration_evidence(run, required=False)
+        if len(y) == 0:
+            return run
+        calibration = Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
     return dataclasses.replace(run, trained=run.trained.with_calibration(calibration))
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
-from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.folds import NUM_FOLDS, learn_folds
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
@@ -177,9 +177,12 @@ class _Stages:
         return kept
 
     def run(self) -> TrainedRun:
+        layer = self.graph.num_nodes * max(self.plan.recipe.hidden, self.graph.num_classes)
+        with num_threads(self.threads, layer=layer):
+            return self.run_own() if self.plan.split is None else self.run_split()
+
+    def run_split(self) -> TrainedRun:
         plan = self.plan
-        if plan.split is None:
-            return self.run_own()
         parts = self.parts()
         trained = self.fit("fit", parts)
         found = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
