@@ -23,6 +23,7 @@ from gcn_lpa.methods.linear import FeaturesOnly
 from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
+from gcn_lpa.methods.tabular import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, Recipe
 
@@ -144,6 +145,12 @@ _ADAPTIVE = _PLAIN.replace(
     lr=0.05,
     origin="our first choice for Section 3.2",
 )
+_TABULAR = _PLAIN.replace(
+    features="auto",
+    self_loops=False,
+    propagation_steps=20,
+    origin="our first choice, chosen without a benchmark",
+)
 
 
 def appnp(recipe: Recipe, graph: Graph, seed: int) -> GCNLPA:
@@ -259,6 +266,26 @@ METHODS: dict[str, Method] = {
                 *("features", "structure", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "init"),
                 *("label_rate", *TRAINING),
             ),
+            reads_labels=True,
+        ),
+        Method(
+            "neighbour-lr",
+            NeighbourLR,
+            lambda ours: _TABULAR.replace(method="neighbour-lr", structure=ours.structure),
+            "scikit-learn's logistic regression on own columns, mean, minimum and maximum of the neighbours' (of more than 200 "
+            "columns the mean), and votes of the labels nearby",
+            fields=("features", "structure", "propagation_steps", "class_weights"),
+            features="columns",
+            reads_labels=True,
+        ),
+        Method(
+            "trees",
+            Trees,
+            lambda ours: _TABULAR.replace(method="trees", structure=ours.structure),
+            "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
+            "labels nearby; for at most 200 columns",
+            fields=("features", "structure", "propagation_steps", "class_weights"),
+            features="columns",
             reads_labels=True,
         ),
         Method(
