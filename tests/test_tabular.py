@@ -88,7 +88,9 @@ def test_neighbour_lr_gives_scikit_learn_s_own_probabilities(stored):
     if stored == "few columns":
         columns = StandardScaler().fit(columns[nodes]).transform(columns)
     y = graph.y.numpy()[nodes]
-    twin = LogisticRegression(C=model.chosen_penalty(columns[nodes], y), max_iter=200).fit(columns[nodes], y)
+    scale, penalty = model.chosen(columns[nodes], y)
+    columns = columns * scale
+    twin = LogisticRegression(C=penalty, max_iter=200).fit(columns[nodes], y)
     np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(columns), atol=2e-3)
 
 

@@ -14,7 +14,9 @@ they had not, fewer votes for a class would tell that the own fold, and so the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,27 @@ DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
+SCALES = (
+    (1.0, 1.0),
+    (1.0, 0.1),
+    (0.1, 0.1),
+)  # of own and of neighbours' columns beside votes: the smaller, the more they cost
+
+
+Learning = Callable[[Any, Graph, Tensor], None]
+
+
+def on_one_thread(learns: Learning) -> Learning:
+    """scikit-learn on one thread: for some hundred rows it is several times as fast, and sums are added in one order."""
+
+    @wraps(learns)
+    def limited(model: Any, graph: Graph, nodes: Tensor) -> None:
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):
+            learns(model, graph, nodes)
+
+    return limited
 
 
 class NearbyColumns(nn.Module):
@@ -71,9 +94,10 @@ class NearbyColumns(nn.Module):
 
 
 class NeighbourLR(NearbyColumns):
-    """Logistic regression on the columns, standardised where they are few; C is chosen on inner folds.
+    """Logistic regression on the columns, standardised where they are few; inner folds choose C and how much columns cost.
 
-    Of more than MOST_COLUMNS features, such as words, the neighbours' mean is taken alone, and sparse stays sparse.
+    One penalty for all would have a hundred columns that say little drown three votes that say much. Of more than
+    MOST_COLUMNS features, such as words, the neighbours' mean is taken alone, sparse stays sparse, and C alone is chosen.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
@@ -81,17 +105,19 @@ class NeighbourLR(NearbyColumns):
         self.register_buffer("weight", torch.zeros(self.width, self.num_classes))
         self.register_buffer("bias", torch.zeros(self.num_classes))
 
+    @on_one_thread
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
         shown, rows = only(graph, nodes), nodes.cpu().numpy()
         y = shown.y.index_select(0, nodes).cpu().numpy()
         x = self.wide_rows(shown, rows) if self.is_wide else self.columns(shown).double().cpu().numpy()[rows]
-        center, scale = np.zeros(self.width), np.ones(self.width)
+        center, spread = np.zeros(self.width), np.ones(self.width)
         if not self.is_wide:
-            spread = x.std(axis=0)
-            center, scale = x.mean(axis=0), np.where(spread > 1e-9, spread, 1)
-            x = (x - center) / scale
-        weight, bias = self.fitted(x, y, self.chosen_penalty(x, y))
-        weight = np.broadcast_to(weight, (self.width, self.num_classes)) / scale[:, None]
+            center, spread = x.mean(axis=0), x.std(axis=0)
+            spread = np.where(spread > 1e-9, spread, 1)
+            x = (x - center) / spread
+        scale, penalty = self.chosen(x, y)
+        weight, bias = self.fitted(self.scaled(x, scale), y, penalty)
+        weight = weight * (scale / spread)[:, None]
         self.get_buffer("weight").copy_(torch.from_numpy(weight))
         self.get_buffer("bias").copy_(torch.from_numpy(bias - center @ weight))
 
@@ -99,16 +125,25 @@ class NeighbourLR(NearbyColumns):
         from sklearn.linear_model import LogisticRegression
 
         estimator = LogisticRegression(C=penalty, class_weight=self.balance, max_iter=200, random_state=self.seed)
-        return affine_layers(estimator, x, y, self.num_classes, 0)[0]
+        weight, bias = affine_layers(estimator, x, y, self.num_classes, 0)[0]
+        return np.broadcast_to(weight, (self.width, self.num_classes)), bias
 
-    def chosen_penalty(self, x: Any, y: np.ndarray) -> float:
-        costs = np.zeros(len(PENALTIES))
-        for fit, held in inner_folds(y, self.seed):
-            for k, penalty in enumerate(PENALTIES):
-                weight, bias = self.fitted(x[fit], y[fit], penalty)
-                logits = x[held] @ np.broadcast_to(weight, (self.width, self.num_classes)) + bias
-                costs[k] += mean_cost(logits, y[held])
-        return float(PENALTIES[int(costs.argmin())]) if costs.any() else 1.0
+    def scaled(self, x: Any, scale: np.ndarray) -> Any:
+        return x if self.is_wide else x * scale  # of many columns no scale is chosen
+
+    def chosen(self, x: Any, y: np.ndarray) -> tuple[np.ndarray, float]:
+        """The scale of every column, [width], and C."""
+        sizes = self.num_own, self.width - 3 * self.num_classes - self.num_own, 3 * self.num_classes
+        scales = [np.repeat((*scale, 1.0), sizes) for scale in (SCALES[:1] if self.is_wide else SCALES)]
+        folds, best = list(inner_folds(y, self.seed)), (np.inf, scales[0], 1.0)
+        for scale, penalty in product(scales, PENALTIES) if folds else ():
+            scaled, cost = self.scaled(x, scale), 0.0
+            for fit, held in folds:
+                weight, bias = self.fitted(scaled[fit], y[fit], penalty)
+                cost += mean_cost(scaled[held] @ weight + bias, y[held])
+            if cost < best[0]:
+                best = cost, scale, penalty
+        return best[1:]
 
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = without_loops(graph)
@@ -154,6 +189,7 @@ class Trees(NearbyColumns):
             empty = torch.zeros(rounds, size, self.num_classes, dtype=dtype, device=self.get_buffer("bias").device)
             self.register_buffer(name, empty)
 
+    @on_one_thread
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
         shown = only(graph, nodes)
         x = self.columns(shown).double().cpu().numpy()[nodes.cpu().numpy()]
@@ -177,7 +213,7 @@ class Trees(NearbyColumns):
             max_depth=DEPTH,
             min_samples_leaf=min(20, max(2, num_rows // 20)),
             max_features=0.5,
-            l2_regularization=1.0,
+            l2_regularization=10.0,
             early_stopping=False,
             class_weight=self.balance,
             random_state=self.seed,
