@@ -29,7 +29,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe, recipe_for
+from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe, facts_of, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.splits import Split
@@ -134,9 +134,7 @@ def train(job: dict, root: str | None, device: str) -> dict:
     seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
     graph = graph_of(job["graph"], root, job["noise"], seed)
     parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
-    per_class_train = int(parts.train.sum()) / graph.num_classes
-    sizes = {"has_features": graph.x_kind == "given", "labels_per_class": per_class_train}
-    ours, best = (recipe_for(name, graph.name, **sizes) for name in ("default", "best"))
+    ours, best = (recipe_for(name, graph.name, **facts_of(graph, parts.train)) for name in ("default", "best"))
     recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
     if per_class:
         recipe = recipe.replace(select="loss")

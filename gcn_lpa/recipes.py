@@ -189,7 +189,10 @@ WITHOUT_FEATURES = LAYERS.replace(
     residual=False,
     origin="default where nodes have no features",
 )
-MEMBERS = "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
+TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
+MEMBERS = (
+    "hops layers cosine-layers label-input correct-and-smooth neighbour-lr"  # beside the default, in the recipe `best`
+)
 MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
@@ -246,17 +249,32 @@ SPACE: dict[str, tuple[float, ...]] = {  # Appendix F
 }
 
 
-def recipe_for(name: str, dataset: str, *, has_features: bool = True, labels_per_class: float = FEW_LABELS) -> Recipe:
+def recipe_for(
+    name: str,
+    dataset: str,
+    *,
+    has_features: bool = True,
+    labels_per_class: float = FEW_LABELS,
+    num_columns: int | None = None,
+    wide: bool = False,
+) -> Recipe:
     """The recipe `default`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
 
     Args:
         labels_per_class: how many nodes have a label to learn from, on average over the classes.
+        num_columns: of the features; None: too many to be a table.
+        wide: in `best`, also three layers of 256, which take ten times as long.
     """
     if name in ("default", "best"):
         is_few = labels_per_class < FEW_LABELS
         first = (WITH_FEW_LABELS if is_few else DEFAULT) if has_features else WITHOUT_FEATURES
-        members = (MEMBERS_WITH_FEW_LABELS if is_few else MEMBERS) if has_features else "layers"
-        return first if name == "default" else first.replace(members=members, origin=f"best: beside {first.origin}")
+        members = ["trees"] if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS else []
+        if name == "best":
+            beside = (MEMBERS_WITH_FEW_LABELS if is_few else MEMBERS) if has_features else "layers"
+            members += [*beside.split(), *(["wide"] if wide else [])]
+        if not members:
+            return first
+        return first.replace(members=" ".join(members), origin=f"{first.origin}; with {', '.join(members)}")
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
         raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official, or a JSON file")
@@ -265,3 +283,12 @@ def recipe_for(name: str, dataset: str, *, has_features: bool = True, labels_per
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
         )
     return tables[name][dataset]
+
+
+def facts_of(graph: Any, taught: Any) -> dict[str, Any]:
+    """What `recipe_for` asks about a graph whose labels of the nodes `taught`, a mask, are learned from."""
+    return {
+        "has_features": graph.x_kind == "given",
+        "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
+        "num_columns": graph.num_features if isinstance(graph.num_features, int) else None,
+    }

@@ -74,7 +74,8 @@ def learn_many(
 
     No model sees a label that is not its own: each has the labels of its training nodes, and its choice of the epoch those
     of its validation nodes. Results are those of `learn` to rounding, see above; those of a second call have the same
-    bits. Methods that cannot be stacked (scikit-learn's, PyG's, and those without a gradient) are trained one by one.
+    bits. Methods that cannot be stacked (scikit-learn's, PyG's, and those without a gradient) are
+    trained one by one, and so are recipes with members.
 
     Ctrl-C is a KeyboardInterrupt. A model that diverges leaves the stack and the others go on; at the end a `DivergedError`
     names the first such model and has all others in `models`, in order, None in place of those that diverged.
@@ -166,7 +167,7 @@ def _groups(models: Sequence[_Pupil], recipe: Recipe) -> list[list[_Pupil]]:
 
 
 def _is_stack(models: Sequence[_Pupil], recipe: Recipe, device: torch.device) -> bool:
-    return len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
+    return not recipe.members and len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
 
 
 def layer_size(graph: Graph, recipe: Recipe) -> int:

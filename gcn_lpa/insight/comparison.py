@@ -24,7 +24,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.recipes import Recipe, facts_of, recipe_for
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import are_stacked, learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -200,8 +200,7 @@ def recipes_of(
         raise ValueError(f"there is no method to compare; there are {', '.join(METHODS)}")
     ours = recipe
     if isinstance(ours, str):
-        per_class = int(graph.labeled.sum()) / max(1, graph.num_classes)
-        ours = recipe_for(ours, graph.name, has_features=graph.x_kind == "given", labels_per_class=per_class)
+        ours = recipe_for(ours, graph.name, **facts_of(graph, graph.labeled))
     found = {name: METHODS[name].beside(ours, recipe) for name in methods}
     unused = {name: METHODS[name].unused(settings, changes) for name, settings in found.items()}
     if nobody := [field for field in changes if all(field in names for names in unused.values())]:

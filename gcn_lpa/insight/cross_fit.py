@@ -66,7 +66,7 @@ def cross_fit(
     """
     check_seed(seed)
     check_seed(seed + repeats - 1)
-    given = checked_given(graph, given, folds, repeats)
+    given, recipe = checked_given(graph, given, folds, repeats), recipe.replace(members="")  # the first model alone
     labels, nobody = graph.y.cpu(), torch.zeros_like(given)
     hidden, total = graph.reveal(given), folds * repeats + 1
     options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}

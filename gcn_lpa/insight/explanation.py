@@ -373,6 +373,13 @@ def _along_given_edges(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     ]
 
 
+def _columns_of_neighbours(explainer: Explainer, nodes: Tensor) -> FeatureShares:
+    method = explainer.recipe.method
+    return None, [
+        f"{method}: no feature influence; it reads the columns of the node and of its neighbours, and the labels nearby"
+    ]
+
+
 FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], FeatureShares]] = {  # by `Method.features`
     "own": _own_features,
     "none": _no_features,
@@ -381,4 +388,5 @@ FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], FeatureShares]] = {  # by
     "hops": _by_hops,
     "personalized": _personalized,
     "given_edges": _along_given_edges,
+    "columns": _columns_of_neighbours,
 }

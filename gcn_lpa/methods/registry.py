@@ -23,6 +23,7 @@ from gcn_lpa.methods.linear import FeaturesOnly
 from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
+from gcn_lpa.methods.tabular import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
 
@@ -149,6 +150,12 @@ _ADAPTIVE = _PLAIN.replace(
     lr=0.05,
     origin="our first choice for Section 3.2",
 )
+_TABULAR = _PLAIN.replace(
+    features="auto",
+    self_loops=False,
+    propagation_steps=20,
+    origin="our trials on development seeds of benchmarks/tables.py",
+)
 
 
 def appnp(recipe: Recipe, graph: Graph, seed: int) -> GCNLPA:
@@ -228,7 +235,7 @@ METHODS: dict[str, Method] = {
         Method(
             "gcn-same",
             GCNLPA,
-            lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint"),
+            lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
             fields=(*LAYERS, *TRAINING, "edge_dropout"),
         ),
@@ -264,6 +271,26 @@ METHODS: dict[str, Method] = {
                 *("features", "structure", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "init"),
                 *("label_rate", *TRAINING),
             ),
+            reads_labels=True,
+        ),
+        Method(
+            "neighbour-lr",
+            NeighbourLR,
+            lambda ours: _TABULAR.replace(method="neighbour-lr", structure=ours.structure),
+            "scikit-learn's logistic regression on own columns, mean, minimum and maximum of the neighbours' (of more than 200 "
+            "columns the mean), and votes of the labels nearby",
+            fields=("features", "structure", "propagation_steps", "class_weights"),
+            features="columns",
+            reads_labels=True,
+        ),
+        Method(
+            "trees",
+            Trees,
+            lambda ours: _TABULAR.replace(method="trees", structure=ours.structure),
+            "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
+            "labels nearby; for at most 200 columns",
+            fields=("features", "structure", "propagation_steps", "class_weights"),
+            features="columns",
             reads_labels=True,
         ),
         Method(

@@ -30,6 +30,8 @@ LIBRARY: dict[str, Callable[[Recipe], Recipe]] = {
     "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
     "label-input": lambda first: METHODS["label-input"].fair(first),
     "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first),
+    "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
+    "trees": lambda first: METHODS["trees"].fair(first),
     "wide": lambda first: first.replace(propagation="layers", **FIXED_EDGES, **WIDE),
 }
 

@@ -12,7 +12,7 @@ from gcn_lpa import storage
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.recipes import Recipe, facts_of, recipe_for
 from gcn_lpa.splits import require_classes
 from gcn_lpa.splits import split as split_nodes
 from gcn_lpa.tables.datasets import DATASETS, load
@@ -74,6 +74,7 @@ def make_plan(
     with_data: bool = False,
     checkpoint_every: int = 50,
     reserve: float = 0.0,
+    wide: bool = False,
 ) -> tuple[Plan, Graph]:
     """Read the graph and settle what is to be done with it.
 
@@ -83,6 +84,7 @@ def make_plan(
         changes: fields of the recipe that shall differ.
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
+        wide: as in `recipe_for`.
     """
     check_seed(seed)
     if method is not None and method not in METHODS:
@@ -95,10 +97,7 @@ def make_plan(
             "choose a split such as 'uniform' to reserve validation nodes"
         )
     taught = graph.labeled if kind is None else split_nodes(graph, seed=seed, kind=kind).train
-    about: dict[str, Any] = {
-        "has_features": graph.x_kind == "given",
-        "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
-    }
+    about = facts_of(graph, taught)
     if Path(recipe).suffix == ".json":
         said = storage.read_json(recipe)
         if not isinstance(said, dict):
@@ -108,7 +107,7 @@ def make_plan(
         if settings.method in METHODS:
             METHODS[settings.method].check(settings, recipe_for("default", graph.name, **about))
     else:
-        ours = recipe_for(str(recipe), graph.name, **about)
+        ours = recipe_for(str(recipe), graph.name, **about, wide=wide)
         chosen = METHODS[method or "gcn-lpa"]
         settings = chosen.beside(ours, str(recipe))
         if kind is None and "select" in chosen.fields:

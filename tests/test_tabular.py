@@ -1,0 +1,281 @@
+"""Trees and logistic regression on tables of nodes: scikit-learn's own answers, votes by brute force, files of strangers."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from test_resigned import changed, entry, made
+
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.tabular import (
+    MOST_COLUMNS,
+    VOTE_FOLDS,
+    NeighbourLR,
+    Trees,
+    label_shares,
+    neighbour_columns,
+    stratified_folds,
+    vote_folds,
+    votes_by_others,
+    without_loops,
+)
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.trained import Trained
+
+TABULAR = ("trees", "neighbour-lr")
+
+
+def noisy_graph(n=80, classes=3, columns=4, seed=0):
+    """Random edges of random weights, some self-loops, one node alone; the class is a threshold of the first column."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, n - 1, (3 * n, 2))
+    x = rng.normal(size=(n, columns)).astype(np.float32)
+    y = np.digitize(x[:, 0] + 0.3 * rng.normal(size=n), np.linspace(-0.6, 0.6, classes - 1))
+    names = [f"c{k}" for k in range(classes)]
+    return Graph.from_edges(
+        ends, weights=rng.uniform(0.5, 2, 3 * n), x=x, y=y, num_nodes=n, class_names=names, name="noisy"
+    )
+
+
+def wide(graph):
+    """The same graph with three hundred sparse columns."""
+    rng = np.random.default_rng(1)
+    counts = (rng.random((graph.num_nodes, 300)) < 0.05).astype(np.float32)
+    counts[:, 0] = graph.y.numpy() == 0
+    return dataclasses.replace(graph, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(counts)))
+
+
+def fitted(name, graph, nodes, **changes):
+    """A model that learned from `nodes`, and the graph it then predicts on."""
+    recipe = METHODS[name].settings().replace(**changes)
+    prepared = recipe.prepare(graph).reveal(torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, nodes, True))
+    model = METHODS[name].build(recipe, prepared, 0)
+    model.fit_directly(prepared, nodes)
+    return model, prepared
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("classes", [2, 3])
+def test_trees_give_scikit_learn_s_own_probabilities(classes):
+    graph, nodes = noisy_graph(classes=classes), torch.arange(0, 80, 2)
+    model, prepared = fitted("trees", graph, nodes)
+    x, y = model.columns(prepared).double().numpy(), prepared.y.numpy()
+    twin = model.estimator(len(model.feature), len(nodes)).fit(x[nodes], y[nodes])
+    assert len(model.feature) > 1
+    np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(x), atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stored", ["few columns", "many", "many, dense"])
+def test_neighbour_lr_gives_scikit_learn_s_own_probabilities(stored):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    graph, nodes = noisy_graph(), torch.arange(0, 80, 2)
+    if stored != "few columns":
+        graph = wide(graph)
+        graph = graph if stored == "many" else dataclasses.replace(graph, x=graph.x.to_dense())
+    model, prepared = fitted("neighbour-lr", graph, nodes, structure=False, features="raw")
+    walk, x = without_loops(prepared), prepared.x if stored != "many" else prepared.x.to_dense()
+    around = neighbour_columns(walk, x) if stored == "few columns" else [walk @ x]
+    columns = torch.cat([x, *around, model.votes(prepared, walk)], dim=1).double().numpy()
+    if stored == "few columns":
+        columns = StandardScaler().fit(columns[nodes]).transform(columns)
+    y = graph.y.numpy()[nodes]
+    scale, penalty = model.chosen(columns[nodes], y)
+    columns = columns * scale
+    twin = LogisticRegression(C=penalty, max_iter=200).fit(columns[nodes], y)
+    np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(columns), atol=2e-3)
+
+
+def test_neighbours_columns_by_hand():
+    """1 and 2 send to 0 with weights 1 and 3, 0 to itself; nobody sends to 3."""
+    graph = Graph.from_edges(
+        [(1, 0), (2, 0), (0, 0), (0, 1), (0, 2)],
+        weights=[1, 3, 9, 1, 1],
+        x=[[7.0], [2.0], [6.0], [4.0]],
+        directed=True,
+        num_nodes=4,
+    )
+    mean, least, most = neighbour_columns(without_loops(graph), graph.x)
+    assert mean.ravel().tolist() == [5, 7, 7, 4]
+    assert least.ravel().tolist() == [2, 7, 7, 4]
+    assert most.ravel().tolist() == [6, 7, 7, 4]
+
+
+def test_a_block_of_columns_at_a_time_gives_the_same(monkeypatch):
+    graph = noisy_graph()
+    walk, x = without_loops(graph), torch.from_numpy(np.random.default_rng(0).normal(size=(80, 7)).astype(np.float32))
+    whole = neighbour_columns(walk, x)
+    monkeypatch.setattr("gcn_lpa.methods.tabular.BLOCK", 1)
+    assert all(torch.equal(a, b) for a, b in zip(whole, neighbour_columns(walk, x), strict=True))
+
+
+def test_shares_of_labels_by_hand():
+    """0 - 1 - 2 - 3 with label a at 0 and b at 3; one vote against the weight of one neighbour, half for each class."""
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], num_nodes=4)
+    seeds = torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 1]])
+    found = label_shares(without_loops(graph), seeds, 50).exp()
+    assert torch.allclose(found[1, :2], torch.tensor([(0.5 + 0.25) / 1, 0.25 / 1]))  # node 0 has half of the weight
+    assert torch.allclose(found[1, 2:4], torch.tensor([0.25 / 0.75, (0.25 + 0.25) / 0.75]))  # 1 → 2 → 3 has a quarter
+    assert torch.allclose(found[1, 4:], torch.tensor([2 / 3 + 0.005, 1 / 3 + 0.005]) / 1.01, atol=1e-4)
+
+
+def test_votes_come_from_the_labels_of_other_folds_alone():
+    """By brute force: for every labelled node, hide its fold and walk along dense matrices."""
+    graph = noisy_graph()
+    y = torch.where(torch.arange(80) % 3 == 0, graph.y, -1)
+    walk, folds = without_loops(graph), vote_folds(y, 5)
+    found, dense = votes_by_others(walk, y, 3, 4, 5), walk.to_dense()
+    degree = (dense > 0).sum(dim=1, keepdim=True).clamp_min(1)
+    for node in range(80):
+        hidden = (folds == folds[node]) & (y >= 0) if y[node] >= 0 else torch.zeros(80, dtype=torch.bool)
+        seeds = torch.zeros(80, 3)
+        for other in torch.nonzero((y >= 0) & ~hidden).ravel().tolist():
+            seeds[other, y[other]] = 1
+        far, known = seeds, seeds.sum(dim=1) > 0
+        for _ in range(4):
+            far = dense @ torch.where(known[:, None], seeds, far)
+        masses = torch.stack([(dense @ seeds)[node], (dense @ dense @ seeds)[node], far[node]])
+        smoothing = torch.tensor([1 / degree[node], 1 / degree[node], 0.01]).unsqueeze(1)
+        shares = (masses + smoothing / 3) / (masses.sum(dim=1, keepdim=True) + smoothing)
+        assert torch.allclose(found[node], shares.log().ravel(), atol=1e-4)
+
+
+def test_another_label_of_its_own_changes_no_vote_for_a_node(monkeypatch):
+    """With the folds as they are; other labels change them, but a fold tells nothing of its nodes."""
+    graph = noisy_graph()
+    walk, folds = without_loops(graph), vote_folds(graph.y, 0)
+    monkeypatch.setattr("gcn_lpa.methods.tabular.vote_folds", lambda y, seed: folds)
+    votes = votes_by_others(walk, graph.y, 3, 20, 0)
+    for node in range(0, 80, 7):
+        other = votes_by_others(
+            walk, graph.y.index_fill(0, torch.tensor([node]), (int(graph.y[node]) + 1) % 3), 3, 20, 0
+        )
+        assert torch.equal(other[node], votes[node])
+        assert not torch.equal(other, votes)
+
+
+def test_every_fold_has_its_share_of_every_class():
+    y = np.repeat([0, 1, 2], [50, 23, 4])
+    folds = stratified_folds(y, VOTE_FOLDS, seed=3)
+    counts = np.array([[np.sum((folds == fold) & (y == k)) for k in range(3)] for fold in range(VOTE_FOLDS)])
+    assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
+    assert not np.array_equal(folds, stratified_folds(y, VOTE_FOLDS, seed=4))
+
+
+def separation(folds_of, column):
+    """How far a vote ranks nodes of the class it is for above the others, 0 to ½, where labels were drawn at random."""
+    graph, rng, found = noisy_graph(n=400), np.random.default_rng(0), []
+    for seed in range(20):
+        y = torch.from_numpy(np.where(rng.random(400) < 0.15, rng.integers(0, 2, 400), -1))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gcn_lpa.methods.tabular.vote_folds", folds_of)
+            votes = votes_by_others(without_loops(graph), y, 2, 20, seed)[y >= 0]
+        rank, is_one = votes[:, column].argsort().argsort().double(), y[y >= 0] == 1
+        found.append(float(rank[is_one].mean() - rank[~is_one].mean()) / len(is_one))
+    return np.mean(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("column", [3, 5])  # two hops, and LPA
+def test_labels_that_say_nothing_do_not_seem_to(column):
+    """The band is two standard errors of the mean over the twenty draws, 0.022 each."""
+    assert abs(separation(vote_folds, column)) < 0.045
+    assert separation(lambda y, seed: torch.full_like(y, -1), column) > 0.3  # a node that meets its own label again
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TABULAR)
+@pytest.mark.parametrize(
+    "labels", [[0], [0, 0], [0, 1], [0, 0, 1], [2, 1, 0], [0] * 29 + [1], [0] * 10 + [1] * 10 + [2] * 10]
+)
+def test_few_labels_are_enough(name, labels):
+    graph, nodes = noisy_graph(), torch.arange(len(labels))
+    y = graph.y.clone()
+    y[nodes] = torch.tensor(labels)
+    model, prepared = fitted(name, dataclasses.replace(graph, y=y), nodes)
+    shares = model(prepared).softmax(dim=1)
+    assert torch.isfinite(shares).all()
+    unseen = [k for k in range(3) if k not in labels]
+    assert (shares[:, unseen] == 0).all()
+
+
+@pytest.mark.long
+def test_trees_find_a_threshold_that_logistic_regression_cannot():
+    """The class is whether two columns have the same sign."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 3)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    graph = Graph.from_edges(rng.integers(0, 600, (1200, 2)), x=x, y=y, num_nodes=600)
+    nodes, test = torch.arange(300), slice(300, 600)
+    right = {}
+    for name in TABULAR:
+        model, prepared = fitted(name, graph, nodes)
+        right[name] = float((model(prepared).argmax(dim=1) == graph.y)[test].double().mean())
+    assert right["trees"] > 0.85
+    assert right["neighbour-lr"] < 0.65
+
+
+def test_trees_refuse_many_columns_and_name_what_takes_them():
+    recipe = METHODS["trees"].settings()
+    with pytest.raises(ValueError, match=f"at most {MOST_COLUMNS} columns, and the graph has 306; 'neighbour-lr'"):
+        Trees(recipe, recipe.prepare(wide(noisy_graph())))
+
+
+@pytest.mark.parametrize("name", TABULAR)
+def test_without_features_the_votes_are_the_columns(name, karate):
+    nodes = torch.tensor([0, 1, 2, 3, 32, 33, 30, 31])
+    graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
+    model, prepared = fitted(name, graph, nodes)
+    assert model.columns(prepared).shape == (34, 6)
+    assert isinstance(model, (Trees, NeighbourLR))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TABULAR)
+def test_a_kept_model_predicts_without_scikit_learn(name, tmp_path, monkeypatch):
+    graph = noisy_graph()
+    trained = learn(graph, range(0, 80, 2), [], METHODS[name].settings(), device="cpu")
+    trained.save_pretrained(tmp_path / "kept")
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # importing it is now an error
+    again = Trained.from_pretrained(tmp_path / "kept")
+    assert torch.equal(predict_proba(again, graph, raw=True), predict_proba(trained, graph, raw=True))
+
+
+BAD_TREES = {
+    "a column far away": (made("feature", entry(5, 2_000_000_000)), "beyond the 49 that the trees read"),
+    "a negative column": (made("feature", entry(5, -1)), "beyond the 49 that the trees read"),
+    "a column of another type": (made("feature", torch.Tensor.int), "feature is of torch.int32"),
+    "a threshold that is no number": (
+        made("threshold", entry(0, float("nan"))),
+        "threshold holds numbers that are not",
+    ),
+    "a leaf without end": (made("value", entry(0, float("inf"))), "value holds numbers that are not finite"),
+    "a round less": (made("value", lambda value: value[1:]), "size mismatch for value"),
+    "a leaf less": (made("value", lambda value: value[:, 1:]), "size mismatch for value"),
+    "a node more": (made("feature", lambda feature: feature.repeat(1, 2, 1)), "size mismatch for feature"),
+    "a class less": (made("feature", lambda feature: feature[:, :, 1:]), "size mismatch for feature"),
+    "no dimension": (made("feature", lambda feature: feature[0, 0, 0]), "size mismatch for feature"),
+}
+
+
+@pytest.fixture(scope="module")
+def kept_trees(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees") / "kept"
+    learn(noisy_graph(), range(0, 80, 2), [], METHODS["trees"].settings(), device="cpu").save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", BAD_TREES)
+def test_trees_of_strangers_are_checked(kept_trees, tmp_path, case):
+    change, message = BAD_TREES[case]
+    with pytest.raises(ValueError, match=message):
+        Trained.from_pretrained(changed(kept_trees, tmp_path / "changed", "model.safetensors", change))
