@@ -30,7 +30,7 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.tabular import neighbour_columns, without_loops
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import recipe_for
+from gcn_lpa.recipes import facts_of, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Source, make_plan
@@ -181,9 +181,9 @@ def write_folder(
 Said = tuple[torch.Tensor, list[str], dict]  # probabilities [n, c], the names of the classes, and facts for the ledger
 
 
-def as_train_does(place: str, seed: int) -> Said:
+def as_train_does(place: str, seed: int, *, recipe: str = "default") -> Said:
     """`gcn-lpa train FOLDER`, and what it then says."""
-    plan, graph = make_plan(Source(place), seed=seed)
+    plan, graph = make_plan(Source(place), recipe=recipe, seed=seed)
     run = train_run(plan, graph, device="cpu")
     facts = {"recipe_hash": plan.recipe.hash(), "best_epoch": run.run.best_epoch}
     return predict_proba(run.trained, graph), list(run.trained.class_names), facts
@@ -192,7 +192,7 @@ def as_train_does(place: str, seed: int) -> Said:
 def as_method(place: str, seed: int, *, method: str) -> Said:
     """A method that is fitted at once to all labels, with the columns that the default recipe sees."""
     graph = load(place)
-    recipe = METHODS[method].fair(recipe_for("default", graph.name, num_labels=int(graph.labeled.sum())))
+    recipe = METHODS[method].fair(recipe_for("default", graph.name, **facts_of(graph, graph.labeled)))
     trained = learn_whole(graph, graph.labeled, [], recipe, seed=seed, device="cpu")
     return predict_proba(trained, graph), list(trained.class_names), {"recipe_hash": recipe.hash()}
 
@@ -251,6 +251,7 @@ def lightgbm(place: str, seed: int) -> Said:
 
 ROWS: dict[str, Callable[[str, int], Said]] = {
     "default": as_train_does,
+    "best": partial(as_train_does, recipe="best"),
     "lpa": partial(as_method, method="lpa"),
     "lr": partial(as_method, method="lr"),
     "lr nearby": logistic_regression,

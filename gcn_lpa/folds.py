@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.fusion import Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
-from gcn_lpa.learning import learn, lesson_of
+from gcn_lpa.learning import Lesson, learn, lesson_of
 from gcn_lpa.methods.team import Team, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import label_folds
@@ -35,9 +36,11 @@ def learn_folds(
     """Train on the labels of `nodes` without further validation nodes.
 
     Five models, each without one fold of the labels, which chooses its epoch. To predict, they say the mean of their
-    log-probabilities. What each says of its own fold scores them, fits the weights of members and votes, and calibrates; it is
-    in `held_out` of what is returned. A fold has only chosen the epoch of its model, but that makes its score a little too good,
-    while the five together are better than each of them: see docs/accuracy.md.
+    log-probabilities; methods that choose no epoch, such as trees, are fitted to all labels for that, five times.
+
+    What each says of its own fold scores them, fits the weights of members and votes, and calibrates; it is in `held_out` of
+    what is returned. A fold has chosen the epoch of its model, which makes its score a little too good, while the five together
+    are better than each of them: see docs/accuracy.md.
 
     Args:
         nodes: a mask or positions; None: all nodes with a label.
@@ -60,8 +63,11 @@ def learn_folds(
             break
         opinions.append(opinions_of(trained.model, trained.prepare(graph).to(trained.device)).of(fold))
     done = [one for one in found if not one.run.interrupted] or found
-    bags = zip(*(one.model.bags if isinstance(one.model, Team) else [[one.model]] for one in done), strict=True)
-    team = team_of([[model for bag in same for model in bag] for same in bags]).eval()
+    same = zip(*(one.model.bags if isinstance(one.model, Team) else [[one.model]] for one in done), strict=True)
+    bags = [[model for bag in member for model in bag] for member in same]
+    if not found[-1].run.interrupted:
+        bags = _without_held_out(whole, bags, seed, choose_device(device), threads)
+    team = team_of(bags).eval()
     trained_recipe = recipe.replace(members=done[0].recipe.members)  # fewer, if the first fold was interrupted
     run = dataclasses.replace(done[0].run, recipe=trained_recipe, interrupted=found[-1].run.interrupted)
     trained = whole.trained(team, run)
@@ -77,3 +83,16 @@ def learn_folds(
     order = node.argsort()
     held_out = HeldOut(node[order], number[order], said[order])
     return dataclasses.replace(trained, fusion=fusion, held_out=held_out)
+
+
+def _without_held_out(
+    whole: Lesson, bags: Sequence[list[Any]], seed: int, device: torch.device, threads: int | None
+) -> list[list[Any]]:
+    """The same, but what needs no label to choose an epoch is learned anew from all labels, with a seed for each model."""
+    found = []
+    for recipe, bag in zip(whole.members.values(), bags, strict=True):
+        if hasattr(bag[0], "fit_directly"):
+            with num_threads(threads):
+                bag = [whole.fitted(recipe, seed + k, device)[0] for k in range(len(bag))]
+        found.append(bag)
+    return found

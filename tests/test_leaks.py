@@ -1,28 +1,33 @@
 """Training does not see test labels, and validation labels only choose the epoch: for every method and loss."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.folds import learn_folds
 from gcn_lpa.learning import learn
 from gcn_lpa.losses import labels_of, leave_one_out_votes
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import LOSSES, Recipe
+from gcn_lpa.recipes import LOSSES, Recipe, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import fit
 
 OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")
+SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
 CASES = {
     **{f"gcn-lpa {loss}": ("gcn-lpa", OURS.replace(loss=loss, lpa_iterations=2)) for loss in LOSSES},
     "gcn-lpa two_step": ("gcn-lpa", OURS.replace(training="two_step")),
     "gcn-lpa free": ("gcn-lpa", OURS.replace(edges="free", lpa_ratio=0.5, class_weights="balanced")),
     "gcn-lpa by loss": ("gcn-lpa", OURS.replace(select="loss", patience=3)),
+    "default": ("gcn-lpa", recipe_for("default", "any", num_columns=5).replace(**SMALL)),
+    "best": ("gcn-lpa", recipe_for("best", "any", num_columns=5, wide=True).replace(**SMALL)),
     **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
 }
 QUICK = ("gcn-lpa leave_one_out", "gcn-lpa free")
@@ -49,18 +54,19 @@ def trace(case, graph, parts):
     method, recipe = CASES[case]
     if METHODS[method].needs == "pyg":
         pytest.importorskip("torch_geometric", reason=f"{method} needs PyTorch Geometric")
-    built, walk, real = [], [], METHODS[method]
+    built, walk = [], []
 
-    def build(*arguments):
-        built.append(real.build(*arguments))
-        return built[0]
+    def noted(build, *arguments):
+        built.append(build(*arguments))
+        return built[-1]
 
     def note(epoch):
         losses = epoch.loss, epoch.gcn, epoch.lpa
-        walk.append((losses, {name: tensor.clone() for name, tensor in built[0].state_dict().items()}))
+        walk.append((losses, {name: tensor.clone() for name, tensor in built[-1].state_dict().items()}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(METHODS, method, dataclasses.replace(real, build=build))
+        for name, real in METHODS.items():
+            patch.setitem(METHODS, name, dataclasses.replace(real, build=partial(noted, real.build)))
         trained = learn(graph, parts.train, parts.val, recipe, device="cpu", on_epoch=note)
     run, said = trained.run, [predict_proba(trained, graph, raw=raw) for raw in (True, False)]
     scored = [(epoch.val_accuracy, epoch.val_loss) for epoch in run.history]
@@ -101,6 +107,25 @@ def test_validation_labels_change_no_step(world, case):
 def test_the_proof_can_fail_training_labels_do_change_the_weights(world, case):
     graph, parts = world
     assert not same(trace(case, graph, parts), trace(case, other_labels(graph, parts.train), parts))
+
+
+def folded(graph, nodes, name):
+    """All that comes of learning from folds of the labels of `nodes`."""
+    recipe = recipe_for(name, "any", num_columns=5).replace(**SMALL)
+    trained = learn_folds(graph, nodes, recipe, device="cpu", classes=graph.class_names)
+    held_out = trained.held_out.node, trained.held_out.fold, trained.held_out.probability
+    return dict(trained.model.state_dict()), trained.fusion, held_out, predict_proba(trained, graph)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["default", "best"])
+def test_folds_do_not_see_labels_of_other_nodes(world, name):
+    """Members, votes, selection and out-of-fold predictions included; and the proof can fail."""
+    graph, parts = world
+    found = folded(graph, parts.train, name)
+    for change in (other_labels, without_labels):
+        assert same(found, folded(change(graph, ~parts.train), parts.train, name))
+    assert not same(found, folded(other_labels(graph, parts.train), parts.train, name))
 
 
 def with_a_class_of_its_own(graph, node):
