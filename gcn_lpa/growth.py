@@ -198,4 +198,5 @@ def induced(graph: Graph, nodes: Any) -> Graph:
         x = graph.x.cpu()[mask]
     names = [graph.node_names[i] for i in rows.tolist()]
     y = graph.y.cpu()[mask]
-    return dataclasses.replace(graph, adjacency=adjacency, x=x, y=y, node_names=names, public=None)
+    time = None if graph.time is None else graph.time[mask]
+    return dataclasses.replace(graph, adjacency=adjacency, x=x, y=y, node_names=names, public=None, time=time)

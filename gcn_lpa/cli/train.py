@@ -57,7 +57,7 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="uniform (60/20/20, for named data sets), stratified, public, per_class or authors. "
+            help="uniform (60/20/20, for named data sets), stratified, public, per_class, authors or time. "
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,

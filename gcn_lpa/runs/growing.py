@@ -10,14 +10,16 @@ from typing import Any
 from gcn_lpa import storage
 from gcn_lpa.calibration import check_level, check_score, conformal_threshold
 from gcn_lpa.graph import Graph
-from gcn_lpa.growth import Grown, Growth
+from gcn_lpa.growth import Grown, Growth, induced
+from gcn_lpa.predict import Scores
 from gcn_lpa.runs.codec import decode_graph, graph_of, load_run, read_run
 from gcn_lpa.runs.confidence import calibration_evidence
 from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.splits import Split
 from gcn_lpa.tables.datasets import reading_options
 from gcn_lpa.trained import Trained
 
-OF_ONE_FOLDER = ("labels", "name")  # options that name files or the graph of the run itself
+OF_ONE_FOLDER = ("labels", "name", "time")  # options that are not for another folder
 
 
 @dataclass(frozen=True)
@@ -94,3 +96,21 @@ def _graph_before(files: storage.RunFolder, plan: Plan, data: str | Path | None)
         if data is not None:
             raise
         return None, str(error)
+
+
+def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:
+    """The graph as it was when the last validation node had come, and the split of that graph."""
+    assert graph.time is not None
+    was_there = graph.time <= graph.time[parts.val | parts.train].max()
+    train, val, test = (mask[was_there] for mask in (parts.train, parts.val, parts.test))
+    return induced(graph, was_there), Split(train, val, test, parts.kind, parts.seed)
+
+
+def time_note(past: Graph, future: Scores, drawn: Scores | None) -> str:
+    """What the scores of a split by time are, and how much better as many nodes drawn at random look."""
+    said = f"trained on the past ({past.num_nodes:,} nodes and the {past.num_edges:,} edges between them), scored on the future"
+    if drawn is None:
+        return said
+    gap = 100 * (drawn.accuracy - future.accuracy)
+    verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower"
+    return f"{said}; a random split of the same sizes says {100 * drawn.accuracy:.1f} %: {verdict}"
