@@ -1,13 +1,17 @@
-"""New nodes and new labels: how much is lost where a model is not trained again.
+"""New nodes, new labels, mini-batches: how much is lost where a model is not trained again, or on a part at a time.
 
     python benchmarks/growth.py inductive --graphs digits --splits 3 --out benchmarks/results/inductive-digits-cpu.json
     python benchmarks/growth.py labels --graphs digits --splits 3 --out benchmarks/results/late-labels-digits-cpu.json
+    python benchmarks/growth.py clusters --graphs digits --splits 3 --out benchmarks/results/clusters-digits-cpu.json
 
 inductive: test nodes and their edges are hidden in training and come back for the prediction; beside it the same split with
 all nodes there from the start. labels: a share of the nodes has labels when a model is trained, then 10, 50 and 100 % as many
-come: they vote without training (`predict`), or the model is trained again. Both divide the nodes as `benchmarks/accuracy.py`
-does: 20 % choose the epoch, 20 % score once, the same in all rows; splits 0 to 4 are for development, `--first 1000` takes those
-that are reported. Every training is a line of a ledger beside the result.
+come: they vote without training (`predict`), or the model is trained again. clusters: the default recipe on the whole graph,
+and on ten clusters in turn, each in a process of its own, with the memory of the GPU or, on a CPU, what the process grew by.
+
+All divide the nodes as `benchmarks/accuracy.py` does: 20 % choose the epoch, 20 % score once, the same in all rows; splits 0
+to 4 are for development, `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
+result.
 """
 
 import argparse
@@ -21,8 +25,10 @@ import numpy as np
 import torch
 
 from gcn_lpa import load, split
+from gcn_lpa.batches import clusters, share_cut
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.growth import Grown, induced
+from gcn_lpa.insight.comparison import compare
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
@@ -33,8 +39,10 @@ from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
 
 ROWS = {
-    "graphsage": METHODS["graphsage"].fair(DEFAULT),
-    "gcn": METHODS["gcn"].fair(DEFAULT),
+    "graphsage": METHODS["graphsage"].fair(DEFAULT).replace(structure=False),
+    "gcn": METHODS["gcn"].fair(DEFAULT).replace(structure=False),
+    "graphsage, with columns of the graph": METHODS["graphsage"].fair(DEFAULT),
+    "gcn, with columns of the graph": METHODS["gcn"].fair(DEFAULT),
     **{f"ours, {form} edges": DEFAULT.replace(edges=form) for form in EDGE_FORMS},
     "ours, without columns of the graph": DEFAULT.replace(structure=False),
 }
@@ -44,7 +52,7 @@ ARRIVING = (0.0, 0.1, 0.5, 1.0)  # as many come later, of those there were
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=("inductive", "labels"))
+    parser.add_argument("study", choices=("inductive", "labels", "clusters"))
     parser.add_argument("--graphs", default="pubmed,coauthor-cs,digits")
     parser.add_argument("--rows", help="of the study inductive, with ; between them", default=";".join(ROWS))
     parser.add_argument("--splits", type=int, default=10)
@@ -57,6 +65,8 @@ def main() -> int:
     cases = [{"row": row} for row in given.rows.split(";")]
     if given.study == "labels":
         cases = [{"share": share} for share in SHARES]
+    elif given.study == "clusters":
+        cases = [{"clusters": number} for number in (0, 10)]
     jobs = [
         {"study": given.study, "graph": graph, **case, "split": given.first + k}
         for graph in given.graphs.split(",")
@@ -129,6 +139,46 @@ def late_labels(job: dict, root: str | None, device: str) -> dict:
     return found
 
 
+def clusters_of(job: dict, root: str | None, device: str) -> dict:
+    graph, seed = load(job["graph"], root), job["split"]
+    parts, recipe = split(graph, seed=seed), DEFAULT.replace(clusters=job["clusters"])
+    found = compare(graph, ["gcn-lpa"], splits=[parts], seed=seed, recipe=recipe, device=device)
+    (record,), (row,) = found.records, found.rows
+    assert row.memory is not None
+    return {
+        "accuracy": record.accuracy,
+        "megabytes": row.memory.gpu_peak or row.memory.peak - row.memory.before,
+        "cut": share_cut(graph, clusters(graph, job["clusters"])) if job["clusters"] else 0.0,
+        "best_epoch": record.best_epoch,
+        "seconds": round(record.seconds, 2),
+        "split_hash": parts.hash,
+        "recipe_hash": recipe.hash(),
+        "device": device,
+    }
+
+
+def clusters_table(records: list) -> dict:
+    """For each graph and number of clusters accuracy, memory and time, and the paired difference to the whole graph."""
+    found: dict = {}
+    for record in records:
+        found.setdefault(record["graph"], {}).setdefault(record["clusters"], []).append(record)
+    return {
+        graph: {
+            f"{number} clusters" if number else "the whole graph": {
+                "accuracy": interval(record["accuracy"] for record in some),
+                "difference": interval(
+                    record["accuracy"] - whole["accuracy"] for record, whole in zip(some, rows[0], strict=True)
+                ),
+                "megabytes": f"{np.median([record['megabytes'] for record in some]):.0f}",
+                "seconds": f"{np.median([record['seconds'] for record in some]):.1f}",
+                "edges cut": f"{np.mean([record['cut'] for record in some]):.1%}",
+            }
+            for number, some in rows.items()
+        }
+        for graph, rows in found.items()
+    }
+
+
 def inductive_table(records: list) -> dict:
     """For each graph and row the mean and 95 % interval of both settings and of their paired difference, over splits."""
     found: dict = {}
@@ -173,8 +223,8 @@ def interval(values) -> str:
     return str(mean_of(np.array(list(values))))
 
 
-STUDIES = {"inductive": inductive, "labels": late_labels}
-TABLES = {"inductive": inductive_table, "labels": labels_table}
+STUDIES = {"inductive": inductive, "labels": late_labels, "clusters": clusters_of}
+TABLES = {"inductive": inductive_table, "labels": labels_table, "clusters": clusters_table}
 
 
 if __name__ == "__main__":

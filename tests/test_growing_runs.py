@@ -19,7 +19,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.growing import past_of, predict_on
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import evaluate_run, train_run
+from gcn_lpa.runs.stages import evaluate_run, resume_run, train_run
 from gcn_lpa.splits import shuffled, split
 from gcn_lpa.tables.datasets import load
 
@@ -104,6 +104,7 @@ def test_a_folder_that_grew_in_place_is_predicted_and_says_what_cannot_be_compar
     assert "nodes, edges and predictions are not compared: " in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_that_keeps_its_graph_compares_with_it_when_the_folder_is_gone(tmp_path):
     nodes = [(f"n{i}", "xy"[i % 2] if i < 12 else "", i % 3, i % 5) for i in range(16)]
     ring = [(f"n{i}", f"n{(i + 1) % 16}") for i in range(16)]
@@ -168,6 +169,7 @@ def drifting(folder, future=lambda i, row: row):
     return write(folder, nodes, edges, ("id", "label", "a", "b", "day"))
 
 
+@pytest.mark.long
 def test_training_on_the_past_sees_nothing_of_the_future(tmp_path):
     one = trained_run(drifting(tmp_path / "one"), None, time="day")
     other = drifting(tmp_path / "two", lambda i, row: [row[0], "yx"[row[1] == "y"], "99", "-99", row[4]])
@@ -213,6 +215,38 @@ def test_a_random_split_says_how_optimistic_it_is(tmp_path):
     assert (later.growth.labels_new, later.growth.nodes_new) == (16, 0)  # the labels of the future vote now
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["fit", "random"])
+def test_a_run_over_time_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, stage):
+    plan, graph = make_plan(Source(str(drifting(tmp_path / "drift")), None, {"time": "day"}), changes=CHANGES)
+    whole = train_run(plan, graph, tmp_path / "whole", device="cpu")
+
+    def watch(name, num_epochs, to_come):
+        def on_epoch(epoch):
+            if (name, epoch.epoch) == (stage, 3):
+                raise KeyboardInterrupt
+
+        return on_epoch
+
+    assert train_run(plan, graph, tmp_path / "part", device="cpu", watch=watch).run.interrupted
+    finished = resume_run(tmp_path / "part", device="cpu")
+    assert finished.results == whole.results
+    for name, tensor in whole.trained.model.state_dict().items():
+        assert torch.equal(tensor, finished.trained.model.state_dict()[name])
+    assert sorted(path.name for path in (tmp_path / "part").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
+
+
+@pytest.mark.long
+def test_validation_nodes_that_are_reserved_are_of_the_past(tmp_path):
+    source = Source(str(drifting(tmp_path / "drift")), None, {"time": "day"})
+    plan, graph = make_plan(source, changes=CHANGES, reserve=0.5)
+    run = train_run(plan, graph, device="cpu")
+    assert "trained on the past (64 nodes and the 63 edges between them)" in run.results.note
+    assert int(run.reserved.sum()) == 8
+
+
 def test_free_weights_and_models_without_features_cannot_score_the_future(tmp_path):
     folder = drifting(tmp_path / "drift")
     with pytest.raises(ValueError, match=r"'free' keeps one weight per training edge .* choose one of 'bilinear'"):
@@ -230,6 +264,7 @@ def test_a_time_is_a_date_or_a_number(tmp_path, cell):
         load(folder, time="when")
 
 
+@pytest.mark.long
 def test_a_graph_that_is_kept_keeps_its_times(tmp_path):
     run = trained_run(drifting(tmp_path / "drift"), tmp_path / "run", with_data=True, time="day")
     assert torch.equal(load_run(tmp_path / "run").graph.time, run.graph.time)

@@ -99,9 +99,9 @@ def _graph_before(files: storage.RunFolder, plan: Plan, data: str | Path | None)
 
 
 def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:
-    """The graph as it was when the last validation node had come, and the split of that graph."""
+    """The graph as it was before the first test node came, and the split of that graph."""
     assert graph.time is not None
-    was_there = graph.time <= graph.time[parts.val | parts.train].max()
+    was_there = graph.time < graph.time[parts.test].min()
     train, val, test = (mask[was_there] for mask in (parts.train, parts.val, parts.test))
     return induced(graph, was_there), Split(train, val, test, parts.kind, parts.seed)
 
