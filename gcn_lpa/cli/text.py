@@ -163,13 +163,12 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
     lines.append(f"  labels       {labels}")
     if found.predictions is not None:
         lines.append(f"  predictions  {found.predictions_changed:,} of {found.predictions:,} changed")
-    if not found.votes:
-        lines.append("  note         labels do not vote in this method: train it again to learn from new ones")
+    notes = [] if found.votes else ["labels do not vote in this method: train it again to learn from new ones"]
     for name, count in found.unknown_classes.items():
-        lines.append(
-            f"  note         {count:,} labels {name!r}: a class the model does not know; train it again to learn it"
-        )
-    return [*lines, *([f"  note         nodes, edges and predictions are not compared: {note}"] if note else [])]
+        notes.append(f"{count:,} labels {name!r}: a class the model does not know; train it again to learn it")
+    if note:
+        notes.append(f"nodes, edges and predictions are not compared: {note}")
+    return [*lines, *(line for one in notes for line in indented(f"note: {one}"))]
 
 
 def confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:
