@@ -16,13 +16,17 @@ from torch import Tensor
 from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import induced
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.train import Batch
 
 
 def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
-    """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has some of them."""
-    if not recipe.clusters:
+    """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has some of them.
+
+    A method that follows no gradient, such as a team's trees, learns from all of them at once.
+    """
+    if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
         return [Batch(prepared, train.nonzero().squeeze(1))]
     if recipe.edges == "free":
         raise ValueError(

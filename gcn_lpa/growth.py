@@ -21,6 +21,8 @@ from gcn_lpa.edges import carried, forms_for_new_edges, has_free_weights, shared
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of
 from gcn_lpa.predict import predict_proba, predictions
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ class Grown:
         given = known.on(graph)[0] if past is None else past.brought(known.on(past.graph)[0], graph.num_nodes)
         both = (given >= 0) & (y >= 0)
         foreign = graph.labeled.cpu() & (y < 0)
+        methods = [METHODS[member.method] for member in members_of(self.trained.recipe).values()]
         return Growth(
             graph=graph.name,
             nodes=graph.num_nodes,
@@ -140,7 +143,7 @@ class Grown:
             labels_changed=int((both & (y != given)).sum()),
             labels_gone=len(known.nodes) - int(both.sum()),
             unknown_classes=dict(Counter(graph.class_names[k] for k in graph.y.cpu()[foreign].tolist())),
-            votes=self.trained.fusion is not None or self.trained.method.reads_labels,
+            votes=self.trained.fusion is not None or any(one.reads_labels for one in methods),
             **({} if past is None else self._against(past, y)),
         )
 

@@ -93,6 +93,16 @@ def test_what_cannot_be_cut_is_refused():
         LAYERS.replace(clusters=-1)
 
 
+def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():
+    graph = cliques(4, bridges=[(0, 6), (7, 12), (13, 18)])
+    recipe = DEFAULT.replace(clusters=2, members="trees", **QUICK)
+    trained = learn(graph, [0, 7, 14, 21], [1, 8], recipe, device="cpu")
+    alone = learn(graph, [0, 7, 14, 21], [1, 8], recipe.replace(clusters=0), device="cpu")
+    grown, other = (one.model.bags[1][0].state_dict() for one in (trained, alone))
+    assert grown.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in grown.items())
+
+
 def test_the_same_seed_gives_the_same_bits():
     graph = cliques(4, bridges=[(0, 6), (7, 12), (13, 18)])
     one, two = (learn(graph, [0, 7, 14, 21], [1, 8], DEFAULT.replace(clusters=2, **QUICK), device="cpu") for _ in "ab")

@@ -97,11 +97,14 @@ def test_the_answers_on_a_grown_graph_are_those_of_a_dense_computation():
     assert np.allclose(table["probability"], expected.max(axis=1), atol=1e-5)
 
 
-@pytest.mark.parametrize("edges", [name for name in EDGE_FORMS if name != "free"])
-def test_what_is_not_joined_to_a_node_does_not_change_its_answer(edges):
+FORMS = [name for name in EDGE_FORMS if name != "free"]
+
+
+@pytest.mark.parametrize(("edges", "members"), [*((form, "") for form in FORMS), ("cosine", "trees neighbour-lr")])
+def test_what_is_not_joined_to_a_node_does_not_change_its_answer(edges, members):
     """A new component, and a new node without edges: nothing is said to the old ones."""
     graph = home()
-    trained = fitted(graph, OURS.replace(edges=edges))
+    trained = fitted(graph, OURS.replace(edges=edges, members=members))
     grown = graph_of([*RING, ("new-a", "new-b"), ("new-b", "new-c")], {**LABELS, "new-d": None})
     assert grown.num_nodes == 16
     same = induced(grown, [grown.index_of(name) for name in graph.node_names])
