@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.features import Scaling as Scaling
     from gcn_lpa.fusion import Fusion as Fusion
     from gcn_lpa.graph import Graph as Graph
+    from gcn_lpa.growth import Grown as Grown
+    from gcn_lpa.growth import Growth as Growth
+    from gcn_lpa.growth import induced as induced
     from gcn_lpa.insight.advice import Advice as Advice
     from gcn_lpa.insight.advice import AdviceLine as AdviceLine
     from gcn_lpa.insight.advice import advise as advise
@@ -89,6 +92,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.runs.codec import load_run as load_run
     from gcn_lpa.runs.confidence import CalibrationReport as CalibrationReport
     from gcn_lpa.runs.confidence import calibrate_run as calibrate_run
+    from gcn_lpa.runs.growing import GrownRun as GrownRun
+    from gcn_lpa.runs.growing import predict_on as predict_on
     from gcn_lpa.runs.output import predict_run as predict_run
     from gcn_lpa.runs.plan import Plan as Plan
     from gcn_lpa.runs.plan import Source as Source
@@ -138,6 +143,7 @@ _NAMES = {  # of each module
     "features": ("Block", "Scaling"),
     "fusion": ("Fusion",),
     "graph": ("Graph",),
+    "growth": ("Grown", "Growth", "induced"),
     "insight.advice": ("Advice", "AdviceLine", "advise"),
     "insight.answers": ("Change", "Explanation", "Influence", "Others", "Shift", "Vote", "VotePath", "WhatIf"),
     "insight.auditing": ("EdgeAudit", "EdgeFinding", "LabelAudit", "LabelFinding", "audit_edges", "audit_labels"),
@@ -164,6 +170,7 @@ _NAMES = {  # of each module
     "recipes": ("DEFAULT", "LAYERS", "Recipe", "recipe_for"),
     "runs.codec": ("OutOfFold", "Results", "TrainedRun", "load_run"),
     "runs.confidence": ("CalibrationReport", "calibrate_run"),
+    "runs.growing": ("GrownRun", "predict_on"),
     "runs.output": ("predict_run",),
     "runs.plan": ("Plan", "Source", "make_plan"),
     "runs.stages": ("evaluate_run", "resume_run", "train_run"),

@@ -86,10 +86,9 @@ class Free(nn.Module):
 
     def forward(self, graph: Graph) -> Tensor:
         if graph.pattern.fingerprint != self.fingerprint:
-            inductive = ", ".join(repr(name) for name in EDGE_FORMS if name not in ("fixed", "free"))
             raise ValueError(
                 "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
-                f"train with one of {inductive} for inductive use"
+                f"train with one of {forms_for_new_edges()} for inductive use"
             )
         if self.shared is None:
             return self.weight
@@ -97,13 +96,46 @@ class Free(nn.Module):
             self.shared = self.shared.to(self.weight.device).to(self.weight.dtype)
         return self.shared @ self.weight
 
-    def restricted(self, graph: Graph, part: Pattern, kept: Tensor) -> Free:
-        """The same weights for a pattern that has only the entries `kept` of this form's graph, a mask [E]."""
-        weights = self(graph).detach()
+    def carried(self, graph: Graph, pattern: Pattern, place: Tensor) -> Free:
+        """The weights of this form's graph for the entries of another pattern; 0, the given weight, for those it has not.
+
+        Args:
+            place: the position of every node of `graph` in the other one, -1 where it is gone, [n].
+        """
+        learned = self(graph).detach()
+        weights = learned.new_zeros(pattern.num_entries)
+        at, here = shared_entries(pattern, graph.pattern, place)
+        weights[at.to(learned.device)] = learned[here.to(learned.device)]
         form = copy.copy(self)
-        form._parameters = {"weight": nn.Parameter(weights[kept.to(weights.device)])}
-        form.shared, form.fingerprint = None, part.fingerprint
+        form._parameters = {"weight": nn.Parameter(weights)}
+        form.shared, form.fingerprint = None, pattern.fingerprint
         return form
+
+
+def carried(model: nn.Module, graph: Graph, pattern: Pattern, place: Tensor) -> nn.Module:
+    """A copy of a model whose free edge weights are those of other edges: see `Free.carried`."""
+    found = copy.deepcopy(model)
+    for module in list(found.modules()):
+        edges = getattr(module, "edges", None)
+        if isinstance(edges, Free):
+            module.edges = edges.carried(graph, pattern, place)
+    return found
+
+
+def has_free_weights(model: nn.Module) -> bool:
+    return any(isinstance(module, Free) for module in model.modules())
+
+
+def shared_entries(pattern: Pattern, other: Pattern, place: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries that both patterns have, as positions in the one and in the other, whose nodes are at `place` in the one."""
+    n = pattern.shape[0]
+    row, col = (place.index_select(0, end.cpu().long()) for end in (other.row, other.col))
+    stays = ((row >= 0) & (col >= 0)).nonzero().squeeze(1)
+    wanted = (row * n + col)[stays]
+    here = pattern.row.cpu().long() * n + pattern.col.cpu().long()  # ascending
+    at = torch.searchsorted(here, wanted).clamp_max(max(0, len(here) - 1))
+    found = here[at] == wanted if len(here) else torch.zeros(len(wanted), dtype=torch.bool)
+    return at[found], stays[found]
 
 
 def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
@@ -297,6 +329,11 @@ EDGE_FORMS: dict[str, Builder] = {
     "geniepath": _of_features(GeniePath),
     "gaussian": lambda recipe, graph, generator: Gaussian(graph),
 }
+
+
+def forms_for_new_edges() -> str:
+    """The names of the learned forms that can score edges they have never seen."""
+    return ", ".join(repr(name) for name in EDGE_FORMS if name not in ("fixed", "free"))
 
 
 def edge_form(recipe: Recipe, graph: Graph, *, generator: torch.Generator) -> nn.Module:

@@ -82,13 +82,15 @@ def _row_normalized(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 
 
 def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:
-    """Where a walk along the arcs is found in the long run, times n, [n]; it starts anew with probability 0.15."""
-    n = present.shape[0]
+    """How often walks come by that start at every node alike and end with probability 0.15 at each step, [n].
+
+    A walk also ends where no arc leads on. The usual PageRank lets it go on from any node, which multiplies all ranks by one
+    number that depends on the whole graph: a new node without edges would change every row.
+    """
     follows = _row_normalized(scipy.sparse.csr_array(present.T)).T.tocsr()  # column j: where a walk goes from j
-    ends = np.asarray(present.sum(axis=0)).ravel() == 0
-    rank = np.ones(n)
+    rank = np.ones(present.shape[0])
     for _ in range(PAGERANK_STEPS):
-        rank = (1 - DAMPING) + DAMPING * (follows @ rank + rank[ends].sum() / n)
+        rank = (1 - DAMPING) + DAMPING * (follows @ rank)
     return rank
 
 

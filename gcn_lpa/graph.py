@@ -75,6 +75,7 @@ class Graph:
     public: Split | None = None  # the split that was published with the data
     blocks: tuple[Block, ...] = ()  # what the columns of x are; () leaves it to `features.inferred_kind`
     columns: Columns | None = None  # what was made of each column of a table of nodes
+    time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
     _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
 
     def __post_init__(self) -> None:
@@ -451,6 +452,8 @@ class Graph:
                     _update(digest, index.long())  # the same whether 32 bits were enough or not
             _update(digest, matrix.values if isinstance(matrix, SparseMatrix) else matrix)
         _update(digest, self.y)
+        if self.time is not None:
+            _update(digest, self.time)
         return digest.hexdigest()[:length]
 
     def to_scipy(self) -> scipy.sparse.csr_array:

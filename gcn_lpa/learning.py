@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import storage
+from gcn_lpa.batches import batches_of
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import fit_fusion, opinions_of
@@ -22,7 +23,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import Split
-from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit
+from gcn_lpa.train import DivergedError, Epoch, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
 
 
@@ -112,9 +113,9 @@ class Lesson:
         prepared = self.prepared
         model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(device)
         prepared = prepared.to(device)
-        batch = Batch(prepared, self.train.nonzero().squeeze(1).to(device))
+        batches = [batch.to(device) for batch in batches_of(prepared, self.train, recipe)]
         try:
-            run = fit(model, [batch], validation_of(self.graph, prepared, self.val), recipe, seed=seed, **options)
+            run = fit(model, batches, validation_of(self.graph, prepared, self.val), recipe, seed=seed, **options)
         except DivergedError as error:
             if error.run is not None and error.run.best_epoch:
                 error.trained = self.trained(model, error.run)

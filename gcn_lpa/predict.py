@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.fusion import opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
-from gcn_lpa.trained import Trained
+
+if TYPE_CHECKING:
+    from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,9 @@ class Recipe:
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
     members: str = _field("", "kinds of models that predict beside this one, with spaces between", added=True)
+    clusters: int = _field(
+        0, "train on so many parts of the graph in turn, cut by METIS: less memory; 0: on the whole graph", added=True
+    )
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
@@ -111,7 +114,7 @@ class Recipe:
         for name in ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at least 1")
-        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity"):
+        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity", "clusters"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is not negative")
         for name in ("dropout", "feature_dropout", "edge_dropout", "label_rate"):

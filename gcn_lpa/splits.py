@@ -18,7 +18,7 @@ from gcn_lpa.intake import check_seed
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
 
-SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors")
+SPLIT_KINDS = ("uniform", "stratified", "public", "per_class", "authors", "time")
 AUTHORS_SEED = 234  # fixed in the authors' public code
 
 
@@ -74,6 +74,7 @@ def split(
     stratified: the same sizes, each class divided alike.
     public: the split that was published with the data (Planetoid).
     per_class: `per_class` training nodes of each class, then `num_val` validation nodes, the rest tests.
+    time: the earliest train, the next validate and the latest test; nodes of one time stay together (`graph.time`).
     authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: they count
     unlabelled nodes as class 0, so use it with `graph.with_unknown_as(0)`.
 
@@ -89,6 +90,8 @@ def split(
         return graph.public
     if kind == "authors":
         return _authors_split(graph.num_nodes)
+    if kind == "time":
+        return _time_split(graph, fractions)
     labels = graph.y.cpu().numpy()
     nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
     if len(nodes) == 0:
@@ -102,6 +105,33 @@ def split(
         val, test = nodes[:num_val], nodes[num_val : num_val + num_test]
         train = nodes[num_val + num_test :][:num_train]
     return _split_of(graph.num_nodes, train, val, test, kind, seed)
+
+
+def shuffled(parts: Split, seed: int) -> Split:
+    """A split of the same nodes into parts of the same sizes, at random."""
+    masks = parts.train, parts.val, parts.test
+    nodes = (parts.train | parts.val | parts.test).nonzero().squeeze(1).numpy()
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(nodes)
+    train, val, test = np.split(order, np.cumsum([int(mask.sum()) for mask in masks])[:2])
+    return _split_of(len(parts.train), train, val, test, "uniform", seed)
+
+
+def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
+    if graph.time is None:
+        raise ValueError(f"{graph.name!r} does not say when its nodes came; time=… names the column that does")
+    nodes = np.flatnonzero(graph.y.cpu().numpy() >= 0)
+    time = graph.time.numpy()[nodes]
+    moments, counts = np.unique(time, return_counts=True)
+    if len(moments) < 3:
+        raise ValueError(
+            f"the labelled nodes of {graph.name!r} came at {len(moments)} times; it takes three to train, validate and test"
+        )
+    share = np.cumsum(counts) / counts.sum()
+    last = int(np.abs(share[:-2] - fractions[0]).argmin())  # of the training nodes
+    until = last + 1 + int(np.abs(share[last + 1 : -1] - fractions[0] - fractions[1]).argmin())
+    bounds = np.searchsorted(moments[[last, until]], time)  # 0, 1 or 2
+    train, val, test = (nodes[bounds == k] for k in range(3))
+    return _split_of(graph.num_nodes, train, val, test, "time", None)
 
 
 def require_classes(graph: Graph) -> None:

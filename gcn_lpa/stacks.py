@@ -167,7 +167,8 @@ def _groups(models: Sequence[_Pupil], recipe: Recipe) -> list[list[_Pupil]]:
 
 
 def _is_stack(models: Sequence[_Pupil], recipe: Recipe, device: torch.device) -> bool:
-    return not recipe.members and len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
+    is_one = not recipe.members and not recipe.clusters
+    return is_one and len(models) >= FEWEST[device.type] and is_stackable(models[0].build(recipe))
 
 
 def layer_size(graph: Graph, recipe: Recipe) -> int:

@@ -53,6 +53,9 @@ class Batch(NamedTuple):
     node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
     edge_ids: Tensor | None = None  # of its edges in the whole graph, [E]
 
+    def to(self, device: torch.device) -> Batch:
+        return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device))
+
 
 class Validation(NamedTuple):
     """The nodes that choose the epoch, with labels that the model does not see."""

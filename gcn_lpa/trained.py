@@ -22,6 +22,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
+from gcn_lpa.growth import Grown
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.methods.team import Team, build_model
@@ -120,6 +121,15 @@ class Trained:
     def with_calibration(self, calibration: Calibration | None) -> Trained:
         return dataclasses.replace(self, calibration=calibration)
 
+    def predict(self, graph: Graph, *, before: Graph | None = None, extend: bool = False, **options: Any) -> Any:
+        """The table of `predictions` for a graph that has grown, or for another with the same columns; its labels vote at once.
+
+        Args:
+            before, extend: as in `Grown.of`.
+            options: of `predictions`.
+        """
+        return Grown.of(self, graph, before, extend=extend).table(**options)
+
     def given(self, graph: Graph) -> Tensor:
         """The nodes of a graph whose labels the model was given, to learn from or to choose the epoch, [n]."""
         return self.known.on(graph)[0] >= 0
@@ -148,7 +158,8 @@ class Trained:
         if self.x_kind == "identity":
             raise ValueError(
                 f"the model was trained without features, on a graph of {self.num_columns:,} nodes, and knows each of them by "
-                f"its position; it cannot predict on one of {graph.num_nodes:,} nodes. Train with features, or on that graph"
+                f"its position; it cannot predict on one of {graph.num_nodes:,} nodes. Train with features (features='degree' "
+                "makes some of the edges), or on that graph; or say which graph it was trained on, before=…, and extend=True"
             )
         raise ValueError(
             f"the model was trained on {self.num_columns:,} columns ({self.x_kind}), but {graph.name!r} has "

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import networkx
 import numpy as np
 import pytest
 import scipy.sparse
@@ -165,3 +166,16 @@ def test_a_trained_model_keeps_what_it_learned_of_the_columns(tmp_path, two_cliq
     for one in (graph, other):
         assert torch.equal(predict_proba(again, one), predict_proba(trained, one))
     assert again.scaling.num_added == (6 if structure else 0)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_the_column_of_page_ranks_is_that_of_networkx_but_for_a_factor(directed):
+    """Walks that end where no arc leads on, and a node without edges: a factor, which standardising takes away."""
+    arcs = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (5, 6), (6, 7), (7, 5), (7, 3)]
+    graph = Graph.from_edges(arcs, num_nodes=10, directed=directed)
+    other = networkx.DiGraph(arcs) if directed else networkx.Graph(arcs)
+    other.add_nodes_from(range(10))
+    ranks = networkx.pagerank(other, alpha=0.85, tol=1e-12)
+    expected = np.log([ranks[i] for i in range(10)])
+    found = graph.structure_columns()[:, -3]
+    assert np.allclose(found - found.mean(), expected - expected.mean(), atol=1e-3)

@@ -73,6 +73,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "propagation": ("hops",),
     "structure": (True, False),
     "votes": (True, False),
+    "clusters": (2,),
     "members": ("hops",),
     "epochs": (7,),
     "patience": (1,),

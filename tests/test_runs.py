@@ -88,7 +88,7 @@ def folds_by_hand(graph):
 
 @pytest.mark.long
 def test_ones_own_graph_is_scored_by_folds_and_predicted_by_their_mean(own):
-    run = trained(Source(str(own)), changes={**SMALL, "votes": False})
+    run = trained(Source(str(own)), changes={**SMALL, "votes": False, "members": ""})
     graph = run.graph
     said, logs, accuracies = torch.zeros(30, 2, dtype=torch.float64), [], []
     for fold in folds_by_hand(graph):
@@ -123,9 +123,11 @@ def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
 
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     source = Source(str(own))
-    assert make_plan(source)[0].recipe == WITH_FEW_LABELS.replace(select="loss")
+    ours = recipe_for("default", "own", labels_per_class=10, num_columns=5)
+    assert ours == WITH_FEW_LABELS.replace(members="trees", origin=ours.origin)
+    assert make_plan(source)[0].recipe == ours.replace(select="loss")
     assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
-    assert make_plan(source, split="uniform")[0].recipe == WITH_FEW_LABELS
+    assert make_plan(source, split="uniform")[0].recipe == ours
 
 
 def test_one_labelled_node_is_one_class_and_refused(tmp_path):
@@ -283,7 +285,7 @@ def test_a_run_of_someone_else_is_refused(tmp_path, name):
 
 
 def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
-    assert make_plan(SBM)[0].recipe == recipe_for("default", "sbm", labels_per_class=8)
+    assert make_plan(SBM)[0].recipe == recipe_for("default", "sbm", labels_per_class=8, num_columns=5)
     assert make_plan(Source("karate"))[0].recipe.edges == "free"  # it has no features
     changed = make_plan(SBM, changes={"hidden": 7})[0].recipe
     assert (changed.hidden, changed.lr) == (7, LAYERS.lr)

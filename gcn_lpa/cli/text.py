@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcn_lpa.description import GraphInfo
+    from gcn_lpa.growth import Growth
     from gcn_lpa.insight.advice import Advice, AdviceLine
     from gcn_lpa.insight.comparison import ComparisonRow
     from gcn_lpa.insight.suggestions import Suggestion
@@ -148,6 +149,26 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
         f"mean size {found.mean_set_size:.2f} ({sizes})",
         f"  promise      {found.promise}",
     ]
+
+
+def growth_lines(found: Growth, note: str = "") -> list[str]:
+    """What is new, what is gone, what changed; `note` says why a graph before is not compared with."""
+    labels = f"{found.labels_new:,} new, {found.labels_changed:,} changed, {found.labels_gone:,} gone"
+    lines = [f"{found.graph}: {found.nodes:,} nodes, {found.edges:,} edges, {found.labels:,} labels that vote"]
+    if found.nodes_new is not None:
+        lines += [
+            f"  nodes        {found.nodes_new:,} new, {found.nodes_gone:,} gone",
+            f"  edges        {found.edges_new:,} new, {found.edges_gone:,} gone, {found.edges_reweighted:,} with another weight",
+        ]
+    lines.append(f"  labels       {labels}")
+    if found.predictions is not None:
+        lines.append(f"  predictions  {found.predictions_changed:,} of {found.predictions:,} changed")
+    notes = [] if found.votes else ["labels do not vote in this method: train it again to learn from new ones"]
+    for name, count in found.unknown_classes.items():
+        notes.append(f"{count:,} labels {name!r}: a class the model does not know; train it again to learn it")
+    if note:
+        notes.append(f"nodes, edges and predictions are not compared: {note}")
+    return [*lines, *(line for one in notes for line in indented(f"note: {one}"))]
 
 
 def confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:

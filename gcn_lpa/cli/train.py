@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from gcn_lpa.cli.text import (
     calibration_lines,
     class_lines,
     confusion_lines,
+    growth_lines,
     print_json,
     print_table,
     result_lines,
@@ -55,7 +57,7 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="uniform (60/20/20, for named data sets), stratified, public, per_class or authors. "
+            help="uniform (60/20/20, for named data sets), stratified, public, per_class, authors or time. "
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,
@@ -157,18 +159,54 @@ def predict(
     score: SetScore = "lac",
     hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Another graph: the one of the run with what is new, or one with the same columns."
+        ),
+    ] = None,
+    extend: Annotated[
+        bool,
+        typer.Option("--extend", help="--on: new edges have their given weight beside free ones that were learned."),
+    ] = False,
+    root: Root = None,
+    option: Options = None,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
 
-    label is what the model says, also of a node whose label was given; it can differ from that one.
+    label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
+    that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
     from gcn_lpa.runs.output import predict_run
 
-    table = predict_run(run, data, every=every, raw=raw, abstain=abstain, sets=sets, score=score, hops=hops)
-    print_or_write(table, out, excel_safe, as_json)
+    wanted: dict[str, Any] = {
+        "every": every,
+        "raw": raw,
+        "abstain": abstain,
+        "sets": sets,
+        "score": score,
+        "hops": hops,
+    }
+    if on is None:
+        if extend or option or root is not None:
+            raise typer.BadParameter("--extend, --root and -o go with --on")
+        return print_or_write(predict_run(run, data, **wanted), out, excel_safe, as_json)
+    from gcn_lpa.runs.growing import predict_on
+    from gcn_lpa.runs.output import write_table
+
+    options = reading(on, option)
+    found = predict_on(run, on, data, root=root, options=options, extend=extend, **wanted)
+    if as_json:
+        growth = dataclasses.asdict(found.growth)
+        where = {"predictions": found.table.to_dict("records")} if out is None else {"out": str(out)}
+        if out is not None:
+            write_table(out, found.table, excel_safe=excel_safe)
+        return print_json({"growth": growth, "note": found.note, "rows": len(found.table), **where})
+    print_or_write(found.table, out, excel_safe, as_json)
+    print("\n".join(growth_lines(found.growth, found.note)), file=sys.stdout if out is not None else sys.stderr)
 
 
 @command

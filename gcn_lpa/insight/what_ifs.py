@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 from collections.abc import Hashable, Iterable, Mapping
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.edges import Free
+from gcn_lpa.edges import carried
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.answers import Change, Shift, WhatIf
 from gcn_lpa.insight.explanation import Explainer, few_threads
@@ -179,11 +178,8 @@ def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
     """The same model on other labels and, of the adjacency, only the entries of `kept`."""
     trained, graph = explainer.trained, dataclasses.replace(explainer.graph, y=y)
     if kept is not None:
-        model = copy.deepcopy(trained.model)
         part = part_of(graph.adjacency, kept)
-        for module in list(model.modules()):
-            if isinstance(getattr(module, "edges", None), Free):
-                module.edges = module.edges.restricted(explainer.placed, part.pattern, kept)
+        model = carried(trained.model, explainer.placed, part.pattern, torch.arange(graph.num_nodes))
         trained = dataclasses.replace(trained, model=model)
         graph = dataclasses.replace(graph, adjacency=part, _derived={})
     given = torch.where(y == explainer.graph.y, explainer.given, y)

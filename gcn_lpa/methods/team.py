@@ -19,7 +19,9 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import FIXED_EDGES, Recipe
 
-SHARED = ("features", "structure", "self_loops", "epochs", "patience", "select", "l2")  # members have them as the first has
+SHARED = (  # members have them as the first has
+    *("features", "structure", "self_loops", "epochs", "patience", "select", "l2", "clusters"),
+)
 LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
 WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
 LIBRARY: dict[str, Callable[[Recipe], Recipe]] = {

@@ -54,6 +54,7 @@ class Results:
     note: str
     scores: Scores | None = None
     folds: tuple[float, ...] = ()  # accuracy of each fold
+    random_split: Scores | None = None  # beside the scores on the future: those of as many nodes drawn at random
 
 
 class OutOfFold(NamedTuple):
@@ -332,7 +333,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
     names = None if isinstance(graph.node_names, range) else list(graph.node_names)
     if odd := [name for name in names or () if type(name) not in NAMES]:
         raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
-    tensors = {"y": graph.y}
+    tensors = {"y": graph.y} if graph.time is None else {"y": graph.y, "time": graph.time}
     for name, matrix in (("adjacency", graph.adjacency), ("x", graph.x)):
         if isinstance(matrix, SparseMatrix):
             tensors[f"{name}.rowptr"], tensors[f"{name}.col"] = matrix.pattern.rows.rowptr, matrix.pattern.col
@@ -371,6 +372,9 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
         adjacency, x = _decode_matrix(tensors, "adjacency", (n, n)), _decode_features(tensors, facts, n)
         if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
             raise ValueError("an edge has a weight that is not positive and finite")
+        time = tensors.get("time")
+        if time is not None and (time.shape != (n,) or time.dtype != torch.float64 or not torch.isfinite(time).all()):
+            raise ValueError("time is not a finite number for each node")
     with files.explained("graph.json"):
         names = range(n) if facts.node_names is None else _decode_names(facts.node_names, n)
         if len(set(facts.class_names)) != num_classes:
@@ -379,7 +383,7 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
         check_blocks(facts.blocks, facts.num_features)
         columns = None if facts.columns is None else Columns.from_json(facts.columns)
     described = facts.name, facts.directed, facts.notes, facts.x_kind
-    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns)
+    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns, time)
     if content is not None and graph.content_hash(64) != content:
         raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
     return graph

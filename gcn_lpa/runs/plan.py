@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
+from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
@@ -82,14 +83,16 @@ def make_plan(
         method: a key of METHODS; without one that of the recipe, which is "gcn-lpa" unless a file says otherwise.
         recipe: "default", "best", "paper", "official", or a JSON file with the fields of `Recipe`.
         changes: fields of the recipe that shall differ.
-        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph.
+        split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph, or "time"
+            where a column says when its nodes came.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
         wide: as in `recipe_for`.
     """
     check_seed(seed)
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    graph, kind = source.load(), split or ("uniform" if source.is_named else None)
+    graph = source.load()
+    kind = split or ("uniform" if source.is_named else None if graph.time is None else "time")
     require_classes(graph)
     if reserve and kind is None:
         raise ValueError(
@@ -118,4 +121,19 @@ def make_plan(
         changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
         settings = METHODS[settings.method].with_changes(settings, changes)
         settings = settings.replace(origin=f"{settings.origin}; with {changed}")
+    if kind == "time":
+        _require_generalising(settings, graph)
     return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve), graph
+
+
+def _require_generalising(recipe: Recipe, graph: Graph) -> None:
+    """Refuse what cannot score nodes that come later."""
+    if graph.x_kind == "identity":
+        raise ValueError(
+            "a model without features knows nodes by their place and cannot score later ones; features='degree' can"
+        )
+    if "edges" in METHODS[recipe.method].fields and recipe.edges == "free":
+        raise ValueError(
+            "edge form 'free' keeps one weight per training edge and cannot score those of later nodes; "
+            f"choose one of {forms_for_new_edges()}"
+        )

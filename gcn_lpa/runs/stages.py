@@ -2,7 +2,9 @@
 
 A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: each
 fold of its labels in turn chooses the epoch of a model that learns from the others, and scores it; the models of all folds
-predict together (`learn_folds`).
+predict together (`learn_folds`). Where a column says when nodes came, the model is trained on the past, without the nodes and
+edges that came later, and scored on the future; a second one, trained on a random split of the same sizes, says how much better
+that looks.
 
 Probabilities are calibrated on labels that training did not learn from: the validation nodes; a share of them that was
 reserved, and chose nothing; or the out-of-fold predictions of the cross-validation.
@@ -47,8 +49,9 @@ from gcn_lpa.runs.codec import (
     write_plan,
 )
 from gcn_lpa.runs.confidence import calibrated
+from gcn_lpa.runs.growing import past_of, time_note
 from gcn_lpa.runs.plan import Plan
-from gcn_lpa.splits import Split, split
+from gcn_lpa.splits import Split, shuffled, split
 from gcn_lpa.train import Epoch, num_epochs
 from gcn_lpa.trained import Trained
 
@@ -152,7 +155,7 @@ class _Stages:
     ) -> None:
         self.plan, self.graph, self.folder = plan, graph, folder
         self.device, self.threads, self.watch = device, threads, watch
-        self.to_come = 1 if plan.split else min(NUM_FOLDS, int(graph.labeled.sum()))
+        self.to_come = 1 + (plan.split == "time") if plan.split else min(NUM_FOLDS, int(graph.labeled.sum()))
 
     def check(self) -> None:
         members_of(self.plan.recipe)
@@ -184,6 +187,8 @@ class _Stages:
     def run_split(self) -> TrainedRun:
         plan = self.plan
         parts = self.parts()
+        if plan.split == "time":
+            return self.run_over_time(parts)
         trained = self.fit("fit", parts)
         found = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
         scored = (
@@ -192,6 +197,22 @@ class _Stages:
         note = f"{plan.split} split, seed {plan.seed}: {scored}"
         run = self.finished(trained, parts, Results("test" if found else "none", note, found))
         return dataclasses.replace(run, reserved=self.reserved if plan.reserve else None)
+
+    def run_over_time(self, parts: Split) -> TrainedRun:
+        """Train on the past, score on the future, and beside it on nodes drawn at random."""
+        past, then = past_of(self.graph, parts)
+        trained = self.fit("fit", then, past)
+        found, other = evaluate(trained, self.graph, parts.test), None
+        if not trained.run.interrupted:
+            drawn = shuffled(parts, self.plan.seed)
+            usual = self.fit("random", drawn)
+            if usual.run.interrupted:
+                trained = dataclasses.replace(trained, run=dataclasses.replace(trained.run, interrupted=True))
+            else:
+                other = evaluate(usual, self.graph, drawn.test)
+        results = Results("test", time_note(past, found, other), found, random_split=other)
+        run = self.finished(trained, parts, results)
+        return dataclasses.replace(run, reserved=self.reserved if self.plan.reserve else None)
 
     def run_own(self) -> TrainedRun:
         plan, labeled = self.plan, self.graph.labeled.cpu()
@@ -222,10 +243,10 @@ class _Stages:
     def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
         return TrainedRun(self.plan, self.graph, trained, parts, results, self.folder)
 
-    def fit(self, stage: str, parts: Split) -> Trained:
+    def fit(self, stage: str, parts: Split, graph: Graph | None = None) -> Trained:
         plan, device = self.plan, str(self.device)
         options = {"seed": plan.seed, "device": device, "threads": self.threads, **self.options(stage)}
-        return learn(self.graph, parts.train, parts.val, plan.recipe, **options)
+        return learn(graph or self.graph, parts.train, parts.val, plan.recipe, **options)
 
     def options(self, stage: str) -> dict[str, Any]:
         """What `learn` needs to be watched and stopped at this stage."""
@@ -269,7 +290,7 @@ def _withdraw(folder: Path, is_new: bool) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
-    stages = [storage.inside(folder, f"fold-{k + 1}") for k in range(NUM_FOLDS)]
+    stages = [storage.inside(folder, name) for name in ("random", *(f"fold-{k + 1}" for k in range(NUM_FOLDS)))]
     members = [storage.inside(place, name) for place in [folder, *stages] for name in LIBRARY]
     for place in [*members, *stages]:
         storage.discard_checkpoint(place)

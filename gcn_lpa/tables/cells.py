@@ -200,3 +200,20 @@ def date_forms(cells: Cells) -> list[str]:
             shares = [share_of(cells, ~np.isnan(days_in(cells.texts, form)), filled) for form in found]
             return [form for form, share in zip(found, shares, strict=True) if share == max(shares)]
     return []
+
+
+def times_in(cells: Cells) -> np.ndarray:
+    """A column of dates or of numbers, such as years, as numbers that grow with time, [n]; no cell may be missing."""
+    if cells.numbers is not None:
+        return cells.numbers
+    forms = date_forms(cells)
+    if len(forms) > 1:
+        raise ValueError(f"column {cells.name!r} holds dates that could be read two ways; write them as 2024-01-31")
+    moments = days_in(cells.texts, forms[0]) if forms else values_in(cells.texts, NumberStyle())
+    if np.isnan(moments).any():
+        k = int(np.isnan(moments).argmax())
+        raise ValueError(
+            f"{cells.where(k)} is {cells.texts[k]!r:.40}; a time is a date, such as 2024-01-31, or a number"
+        )
+    found: np.ndarray = moments[cells.codes]
+    return found

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT, Positions, some
+from gcn_lpa.tables.cells import Cells, times_in
 from gcn_lpa.tables.checks import (
     doubtful_classes,
     guessed_label,
@@ -46,6 +49,7 @@ def read_csv(
     label: str | None = None,
     features: Sequence[str] | str | None = None,
     text: Sequence[str] | str | None = None,
+    time: str | None = None,
     source: str | None = None,
     target: str | None = None,
     weight: str | None = None,
@@ -67,6 +71,7 @@ def read_csv(
             `gcn_lpa.tables.encoders`. "identity" or "degree" reads none and puts the identity matrix or degrees in their
             place; so does a file without any.
         text: columns that are text whatever they look like, turned into TF-IDF features; others are found by themselves.
+        time: column of `nodes` that says when each came, dates or numbers; it is no feature, and the split "time" goes by it.
         label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
             column beside the label that could be the label too is left aside unless `features` names it.
         unknown: label or labels that mean unknown, beside the empty one.
@@ -82,6 +87,7 @@ def read_csv(
         label=label,
         features=features,
         text=text,
+        time=time,
         source=source,
         target=target,
         weight=weight,
@@ -124,6 +130,7 @@ class Stated:
     label: str | None
     features: Sequence[str] | str | None
     text: Sequence[str] | str | None
+    time: str | None
     source: str | None
     target: str | None
     weight: str | None
@@ -159,6 +166,7 @@ class Nodes:
     notes: list[str] = field(default_factory=list)
     blocks: tuple[Block, ...] = ()
     columns: Columns | None = None
+    time: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +206,7 @@ def _read_tables(
         return named or table
 
     tables = Tables(read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES), notes)
-    _require_file(tables.nodes, "nodes", text=stated.text)
+    _require_file(tables.nodes, "nodes", text=stated.text, time=stated.time)
     if stated.columns is not None and tables.nodes is None:
         raise ValueError("columns= needs a file of nodes to read them from")
     _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
@@ -276,7 +284,7 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
     if tables.nodes is not None and nodes.columns is not None and y is not None:
         doubts += telling_columns(tables.nodes, nodes.columns.single_columns, y)
     notes = (*graph.notes, *tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubts)
-    return dataclasses.replace(graph, notes=notes, blocks=nodes.blocks, columns=nodes.columns)
+    return dataclasses.replace(graph, notes=notes, blocks=nodes.blocks, columns=nodes.columns, time=nodes.time)
 
 
 def _positions(names: Series, *columns: Series) -> list[np.ndarray]:
@@ -359,10 +367,12 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> Nodes:
         notes += guessed_label(table, label_column, y)
     chosen = label_column or aside
     others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
-    taken = [column for column in (id_column, chosen, *others) if column is not None]
+    time_column = None if stated.time is None else table.stated("time", stated.time)
+    time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
+    taken = [column for column in (id_column, chosen, time_column, *others) if column is not None]
     columns, encoded, feature_notes = _features(table, taken, stated)
     notes += [*feature_notes, *_aside_notes(table, aside, others, stated)]
-    return Nodes(names, encoded.x, y, notes, encoded.blocks, columns)
+    return Nodes(names, encoded.x, y, notes, encoded.blocks, columns, time)
 
 
 def _aside_notes(table: Table, aside: str | None, others: Sequence[str], stated: Stated) -> list[str]:

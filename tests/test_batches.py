@@ -1,0 +1,123 @@
+"""Training on clusters of a graph: every training node once, no edge between clusters, predictions on the whole graph."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from gcn_lpa.batches import batches_of, clusters, share_cut
+from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn, lesson_of
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import evaluate
+from gcn_lpa.recipes import DEFAULT, LAYERS
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.splits import split
+from gcn_lpa.tables.datasets import load
+
+pytest.importorskip("pymetis")
+QUICK = {"epochs": 3, "patience": 0, "hidden": 4}
+
+
+def cliques(number, size=6, bridges=()):
+    """Cliques of `size` nodes each, and bridges between some nodes."""
+    pairs = [(size * k + i, size * k + j) for k in range(number) for i in range(size) for j in range(i)]
+    x = np.random.default_rng(0).normal(size=(number * size, 3))
+    return Graph.from_edges([*pairs, *bridges], x=x, y=np.arange(number * size) % 2)
+
+
+@pytest.mark.parametrize("features", ["given", "identity"])
+def test_a_batch_is_a_cluster_with_the_edges_inside_it(features):
+    graph = cliques(3, bridges=[(0, 6), (7, 12), (13, 1)])
+    if features == "identity":
+        graph = Graph.from_scipy(graph.to_scipy(), y=graph.y.numpy())
+    recipe = LAYERS.replace(clusters=3, features="raw")
+    train = torch.zeros(18, dtype=torch.bool)
+    train[[0, 2, 7, 8, 15]] = True
+    prepared = recipe.prepare(graph)
+    found = batches_of(prepared, train, recipe)
+    assert sorted(node for batch in found for node in batch.node_ids[batch.nodes].tolist()) == [0, 2, 7, 8, 15]
+    dense, x = prepared.adjacency.to_dense(), prepared.x.to_dense()
+    for batch in found:
+        at = batch.node_ids
+        assert sorted(i // 6 for i in at.tolist()) == [int(at[0]) // 6] * 6
+        assert torch.equal(batch.graph.adjacency.to_dense(), dense[at][:, at])
+        assert torch.equal(batch.graph.x.to_dense(), x[at])
+        assert torch.equal(batch.graph.y, prepared.y[at])
+    assert share_cut(graph, clusters(graph, 3)) == pytest.approx(3 / (3 * 15 + 3))
+
+
+def test_where_no_edge_is_cut_the_losses_of_the_batches_average_to_that_of_the_graph():
+    graph = cliques(2)
+    train = np.array([0, 1, 2, 6, 7, 8])
+    recipe = DEFAULT.replace(dropout=0.0, structure=False, **QUICK)
+    lesson = lesson_of(graph, train, [3, 9], recipe)
+    model = METHODS["gcn-lpa"].build(recipe, lesson.prepared, 0)
+    whole = model.loss(lesson.prepared, lesson.train.nonzero().squeeze(1), Key(0, 1))
+    parts = [
+        model.loss(batch.graph, batch.nodes, Key(0, 1))
+        for batch in batches_of(lesson.prepared, lesson.train, recipe.replace(clusters=2))
+    ]
+    assert len(parts) == 2
+    for term in ("gcn", "lpa"):
+        mean = sum(float(getattr(part, term).detach()) for part in parts) / 2
+        assert mean == pytest.approx(float(getattr(whole, term).detach()), rel=1e-5)
+
+
+def test_a_cluster_without_a_training_node_is_no_batch():
+    train = torch.zeros(12, dtype=torch.bool)
+    train[[0, 3]] = True
+    recipe = LAYERS.replace(clusters=2)
+    (batch,) = batches_of(recipe.prepare(cliques(2)), train, recipe)
+    assert batch.node_ids.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_directed_graph_is_cut_along_its_edges_in_either_direction():
+    pairs = [(6 * k + i, 6 * k + (i + 1) % 6) for k in range(2) for i in range(6)]
+    cluster = clusters(Graph.from_edges(pairs, num_nodes=12, directed=True), 2)
+    assert len(set(cluster[:6])) == len(set(cluster[6:])) == 1
+    assert cluster[0] != cluster[6]
+
+
+def test_what_cannot_be_cut_is_refused():
+    graph = cliques(2)
+    with pytest.raises(ValueError, match=r"clusters = 20; 'graph' has 12 nodes"):
+        learn(graph, [0, 6], [1, 7], LAYERS.replace(clusters=20), device="cpu")
+    with pytest.raises(ValueError, match=r"'free' has one weight for each edge of the whole graph, .* or 'fixed'"):
+        learn(graph, [0, 6], [1, 7], LAYERS.replace(clusters=2, edges="free"), device="cpu")
+    with pytest.raises(ValueError, match=r"method 'lr' does not use clusters = 3"):
+        make_plan(Source("karate"), method="lr", changes={"clusters": 3})
+    with pytest.raises(ValueError, match="clusters = -1; it is not negative"):
+        LAYERS.replace(clusters=-1)
+
+
+def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():
+    graph = cliques(4, bridges=[(0, 6), (7, 12), (13, 18)])
+    recipe = DEFAULT.replace(clusters=2, members="trees", **QUICK)
+    trained = learn(graph, [0, 7, 14, 21], [1, 8], recipe, device="cpu")
+    alone = learn(graph, [0, 7, 14, 21], [1, 8], recipe.replace(clusters=0), device="cpu")
+    grown, other = (one.model.bags[1][0].state_dict() for one in (trained, alone))
+    assert grown.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in grown.items())
+
+
+def test_the_same_seed_gives_the_same_bits():
+    graph = cliques(4, bridges=[(0, 6), (7, 12), (13, 18)])
+    one, two = (learn(graph, [0, 7, 14, 21], [1, 8], DEFAULT.replace(clusters=2, **QUICK), device="cpu") for _ in "ab")
+    for name, tensor in one.model.state_dict().items():
+        assert torch.equal(tensor, two.model.state_dict()[name])
+
+
+@pytest.mark.long
+def test_on_digits_ten_clusters_are_nearly_as_good_as_the_whole_graph():
+    """Band: the 95 % interval of the difference on development splits, benchmarks/growth.py clusters."""
+    graph = load("digits")
+    parts = split(graph, seed=0)
+    recipe = dataclasses.replace(DEFAULT, epochs=30, patience=0)
+    accuracy = [
+        evaluate(learn(graph, parts.train, parts.val, one, device="cpu"), graph, parts.test).accuracy
+        for one in (recipe.replace(epochs=300), recipe.replace(clusters=10))
+    ]
+    assert accuracy[1] > accuracy[0] - 0.015
