@@ -39,7 +39,6 @@ from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
 
 NUM_NODES, MEAN_DEGREE, LABELED = 2000, 6, 0.1
-RIVALS = ("lpa", "lr", "lr nearby", "lightgbm")  # what the default is measured by
 
 
 @dataclass(frozen=True)
