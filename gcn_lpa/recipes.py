@@ -194,7 +194,7 @@ WITHOUT_FEATURES = LAYERS.replace(
 )
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 MEMBERS = (
-    "hops layers cosine-layers label-input correct-and-smooth neighbour-lr"  # beside the default, in the recipe `best`
+    "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
 )
 MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
@@ -271,10 +271,11 @@ def recipe_for(
     if name in ("default", "best"):
         is_few = labels_per_class < FEW_LABELS
         first = (WITH_FEW_LABELS if is_few else DEFAULT) if has_features else WITHOUT_FEATURES
-        members = ["trees"] if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS else []
+        is_table = has_features and num_columns is not None and num_columns <= TABLE_COLUMNS
+        members = ["trees"] if is_table else []
         if name == "best":
             beside = (MEMBERS_WITH_FEW_LABELS if is_few else MEMBERS) if has_features else "layers"
-            members += [*beside.split(), *(["wide"] if wide else [])]
+            members += [*(["neighbour-lr"] if is_table else []), *beside.split(), *(["wide"] if wide else [])]
         if not members:
             return first
         return first.replace(members=" ".join(members), origin=f"{first.origin}; with {', '.join(members)}")
