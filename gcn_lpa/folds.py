@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.fusion import Opinions, fit_fusion, held_out_probabilities, opinions_of
@@ -19,6 +21,7 @@ from gcn_lpa.splits import label_folds
 from gcn_lpa.trained import HeldOut, Trained
 
 NUM_FOLDS = 5
+MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
 
 
@@ -38,9 +41,10 @@ def learn_folds(
     Five models, each without one fold of the labels, which chooses its epoch. To predict, they say the mean of their
     log-probabilities; methods that choose no epoch, such as trees, are fitted to all labels for that, five times.
 
-    What each says of its own fold scores them, fits the weights of members and votes, and calibrates; it is in `held_out` of
-    what is returned. A fold has chosen the epoch of its model, which makes its score a little too good, while the five together
-    are better than each of them: see docs/accuracy.md.
+    What is said of a fold by models without it scores them, fits the weights of members and votes, and calibrates; it is in
+    `held_out` of what is returned. A fold that chose the epoch of its model would score too well, by several points where it is
+    a handful of nodes: with fewer than MANY_LABELS labels, each fold is scored by another model, whose epoch the other folds
+    chose.
 
     Args:
         nodes: a mask or positions; None: all nodes with a label.
@@ -50,30 +54,78 @@ def learn_folds(
     labeled = graph.labeled.cpu() if nodes is None else node_mask(nodes, graph.num_nodes, "nodes")
     nobody = torch.zeros_like(labeled)
     whole = lesson_of(graph, labeled, nobody, recipe, classes)
-    folds = label_folds(whole.graph.y.cpu(), labeled, min(NUM_FOLDS, int(labeled.sum())), seed=(seed, 0))
-    fixed: dict[str, Any] = {"seed": seed, "classes": whole.graph.class_names, "device": device, "threads": threads}
+    y, names = whole.graph.y.cpu(), whole.graph.class_names
+    folds = label_folds(y, labeled, min(NUM_FOLDS, int(labeled.sum())), seed=(seed, 0))
+    fixed: dict[str, Any] = {"seed": seed, "classes": names, "device": device, "threads": threads}
     alone = recipe.replace(votes=False)
     if len(folds) < 2:
         return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
-    found, opinions = [], []
+    found = []
     for k, fold in enumerate(folds):
-        trained = learn(graph, labeled & ~fold, fold, alone, **fixed, **(options(k) if options else {}))
-        found.append(trained)
-        if trained.run.interrupted:
-            break
-        opinions.append(opinions_of(trained.model, trained.prepare(graph).to(trained.device)).of(fold))
-    done = [one for one in found if not one.run.interrupted] or found
-    same = zip(*(one.model.bags if isinstance(one.model, Team) else [[one.model]] for one in done), strict=True)
-    bags = [[model for bag in member for model in bag] for member in same]
-    if not found[-1].run.interrupted:
-        bags = _without_held_out(whole, bags, seed, choose_device(device), threads)
-    team = team_of(bags).eval()
-    trained_recipe = recipe.replace(members=done[0].recipe.members)  # fewer, if the first fold was interrupted
-    run = dataclasses.replace(done[0].run, recipe=trained_recipe, interrupted=found[-1].run.interrupted)
-    trained = whole.trained(team, run)
-    if run.interrupted:
-        return trained
-    y, node = whole.graph.y.cpu(), torch.cat([fold.nonzero().squeeze(1) for fold in folds])
+        found.append(learn(graph, labeled & ~fold, fold, alone, **fixed, **(options(k) if options else {})))
+        if found[-1].run.interrupted:
+            whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
+            return _joined(whole, [one for one in found if not one.run.interrupted] or found, interrupted=True)
+    layer = graph.num_nodes * max(recipe.hidden, whole.graph.num_classes)
+    with num_threads(threads, layer=layer):
+        refitting = _Refitting(whole, seed, choose_device(device))
+        trained = refitting.to_all_labels(_joined(whole, found))
+        scored = [one.model for one in found]
+        if int(labeled.sum()) < MANY_LABELS:
+            lessons = [lesson_of(graph, labeled & ~fold, nobody, alone, names) for fold in folds]
+            scored = [refitting.with_epochs_of_others(lessons[k], found, k) for k in range(len(folds))]
+        prepared = [one.prepare(graph).to(one.device) for one in found]
+        said = [opinions_of(model, known).of(fold) for model, known, fold in zip(scored, prepared, folds, strict=True)]
+        return _weighed(trained, recipe, folds, said, y)
+
+
+def _joined(whole: Lesson, found: Sequence[Trained], *, interrupted: bool = False) -> Trained:
+    """The models of several folds as one team."""
+    same = zip(*(_bags(one) for one in found), strict=True)
+    team = team_of([[model for bag in member for model in bag] for member in same]).eval()
+    return whole.trained(team, dataclasses.replace(found[0].run, recipe=whole.recipe, interrupted=interrupted))
+
+
+def _bags(trained: Trained) -> Any:
+    return trained.model.bags if isinstance(trained.model, Team) else [[trained.model]]
+
+
+class _Refitting:
+    """Models of the same members, fitted to other labels or for other numbers of epochs."""
+
+    def __init__(self, whole: Lesson, seed: int, device: torch.device) -> None:
+        self.whole, self.seed, self.device = whole, seed, device
+
+    def to_all_labels(self, trained: Trained) -> Trained:
+        """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
+        bags = [
+            [self.whole.fitted(recipe, self.seed + k, self.device)[0] for k in range(len(bag))]
+            if hasattr(bag[0], "fit_directly")
+            else list(bag)
+            for recipe, bag in zip(self.whole.members.values(), _bags(trained), strict=True)
+        ]
+        return dataclasses.replace(trained, model=team_of(bags).eval())
+
+    def with_epochs_of_others(self, lesson: Lesson, found: Sequence[Trained], k: int) -> Team:
+        """The members without fold k, trained for as many epochs as the other folds choose: the median of them."""
+        bags = []
+        for m, recipe in enumerate(lesson.members.values()):
+            (model,) = _bags(found[k])[m]
+            if not hasattr(model, "fit_directly"):
+                epochs = [one.best_epochs[m] for j, one in enumerate(found) if j != k]
+                stop_at = max(1, round(float(np.median(epochs))))
+                model, run = lesson.fitted(recipe, self.seed, self.device, stop_at=stop_at)
+                if run.interrupted:
+                    raise KeyboardInterrupt
+            bags.append([model])
+        return team_of(bags).eval()
+
+
+def _weighed(
+    trained: Trained, recipe: Recipe, folds: Sequence[Tensor], opinions: Sequence[Opinions], y: Tensor
+) -> Trained:
+    """With the weights of members and votes that held-out labels give them, and what is said of these labels."""
+    node = torch.cat([fold.nonzero().squeeze(1) for fold in folds])
     number = torch.repeat_interleave(torch.arange(len(folds)), torch.tensor([int(fold.sum()) for fold in folds]))
     joined = Opinions.joined(opinions)
     if recipe.votes:
@@ -83,16 +135,3 @@ def learn_folds(
     order = node.argsort()
     held_out = HeldOut(node[order], number[order], said[order])
     return dataclasses.replace(trained, fusion=fusion, held_out=held_out)
-
-
-def _without_held_out(
-    whole: Lesson, bags: Sequence[list[Any]], seed: int, device: torch.device, threads: int | None
-) -> list[list[Any]]:
-    """The same, but what needs no label to choose an epoch is learned anew from all labels, with a seed for each model."""
-    found = []
-    for recipe, bag in zip(whole.members.values(), bags, strict=True):
-        if hasattr(bag[0], "fit_directly"):
-            with num_threads(threads):
-                bag = [whole.fitted(recipe, seed + k, device)[0] for k in range(len(bag))]
-        found.append(bag)
-    return found

@@ -78,11 +78,12 @@ def learn(
         if run.interrupted:
             break
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, lesson.graph.num_classes)):
+        best = tuple(run.best_epoch for run in runs)
         if not recipe.members:
-            return lesson.trained(bags[0][0], runs[0])
+            return dataclasses.replace(lesson.trained(bags[0][0], runs[0]), best_epochs=best)
         done = recipe.replace(members=" ".join([*lesson.members][1 : len(bags)]))
         run = dataclasses.replace(runs[0], recipe=done, interrupted=runs[-1].interrupted)
-        return lesson.trained(team_of(bags), run)
+        return dataclasses.replace(lesson.trained(team_of(bags), run), best_epochs=best)
 
 
 def _told(error: DivergedError, member: str) -> DivergedError:

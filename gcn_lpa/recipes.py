@@ -193,9 +193,7 @@ WITHOUT_FEATURES = LAYERS.replace(
     origin="default where nodes have no features",
 )
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-MEMBERS = (
-    "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
-)
+MEMBERS = "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
 MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
@@ -269,16 +267,10 @@ def recipe_for(
         wide: in `best`, also three layers of 256, which take ten times as long.
     """
     if name in ("default", "best"):
-        is_few = labels_per_class < FEW_LABELS
-        first = (WITH_FEW_LABELS if is_few else DEFAULT) if has_features else WITHOUT_FEATURES
-        is_table = has_features and num_columns is not None and num_columns <= TABLE_COLUMNS
-        members = ["trees"] if is_table else []
-        if name == "best":
-            beside = (MEMBERS_WITH_FEW_LABELS if is_few else MEMBERS) if has_features else "layers"
-            members += [*(["neighbour-lr"] if is_table else []), *beside.split(), *(["wide"] if wide else [])]
-        if not members:
-            return first
-        return first.replace(members=" ".join(members), origin=f"{first.origin}; with {', '.join(members)}")
+        ours = (WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT) if has_features else WITHOUT_FEATURES
+        if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
+            ours = ours.replace(members="trees", origin=f"{ours.origin}; with trees, as features are a table")
+        return ours if name == "default" else best_of(ours, wide=wide)
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
         raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official, or a JSON file")
@@ -287,6 +279,15 @@ def recipe_for(
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
         )
     return tables[name][dataset]
+
+
+def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
+    """The recipe `best` where the default is `ours`: the same with more members."""
+    beside = MEMBERS_WITH_FEW_LABELS if ours.l2 == WITH_FEW_LABELS.l2 else MEMBERS
+    if ours.features == WITHOUT_FEATURES.features:
+        beside = "layers"
+    members = [*ours.members.split(), *(["neighbour-lr"] if "trees" in ours.members else []), *beside.split()]
+    return ours.replace(members=" ".join([*members, *(["wide"] if wide else [])]), origin=f"best, beside {ours.origin}")
 
 
 def facts_of(graph: Any, taught: Any) -> dict[str, Any]:

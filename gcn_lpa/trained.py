@@ -101,6 +101,7 @@ class Trained:
     fusion: Fusion | None = None  # how labels vote beside the model; None: they do not
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None  # what the folds say of labels that they did not learn from; a run keeps it
+    best_epochs: tuple[int, ...] = ()  # of the members of a team, while it is trained
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"

@@ -15,6 +15,7 @@ from gcn_lpa.description import describe, homophily
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advice
 from gcn_lpa.insight.advice import advise, stratified_folds
+from gcn_lpa.recipes import best_of
 from gcn_lpa.stats import Mean, resampled_mean
 from gcn_lpa.tables.datasets import load
 
@@ -197,3 +198,28 @@ def test_without_a_label_or_a_graph_there_is_nothing_to_advise():
         advise(Graph.from_edges([(0, 1), (1, 2)]))
     with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'cora'"):
         advise("cora")
+
+
+@pytest.mark.long
+def test_the_recipe_best_is_advised_only_where_it_is_ahead_by_more_than_noise(monkeypatch):
+    graph = load("sbm", n=90, classes=3, homophily=0.9, features=4, noise=1.0)
+    found = advise(graph, **{**QUICK, "repeats": 2, "changes": {"epochs": 3}}, best=True)
+    assert [line.method for line in found.lines] == ["mlp", "lr", "lpa", "gcn", "gcn-lpa", "best"]
+    assert found.recipes["best"].members == best_of(found.recipes["gcn-lpa"]).members
+    assert "cosine-hops" in found.recipes["best"].members
+    records = [
+        dataclasses.replace(record, accuracy={"best": ahead, "gcn-lpa": 0.5}.get(record.method, 0.3) + 0.001 * k)
+        for ahead in (0.501, 0.98)
+        for k, record in enumerate(found.records)
+    ]
+    halves = records[: len(records) // 2], records[len(records) // 2 :]
+    comparison = advice.compare(
+        graph, ["lpa"], splits=stratified_folds(graph, 2), changes={}, device="cpu", isolate=False
+    )
+    splits = stratified_folds(graph, 2)
+    ahead = [
+        advice._is_ahead(dataclasses.replace(comparison, records=tuple(half)), splits, "best", "gcn-lpa")
+        for half in halves
+    ]
+    assert ahead == [False, True]
+    assert dataclasses.replace(found, method="best").command("x") == "gcn-lpa train x --recipe best"

@@ -289,6 +289,9 @@ def advise(
     name: Name,
     repeats: Annotated[int, typer.Option(min=2, help="Splits of the labelled nodes, the same for all methods.")] = 10,
     recipe: Annotated[str, typer.Option(help="default, paper or official, of gcn-lpa.")] = "default",
+    best: Annotated[
+        bool, typer.Option("--best", help="Also try the recipe best; it takes several times as long.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the first split and the first weights.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
@@ -302,7 +305,14 @@ def advise(
     graph = load_graph(name, root, option)
     print_doubts(graph, as_json)
     found = advice.advise(
-        graph, repeats=repeats, seed=seed, recipe=recipe, device=device, threads=threads, on_record=say_record
+        graph,
+        repeats=repeats,
+        seed=seed,
+        recipe=recipe,
+        best=best,
+        device=device,
+        threads=threads,
+        on_record=say_record,
     )
     where = [("--root", str(root))] if root is not None else []
     said = [word for pair in [*where, *(("-o", each) for each in option or ())] for word in pair]

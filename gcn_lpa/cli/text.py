@@ -81,7 +81,18 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
     results = [line for text in result_lines(trained.results) for line in indented(text)]
-    return [f"{head}, {seconds:.1f} s", *results, *warning(trained.results), *kept]
+    return [f"{head}, {seconds:.1f} s", *results, *warning(trained.results), *doubt(trained), *kept]
+
+
+def doubt(trained: TrainedRun) -> list[str]:
+    """A line where too few labels were held out to say how sure the model may be."""
+    from gcn_lpa.calibration import FEWEST
+
+    calibration = trained.trained.calibration
+    number = 0 if calibration is None else calibration.num_nodes
+    if trained.run.interrupted or number >= FEWEST:
+        return []
+    return indented(f"probabilities are not calibrated: {number} held-out labels are too few, it takes {FEWEST}")
 
 
 def indented(text: str) -> list[str]:

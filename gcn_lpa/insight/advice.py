@@ -26,7 +26,7 @@ from gcn_lpa.splits import Split, split
 from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
-WITH_GRAPH = ("lpa", "gcn", "gcn-lpa")
+WITH_GRAPH = ("lpa", "gcn", "gcn-lpa", "best")
 NUM_FOLDS = 5
 FEWEST_LABELS = 10  # with less a fold would score a single node
 FEW_VALIDATION = 100  # nodes; of fewer, many epochs get all right, so their loss chooses the epoch
@@ -71,7 +71,8 @@ class Advice:
 
     def command(self, source: str | None = None, options: Sequence[str] = ()) -> str:
         """The command line that trains what is advised on the graph read from `source`."""
-        words = ["gcn-lpa", "train", source or self.graph, "--method", self.method, "--recipe", self.recipe]
+        how = ["--recipe", "best"] if self.method == "best" else ["--method", self.method, "--recipe", self.recipe]
+        words = ["gcn-lpa", "train", source or self.graph, *how]
         return shlex.join([*words, *options])
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def advise(
     seed: int = 0,
     recipe: str = "default",
     changes: Mapping[str, Any] | None = None,
+    best: bool = False,
     device: str = "auto",
     threads: int | None = None,
     on_record: Callable[[Record], None] | None = None,
@@ -96,6 +98,7 @@ def advise(
         seed: of the first fold and the first weights.
         recipe: of gcn-lpa: "default", "paper" or "official"; the others have theirs as in `compare`.
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
+        best: also try the recipe `best`; it is advised only where it is ahead of the default by more than noise.
         on_record: called with every result as it comes.
     """
     check_graph(graph)
@@ -110,7 +113,7 @@ def advise(
         rule, protocol = _choice_of_epoch(splits)
         found = compare(
             graph,
-            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH],
+            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *(WITH_GRAPH if best else WITH_GRAPH[:-1])],
             splits=splits,
             seed=seed,
             recipe=recipe,
@@ -122,6 +125,8 @@ def advise(
         )
     lines = () if found is None else _lines(graph, found, splits)
     verdict, sentence, method = _verdict(lines) if lines else _verdict_untrained(graph, counts)
+    if found is not None and method == "best" and not _is_ahead(found, splits, "best", "gcn-lpa"):
+        method = "gcn-lpa"
     return Advice(
         graph=graph.name,
         verdict=verdict,
@@ -179,8 +184,7 @@ def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
 
 
 def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
-    ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
-    num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
+    ratio, num_scored = _sizes(splits)
     by_method = {
         row.method: np.array([record.accuracy for record in found.records if record.method == row.method])
         for row in found.rows
@@ -210,6 +214,22 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Ad
         )
         for row in found.rows
     )
+
+
+def _is_ahead(found: Comparison, splits: Sequence[Split], one: str, other: str) -> bool:
+    """Whether a method is better than another by more than noise."""
+    accuracies = [
+        np.array([record.accuracy for record in found.records if record.method == name]) for name in (one, other)
+    ]
+    ratio, num_scored = _sizes(splits)
+    gain = resampled_mean(accuracies[0] - accuracies[1], ratio, num_scored)
+    return gain.mean > 0 and not is_noise(gain)
+
+
+def _sizes(splits: Sequence[Split]) -> tuple[float, int]:
+    """The nodes that are scored by those that train, and how many are ever scored."""
+    ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
+    return ratio, int(torch.stack([part.test for part in splits]).any(dim=0).sum())
 
 
 def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:

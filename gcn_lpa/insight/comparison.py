@@ -24,7 +24,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import Recipe, facts_of, recipe_for
+from gcn_lpa.recipes import Recipe, best_of, facts_of, recipe_for
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import are_stacked, learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -32,6 +32,15 @@ from gcn_lpa.train import num_epochs
 from gcn_lpa.trained import Trained
 
 LAST = 0.05  # share of the epochs: a best epoch among them says that more would have been better
+
+
+BEST = dataclasses.replace(
+    METHODS["gcn-lpa"],
+    name="best",
+    recipe=best_of,
+    note="the recipe best: gcn-lpa with models of other kinds beside it",
+)
+COMPARED = {**METHODS, BEST.name: BEST}  # all that can be compared, by name
 
 
 @dataclass(frozen=True)
@@ -149,7 +158,7 @@ def compare(
     epoch on the validation nodes and is scored once on the test nodes.
 
     Args:
-        methods: keys of METHODS.
+        methods: keys of COMPARED.
         splits: how many, or the splits themselves.
         reference: the method that the differences are taken to; "gcn", or the first one where gcn is not compared.
         recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe. Beside "paper" and "official" all
@@ -181,7 +190,7 @@ def compare(
             records.append(result)
             if on_record is not None:
                 on_record(result)
-    rows = tuple(_row(settings, records, reference, memories[name]) for name, settings in recipes.items())
+    rows = tuple(_row(name, settings, records, reference, memories[name]) for name, settings in recipes.items())
     left_out = {
         field: tuple(name for name, used in recipes.items() if getattr(used, field) != value)
         for field, value in (changes or {}).items()
@@ -194,15 +203,15 @@ def recipes_of(
     graph: Graph, methods: Sequence[str], recipe: str | Recipe, changes: Mapping[str, Any]
 ) -> dict[str, Recipe]:
     """The settings of each method on this graph: see `compare`."""
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    if unknown := [name for name in methods if name not in COMPARED]:
+        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(COMPARED)}")
     if not methods:
-        raise ValueError(f"there is no method to compare; there are {', '.join(METHODS)}")
+        raise ValueError(f"there is no method to compare; there are {', '.join(COMPARED)}")
     ours = recipe
     if isinstance(ours, str):
         ours = recipe_for(ours, graph.name, **facts_of(graph, graph.labeled))
-    found = {name: METHODS[name].beside(ours, recipe) for name in methods}
-    unused = {name: METHODS[name].unused(settings, changes) for name, settings in found.items()}
+    found = {name: COMPARED[name].beside(ours, recipe) for name in methods}
+    unused = {name: COMPARED[name].unused(settings, changes) for name, settings in found.items()}
     if nobody := [field for field in changes if all(field in names for names in unused.values())]:
         raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")
     return {
@@ -324,8 +333,7 @@ def resident_memory() -> tuple[float, float] | None:
     return peak, peak
 
 
-def _row(recipe: Recipe, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
-    name = recipe.method
+def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
     own, base = ([record for record in records if record.method == method] for method in (name, reference))
     accuracy = np.array([record.accuracy for record in own])
     gain = accuracy - np.array([record.accuracy for record in base])
@@ -336,5 +344,5 @@ def _row(recipe: Recipe, records: Sequence[Record], reference: str, memory: Memo
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         seconds=float(np.median([record.seconds for record in own])),
         memory=memory,
-        note=METHODS[name].note_on(recipe),
+        note=COMPARED[name].note_on(recipe),
     )

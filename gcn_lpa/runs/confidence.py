@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.calibration import (
+    FEWEST,
     Calibration,
     PerfectECE,
     Reliability,
@@ -115,7 +116,7 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[protocol],
+        promise=PROMISES[protocol] if len(y) >= FEWEST else f"none: {len(y)} labels are too few, it takes {FEWEST}",
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -138,6 +139,17 @@ class Evidence(NamedTuple):
     probabilities: Tensor
     y: Tensor
     protocol: str
+
+
+def set_threshold(run: TrainedRun, level: float, score: str) -> float:
+    """Where the label sets of a run end; a ValueError where too few labels were held out to promise anything."""
+    probabilities, y, _ = calibration_evidence(run)
+    if len(y) < FEWEST:
+        raise ValueError(
+            f"label sets need {FEWEST} labels that training did not learn from, and there are {len(y)}: with so few, a set "
+            "could promise nothing. Predict without --sets, or label more nodes"
+        )
+    return conformal_threshold(probabilities, y, level, score=score)
 
 
 def uncalibrated(run: TrainedRun) -> Tensor:

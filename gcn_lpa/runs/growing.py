@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import check_level, check_score, conformal_threshold
+from gcn_lpa.calibration import check_level, check_score
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import Grown, Growth, induced
 from gcn_lpa.predict import Scores
 from gcn_lpa.runs.codec import decode_graph, graph_of, load_run, read_run
-from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs.confidence import set_threshold
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.splits import Split
 from gcn_lpa.tables.datasets import reading_options
@@ -66,7 +66,7 @@ def predict_on(
         raise ValueError(f"extend keeps the weights that were learned for the edges of the graph before, but {note}")
     threshold = None
     if sets is not None:
-        threshold = conformal_threshold(*calibration_evidence(load_run(folder, data))[:2], sets, score=score)
+        threshold = set_threshold(load_run(folder, data), sets, score)
     grown = Grown.of(trained, graph, before, extend=extend)
     table = grown.table(threshold=threshold, score=score, **wanted)
     shown = table if every else table[~graph.labeled.cpu().numpy()]

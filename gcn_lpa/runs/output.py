@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
-from gcn_lpa.calibration import check_level, check_score, conformal_threshold
+from gcn_lpa.calibration import check_level, check_score
 from gcn_lpa.predict import predictions
 from gcn_lpa.runs.codec import load_run
-from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs.confidence import set_threshold
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell that a spreadsheet takes for a formula
 
@@ -43,7 +43,7 @@ def predict_run(
         run.graph,
         raw=raw,
         abstain=abstain,
-        threshold=None if sets is None else conformal_threshold(*calibration_evidence(run)[:2], sets, score=score),
+        threshold=None if sets is None else set_threshold(run, sets, score),
         score=score,
         hops=hops,
     )
