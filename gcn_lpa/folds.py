@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from gcn_lpa.splits import label_folds
 from gcn_lpa.trained import HeldOut, Trained
 
 NUM_FOLDS = 5
+PASSES = 1.5  # of training over the folds, with those that only score
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
 
@@ -34,6 +36,7 @@ def learn_folds(
     classes: Sequence[str] | None = None,
     device: str = "auto",
     threads: int | None = None,
+    minutes: float | None = None,
     options: Options | None = None,
 ) -> Trained:
     """Train on the labels of `nodes` without further validation nodes.
@@ -49,8 +52,11 @@ def learn_folds(
     Args:
         nodes: a mask or positions; None: all nodes with a label.
         classes: that the model knows; None: those that occur among these labels.
+        minutes: about as long as it may take: members of the recipe for which there would be no time are left out, those
+            named last first. What is trained then depends on how fast the machine is.
         options: further options of `learn` for each fold.
     """
+    start = time.perf_counter()
     labeled = graph.labeled.cpu() if nodes is None else node_mask(nodes, graph.num_nodes, "nodes")
     nobody = torch.zeros_like(labeled)
     whole = lesson_of(graph, labeled, nobody, recipe, classes)
@@ -60,19 +66,23 @@ def learn_folds(
     alone = recipe.replace(votes=False)
     if len(folds) < 2:
         return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
-    found = []
+    share = 60 * minutes / (PASSES * len(folds)) if minutes else None  # of each fold
+    found: list[Trained] = []
     for k, fold in enumerate(folds):
-        found.append(learn(graph, labeled & ~fold, fold, alone, **fixed, **(options(k) if options else {})))
+        until = None if share is None or found else start + share
+        own = found[0].recipe if found else alone  # with the members that the first fold had the time for
+        found.append(learn(graph, labeled & ~fold, fold, own, **fixed, until=until, **(options(k) if options else {})))
         if found[-1].run.interrupted:
             whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
             return _joined(whole, [one for one in found if not one.run.interrupted] or found, interrupted=True)
+    whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
     layer = graph.num_nodes * max(recipe.hidden, whole.graph.num_classes)
     with num_threads(threads, layer=layer):
         refitting = _Refitting(whole, seed, choose_device(device))
         trained = refitting.to_all_labels(_joined(whole, found))
         scored = [one.model for one in found]
         if int(labeled.sum()) < MANY_LABELS:
-            lessons = [lesson_of(graph, labeled & ~fold, nobody, alone, names) for fold in folds]
+            lessons = [lesson_of(graph, labeled & ~fold, nobody, found[0].recipe, names) for fold in folds]
             scored = [refitting.with_epochs_of_others(lessons[k], found, k) for k in range(len(folds))]
         prepared = [one.prepare(graph).to(one.device) for one in found]
         said = [opinions_of(model, known).of(fold) for model, known, fold in zip(scored, prepared, folds, strict=True)]

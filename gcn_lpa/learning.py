@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ def learn(
     checkpoint_every: int = 50,
     checkpoint_seconds: float = 0.0,
     resume: bool = False,
+    until: float | None = None,
 ) -> Trained:
     """Train the method of a recipe on the labels of `train`, and choose the epoch by those of `val`.
 
@@ -60,11 +62,14 @@ def learn(
         checkpoint: a run folder; every `checkpoint_every` epochs, but not within `checkpoint_seconds` of the last time, all that
             is needed to go on is saved there.
         resume: go on from the checkpoint, if there is one.
+        until: a time of `time.perf_counter`, after which no further member of `recipe.members` is begun.
     """
     check_seed(seed)
     lesson = lesson_of(graph, train, val, recipe, classes)
-    where, bags, runs = choose_device(device), [], []
+    where, bags, runs = choose_device(device), list[list[Any]](), list[Run]()
     for name, own in lesson.members.items():
+        if bags and until is not None and time.perf_counter() > until:
+            break
         place = checkpoint if checkpoint is None or not name else storage.inside(checkpoint, name)
         identity = fingerprint(own, seed, lesson.graph, lesson.train, lesson.val) if checkpoint is not None else {}
         watching = Watching(on_epoch, place, checkpoint_every, checkpoint_seconds, resume, identity)

@@ -73,6 +73,13 @@ def train(
             help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
         ),
     ] = 0.0,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="For recipe best: leave out kinds of models for which there is no time; try a wide one if there is. 0: no limit.",
+        ),
+    ] = 0.0,
     device: Device = "auto",
     threads: Threads = None,
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard.")] = None,
@@ -83,6 +90,7 @@ def train(
     changes: dict[str, Any],
 ) -> None:
     """Train a model on a graph and score it; every field of the recipe is a flag."""
+    from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
     from gcn_lpa.runs.plan import Source, make_plan
     from gcn_lpa.runs.stages import train_run
@@ -101,6 +109,8 @@ def train(
         with_data=with_data,
         checkpoint_every=checkpoint_every,
         reserve=reserve,
+        minutes=minutes,
+        wide=minutes > 0 or choose_device(device).type == "cuda",
     )
     print_doubts(graph, as_json)
     with progress(loggers) as watch:

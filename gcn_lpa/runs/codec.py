@@ -116,6 +116,7 @@ class _RunFacts:
     checkpoint_every: int
     reserve: float
     seconds: float
+    minutes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def save_run(folder: str | Path, run: TrainedRun) -> None:
         plan.checkpoint_every,
         plan.reserve,
         run.run.seconds,
+        plan.minutes,
     )
     data = _DataFacts(
         source.name,
@@ -281,6 +283,7 @@ def read_run(files: storage.RunFolder) -> tuple[Plan, Results]:
         data.stored,
         facts.checkpoint_every,
         facts.reserve,
+        facts.minutes,
     )
     return plan, results
 

@@ -53,6 +53,7 @@ class Plan:
     with_data: bool = False
     checkpoint_every: int = 50
     reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
+    minutes: float = 0.0  # that training may take, about; 0: as long as it takes
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
@@ -75,6 +76,7 @@ def make_plan(
     with_data: bool = False,
     checkpoint_every: int = 50,
     reserve: float = 0.0,
+    minutes: float = 0.0,
     wide: bool = False,
 ) -> tuple[Plan, Graph]:
     """Read the graph and settle what is to be done with it.
@@ -86,6 +88,7 @@ def make_plan(
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph, or "time"
             where a column says when its nodes came.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
+        minutes: as in `learn_folds`.
         wide: as in `recipe_for`.
     """
     check_seed(seed)
@@ -123,7 +126,9 @@ def make_plan(
         settings = settings.replace(origin=f"{settings.origin}; with {changed}")
     if kind == "time":
         _require_generalising(settings, graph)
-    return Plan(source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve), graph
+    return Plan(
+        source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve, minutes
+    ), graph
 
 
 def _require_generalising(recipe: Recipe, graph: Graph) -> None:

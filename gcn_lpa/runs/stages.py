@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -224,6 +225,7 @@ class _Stages:
             classes=self.graph.class_names,  # of your own folder all labels count
             device=str(self.device),
             threads=self.threads,
+            minutes=plan.minutes or None,
             options=lambda k: self.options(f"fold-{k + 1}"),
         )
         parts = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", plan.seed)
@@ -241,11 +243,13 @@ class _Stages:
         return dataclasses.replace(self.finished(trained, parts, results), out_of_fold=out_of_fold)
 
     def finished(self, trained: Trained, parts: Split, results: Results) -> TrainedRun:
-        return TrainedRun(self.plan, self.graph, trained, parts, results, self.folder)
+        plan = dataclasses.replace(self.plan, recipe=trained.recipe)  # without members that there was no time for
+        return TrainedRun(plan, self.graph, trained, parts, results, self.folder)
 
     def fit(self, stage: str, parts: Split, graph: Graph | None = None) -> Trained:
         plan, device = self.plan, str(self.device)
-        options = {"seed": plan.seed, "device": device, "threads": self.threads, **self.options(stage)}
+        until = time.perf_counter() + 60 * plan.minutes if plan.minutes else None
+        options = {"seed": plan.seed, "device": device, "threads": self.threads, "until": until, **self.options(stage)}
         return learn(graph or self.graph, parts.train, parts.val, plan.recipe, **options)
 
     def options(self, stage: str) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""Learning from all labels by folds, and teams of models: what they say is the mean of what each says."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from gcn_lpa.folds import learn_folds
+from gcn_lpa.learning import learn
+from gcn_lpa.methods.team import LIBRARY, EdgeTeam, Team, members_of, team_of
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
+from gcn_lpa.splits import label_folds, split
+from gcn_lpa.tables.datasets import load
+from gcn_lpa.trained import Trained
+
+SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
+
+
+def test_folds_share_out_each_class_evenly(graph):
+    given = torch.arange(60) % 3 > 0
+    folds = label_folds(graph.y, given, 5, seed=(0, 0))
+    assert torch.equal(torch.stack(folds).sum(dim=0), given.long())
+    for k in range(3):
+        sizes = [int((fold & (graph.y == k)).sum()) for fold in folds]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_team_says_the_mean_of_its_members_and_a_member_that_of_its_models(graph):
+    recipe = DEFAULT.replace(**SMALL, propagation="hops", votes=False)
+    parts = split(graph, seed=0)
+    one, other, third = (learn(graph, parts.train, parts.val, recipe, seed=k, device="cpu") for k in range(3))
+    prepared = one.prepare(graph)
+    logs = [torch.log_softmax(each.model(prepared).double(), dim=1) for each in (one, other, third)]
+    team = team_of([[one.model, other.model], [third.model, third.model]])
+    assert isinstance(team, EdgeTeam)
+    assert torch.allclose(team.parts(prepared)[0], (logs[0] + logs[1]) / 2)
+    assert torch.allclose(team(prepared), ((logs[0] + logs[1]) / 2 + logs[2]) / 2)
+    walks = [each.model.transition(prepared).values for each in (one, other)]
+    assert torch.allclose(team.transition(prepared).values, (walks[0] + walks[1]) / 2)
+    assert torch.allclose(team.edge_scores(prepared).row_softmax().values, (walks[0] + walks[1]) / 2, atol=1e-6)
+
+
+def test_models_without_edges_make_a_team_without_edges(graph):
+    parts = split(graph, seed=0)
+    trained = learn(graph, parts.train, parts.val, recipe_for("default", "any").replace(method="lr"), device="cpu")
+    assert type(team_of([[trained.model]])) is Team
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [DEFAULT, WITHOUT_FEATURES], ids=["features", "no features"])
+def test_a_team_with_every_member_comes_back_from_its_folder(graph, tmp_path, first):
+    names = "layers" if first is WITHOUT_FEATURES else " ".join(LIBRARY)
+    recipe, parts = first.replace(**SMALL, members=names), split(graph, seed=0)
+    if first is WITHOUT_FEATURES:
+        graph = load("karate")
+        parts = split(graph, seed=0)
+    trained = learn(graph, parts.train, parts.val, recipe, device="cpu")
+    assert trained.fusion.num_experts == (
+        2 if first is WITHOUT_FEATURES else 2 + len(LIBRARY)
+    )  # the default has two parts
+    trained.save_pretrained(tmp_path / "team")
+    again = Trained.from_pretrained(tmp_path / "team")
+    assert torch.equal(predict_proba(trained, graph), predict_proba(again, graph))
+
+
+def test_an_unknown_member_is_refused_by_name(graph):
+    parts = split(graph, seed=0)
+    with pytest.raises(ValueError, match=r"unknown member 'forest'; there are hops, linear, .*trees"):
+        learn(graph, parts.train, parts.val, DEFAULT.replace(members="hops forest"), device="cpu")
+
+
+def test_members_share_what_the_graph_is_prepared_with():
+    recipes = members_of(best_of(recipe_for("default", "any", num_columns=5), wide=True))
+    assert len({(own.features, own.structure, own.self_loops) for own in recipes.values()}) == 1
+    assert "trees" in recipes
+    assert "neighbour-lr" in recipes
+    assert not any(own.votes or own.members for own in recipes.values())
+
+
+@pytest.mark.long
+def test_without_time_members_are_left_out(graph):
+    recipe = DEFAULT.replace(**SMALL, members="hops layers linear")
+    few = learn_folds(graph, None, recipe, device="cpu", minutes=1e-9)
+    some = learn_folds(graph, None, recipe, device="cpu", minutes=10**6)
+    assert few.recipe.members == ""
+    assert some.recipe == recipe
+    alone = learn_folds(graph, None, recipe.replace(members=""), device="cpu")
+    assert torch.equal(predict_proba(few, graph), predict_proba(alone, graph))
+
+
+@pytest.mark.long
+def test_trees_learn_from_all_labels_to_predict(graph):
+    given = torch.arange(60) % 2 == 0
+    recipe = DEFAULT.replace(**SMALL, members="trees", votes=False)
+    trained = learn_folds(graph, given, recipe, device="cpu", classes=graph.class_names)
+    alone = dataclasses.replace(members_of(recipe)["trees"])
+    for k, model in enumerate(trained.model.bags[1]):
+        whole = learn(graph, given, [], alone, seed=k, device="cpu", classes=graph.class_names)
+        states = model.state_dict(), whole.model.state_dict()
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
