@@ -175,7 +175,9 @@ def _number_type(made: Any) -> np.dtype[Any]:
     dtype = np.dtype(code) if len(code) <= 3 else None
     if dtype is None or dtype.kind not in NUMBER_TYPES:
         raise ValueError(f"an array of type {code!r:.40}, not of numbers")
-    return dtype.newbyteorder(">" if _as(tuple, made.state)[1:2] == (">",) else "<")
+    is_big = _as(tuple, made.state)[1:2] == (">",)
+    found: np.dtype[Any] = dtype.newbyteorder(">" if is_big else "<")
+    return found
 
 
 def _bytes(data: Any) -> bytes:
