@@ -57,6 +57,17 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")]
+
+
+def check_out(*files: Path | None, overwrite: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    from gcn_lpa.files import check_output
+
+    for file in files:
+        if file is not None:
+            check_output(file, overwrite=overwrite)
+
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Make a function a command whose failures are one line on stderr."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa import storage
 from gcn_lpa.calibration import check_level, check_score
+from gcn_lpa.files import write_output
 from gcn_lpa.predict import predictions
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import set_threshold
@@ -53,12 +53,12 @@ def predict_run(
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
-    """Write a DataFrame as CSV, entirely or not at all.
+    """Write a DataFrame as CSV, entirely or not at all; a file that is there is replaced.
 
     Args:
         excel_safe: put a ' before text that a spreadsheet would run as a formula.
     """
-    storage.write_atomic(path, table_text(table, excel_safe=excel_safe).encode())
+    write_output(path, table_text(table, excel_safe=excel_safe).encode())
 
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:

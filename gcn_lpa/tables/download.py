@@ -10,6 +10,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from gcn_lpa.files import lock, remove_stale
+
 TIMEOUT_SECONDS = 30
 MAX_BYTES = 64 * 2**20
 
@@ -21,7 +23,9 @@ def download(url: str, path: Path, check: Callable[[Path], None]) -> None:
     (and those in $SSL_CERT_FILE).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    remove_stale(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    lock(descriptor)
     try:
         with os.fdopen(descriptor, "wb") as file, _https_only().open(url, timeout=TIMEOUT_SECONDS) as response:
             received = 0
