@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gcn_lpa.predict import predictions
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import set_threshold
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell that a spreadsheet takes for a formula
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠|%")  # of a cell that some spreadsheet takes for a formula or a command
 
 
 def predict_run(
@@ -66,5 +67,8 @@ def table_text(table: Any, *, excel_safe: bool = False) -> str:
         table = table.map(
             lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
         )
-    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    options: dict[str, Any] = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
+    text: str = table.to_csv(**options)
+    if "\r" in text:  # which Python's csv module does not put into quotation marks by itself
+        text = table.to_csv(quoting=csv.QUOTE_NONNUMERIC, **options)
     return text

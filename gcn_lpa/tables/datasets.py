@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -164,8 +165,11 @@ def _table1_row(name: str, dataset: Dataset, root: str | Path | None) -> Table1R
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept, by the custom of the system."""
-    home = Path.home()
+    """Where downloads are kept, by the custom of the system; a user without a home keeps them for a while."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither $HOME nor an entry for this user
+        home = Path(tempfile.gettempdir())
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "gcn-lpa"
     if sys.platform == "darwin":
