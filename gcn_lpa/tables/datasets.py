@@ -10,7 +10,6 @@ downloaded if they are nowhere. The hashes of all named files are known: others 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import inspect
 import os
@@ -25,7 +24,7 @@ from typing import Any
 
 from gcn_lpa.description import describe
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import DOUBT
+from gcn_lpa.intake import DOUBT, similar
 from gcn_lpa.tables.download import download, require_sha256
 from gcn_lpa.tables.generators import block_model, digits, karate, random_graph
 from gcn_lpa.tables.npz_files import read_npz_graph
@@ -130,7 +129,7 @@ def _reader(name: str | Path) -> Callable[..., Graph]:
         return partial(read_folder, Path(name))
     if Path(name).is_file():
         return partial(read_csv, None, Path(name))
-    close = difflib.get_close_matches(str(name).lower(), DATASETS, n=1)
+    close = similar(str(name).lower(), DATASETS)
     hint = f"did you mean {close[0]}? " if close else ""
     raise ValueError(f"{str(name)!r} is neither a data set nor a folder; {hint}the data sets are {', '.join(DATASETS)}")
 
