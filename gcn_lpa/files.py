@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import io
 import os
 import secrets
 import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -48,6 +49,14 @@ def write_output(path: str | Path, data: bytes) -> None:
             path.write_bytes(data)
         else:
             replace_file(Path(os.path.realpath(path)), data, keep_mode=True)
+
+
+def write_figure(figure: Any, path: str | Path, **options: Any) -> None:
+    """Write a figure of matplotlib like `write_output`, in the format that the ending names; without one, as .png."""
+    path, drawn = Path(path), io.BytesIO()
+    path = path if path.suffix else path.with_suffix(".png")
+    figure.savefig(drawn, format=path.suffix[1:], **options)
+    write_output(path, drawn.getvalue())
 
 
 def _is_stream(path: Path) -> bool:
