@@ -402,7 +402,7 @@ def damage_file(path, chance):
         try:
             saved = {name: torch.from_numpy(np.array(array)).contiguous() for name, array in tensors.items()}
             path.write_bytes(safetensors.torch.save(saved))
-        except TypeError:  # a type that torch does not know
+        except (TypeError, ValueError):  # a type that torch does not know
             path.write_bytes(damaged(path.read_bytes(), chance))
     else:
         path.write_bytes(damaged(path.read_bytes(), chance))
@@ -656,9 +656,10 @@ def judged(found, known):
         kinds.append(found["outcome"])
     if found["executed"]:
         kinds.append("execution")
-    if found["outcome"] == "read" and not found["said"].startswith("noted"):
-        if found["said"].startswith("differs") or (known is not None and found["said"] != known):
-            kinds.append("silent difference")
+    said = found["said"]
+    is_other = said.startswith("differs") or (known is not None and said != known and not said.startswith("noted"))
+    if found["outcome"] == "read" and is_other:
+        kinds.append("silent difference")
     if found.get("seconds", 0) > MOST_SECONDS:
         kinds.append("slow")
     if found.get("megabytes", 0) > MOST_MEGABYTES:

@@ -22,7 +22,7 @@ def python(*arguments):
 
 PLANTED = """
 import sys, os, json, signal
-sys.path[:0] = ["tests", "."]
+sys.path.insert(0, "tests")
 from fuzz_readers import in_fork, judged
 def refuse():
     raise ValueError("no")
@@ -37,10 +37,11 @@ faults = {
     "execution": lambda: os.system("true"),
     "silent difference": lambda: "another graph",
     "slow": spin,
-    "large": lambda: len(bytes(550 * 2**20).replace(b"a", b"b")),
+    "large": lambda: len(b"x" * (550 * 2**20)),
     "": refuse,
 }
-print(json.dumps({name: judged(in_fork(act), "the graph" if name == "silent difference" else None) for name, act in faults.items()}))
+known = {"silent difference": "the graph"}
+print(json.dumps({name: judged(in_fork(act), known.get(name)) for name, act in faults.items()}))
 """
 
 

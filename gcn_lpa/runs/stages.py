@@ -301,4 +301,5 @@ def _clear(folder: Path) -> None:
         if place.is_dir() and not os.listdir(place):
             os.rmdir(place)
     storage.discard_checkpoint(folder)
-    (folder / PLAN).unlink(missing_ok=True)
+    with explained(folder):
+        (folder / PLAN).unlink(missing_ok=True)
