@@ -25,7 +25,14 @@ def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: boo
 
 MOST = {  # far beyond what anyone trains with: a recipe of a stranger shall not take all memory or time
     **{"gcn_layers": 1_000, "lpa_iterations": 10_000, "propagation_steps": 10_000},
-    **{"hidden": 100_000, "edge_rank": 100_000, "heads": 1_000, "clusters": 1_000_000, "epochs": 10_000_000, "patience": 10_000_000},
+    **{
+        "hidden": 100_000,
+        "edge_rank": 100_000,
+        "heads": 1_000,
+        "clusters": 1_000_000,
+        "epochs": 10_000_000,
+        "patience": 10_000_000,
+    },
 }
 KINDS: dict[Any, str] = {
     bool: "True or False",
