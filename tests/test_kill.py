@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = {"epochs": 6, "hidden": 4, "edge_rank": 4, "loss": "held_out"}
 FLAGS = ["--checkpoint-every", "1", "--epochs", "6", "--hidden", "4", "--edge-rank", "4", "--loss", "held_out"]
 ALONE = ["--device", "cpu", "--threads", "1"]  # threads do not cross a fork
+EACH = 36  # kills of each command: some come when it has already ended
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 # Imports and warms up once. Then each line of its input says what to do: a fork does it, and is sent a signal after so many
@@ -219,13 +220,13 @@ def test_a_training_killed_while_its_plan_was_written_can_be_started_again(tmp_p
 
 
 @pytest.mark.slow
-def test_210_killed_commands_end_as_if_they_had_not_been_killed(forks, tmp_path, datasets):
-    ends = {name: kill_and_repeat(forks, tmp_path, name, 30) for name in COMMANDS}
+def test_more_than_200_killed_commands_end_as_if_they_had_not_been_killed(forks, tmp_path, datasets):
+    ends = {name: kill_and_repeat(forks, tmp_path, name, EACH) for name in COMMANDS}
     hit = sum(count for counts in ends.values() for end, count in counts.items() if end != "not hit")
     storage.write_json(
         ROOT / "benchmarks" / "results" / "kills.json",
         {
-            "kills": 30 * len(COMMANDS),
+            "kills": EACH * len(COMMANDS),
             "while_it_ran": hit,
             "torn": 0,
             "leftovers_after_the_next_run": 0,
@@ -234,4 +235,4 @@ def test_210_killed_commands_end_as_if_they_had_not_been_killed(forks, tmp_path,
             "environment": storage.environment(),
         },
     )
-    assert hit >= 100
+    assert hit >= 200
