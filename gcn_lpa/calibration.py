@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.files import write_figure
 from gcn_lpa.palette import BLUE, ORANGE
 
 BINS = 15
@@ -363,4 +364,4 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
     for axes in (top, bottom):
         axes.grid(alpha=0.3, linewidth=0.5)
         axes.set_axisbelow(True)
-    figure.savefig(path, dpi=160)
+    write_figure(figure, path, dpi=160)

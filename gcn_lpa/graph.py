@@ -14,7 +14,6 @@ In a directed graph the edge source → target carries messages to the target: i
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -45,6 +44,7 @@ from gcn_lpa.intake import (
     node_labels,
     of_another_kind,
     positions_of,
+    similar,
     some,
     stated_size,
     unique_names,
@@ -423,7 +423,7 @@ class Graph:
             hint = f"its nodes are 0..{len(names) - 1}"
         elif kinds := of_another_kind(node_name, names):
             hint = kinds
-        elif close := difflib.get_close_matches(str(node_name), list(self._printed_index)[:20_000], n=3):
+        elif close := similar(str(node_name), self._printed_index):
             hint = f"close to it: {', '.join(close)}"
         raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")
 

@@ -5,6 +5,8 @@ Every refusal says which edge, node, row or column is wrong, with the value, and
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from torch import Tensor
 from gcn_lpa.engine.sparse import SparseMatrix
 
 DOUBT = "check: "  # begins a note on what may not be meant; commands that train say it before they do
+LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -208,8 +211,16 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
 
 
+def similar(text: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that a text may be misspelt for, of the first 2,000 about as long; a long text has none."""
+    if len(text) > LONGEST_NAME:
+        return []
+    alike = (name for name in names if abs(len(name) - len(text)) <= 3)
+    return difflib.get_close_matches(text, itertools.islice(alike, 2_000), n=3)
+
+
 def some(values: Sequence[Any], most: int = 5) -> str:
-    shown = ", ".join(repr(value) for value in values[:most])
+    shown = ", ".join(f"{value!r:.80}" for value in values[:most])
     return shown if len(values) <= most else f"{shown}, … {len(values):,} in all"
 
 

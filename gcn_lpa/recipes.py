@@ -23,6 +23,17 @@ def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: boo
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "added": added})
 
 
+MOST = {  # far beyond what anyone trains with: a recipe of a stranger shall not take all memory or time
+    **{"gcn_layers": 1_000, "lpa_iterations": 10_000, "propagation_steps": 10_000},
+    **{
+        "hidden": 100_000,
+        "edge_rank": 100_000,
+        "heads": 1_000,
+        "clusters": 1_000_000,
+        "epochs": 10_000_000,
+        "patience": 10_000_000,
+    },
+}
 KINDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -114,6 +125,9 @@ class Recipe:
         for name in ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at least 1")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at most {most:,}")
         for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity", "clusters"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is not negative")

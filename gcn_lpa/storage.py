@@ -13,7 +13,8 @@ state has been touched. In step 3 each file of the new state is either still in 
 that finds `.next/manifest.json` looks in both, in this order. The next `save` repeats step 3, which does no harm, and
 clears away what is left of `.next/`. A power cut adds nothing: each step is synced before the next begins.
 
-A checkpoint is a second state, kept in the same way in `checkpoint/`. One process writes to a folder at a time.
+A checkpoint is a second state, kept in the same way in `checkpoint/`. One process writes to a folder at a time: it holds
+a lock on it where the system has one.
 
 People hand run folders on, so what is read is not trusted. Links inside a folder are refused, for reading and for writing. A
 sha256 shows an accident; a person who changes a file can write a new sha256 too. So `decode_as`, and those who read what a
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import hashlib
 import json
@@ -32,7 +32,6 @@ import math
 import os
 import platform
 import re
-import secrets
 import shlex
 import stat
 import tomllib
@@ -41,6 +40,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from gcn_lpa.files import explained, holding, replace_file, sync, write_atomic, write_new
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +113,9 @@ def save(folder: str | Path, files: Mapping[str, bytes]) -> None:
         raise ValueError(
             f"{odd[0]!r} cannot be a file of a run folder: letters, digits, '_', '-' and '.' make its name"
         )
-    with _explained(folder):
+    with contextlib.ExitStack() as held, explained(folder):
+        os.makedirs(folder, exist_ok=True)
+        held.enter_context(holding(folder))
         _recover(folder)
         known = _listed(folder)
         for name in files:
@@ -157,7 +160,7 @@ def save_checkpoint(folder: str | Path, tensors: Mapping[str, Tensor], meta: Map
     """Replaces the checkpoint of a run; the previous one can be read until the new one is complete."""
     folder = inside(folder, CHECKPOINT)
     files = {"tensors.safetensors": encode_tensors(tensors), "meta.json": encode_json(meta)}
-    with _explained(folder):
+    with explained(folder):
         _recover(folder)
         _replace(folder, files)
 
@@ -178,12 +181,12 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
 def discard_checkpoint(folder: str | Path) -> None:
     """Removes the checkpoint of a run, if there is one; killed on the way, it leaves a whole one or none."""
     folder = inside(folder, CHECKPOINT)
-    with _explained(folder):
+    with explained(folder):
         if folder.is_dir():
             _recover(folder)
             if (folder / MANIFEST).exists():
                 os.unlink(folder / MANIFEST)
-                _sync(folder)
+                sync(folder)
             _remove(folder)
 
 
@@ -222,13 +225,6 @@ def version_of(package: str) -> str:
         if project.get("name") == package:
             return str(project.get("version", "unknown"))
     return "unknown"
-
-
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Replaces a file: a reader finds the whole old content or the whole new one, at any time."""
-    path = Path(path)
-    with _explained(path):
-        _write_atomic(path, data)
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -339,10 +335,10 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
     os.makedirs(folder / NEXT)
     try:
         for name, data in files.items():
-            _write(folder / NEXT / name, data)
-        _sync(folder / NEXT)
-        _sync(folder)
-        _write_atomic(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": entries}))  # the commit
+            write_new(folder / NEXT / name, data)
+        sync(folder / NEXT)
+        sync(folder)
+        replace_file(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": entries}))  # the commit
     except OSError:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             if not (folder / NEXT / MANIFEST).exists():
@@ -368,10 +364,10 @@ def _finish(folder: Path) -> None:
     for name in _listed(folder):
         if name not in coming and os.path.lexists(folder / name):
             os.unlink(folder / name)
-    _sync(folder / NEXT)
-    _sync(folder)
+    sync(folder / NEXT)
+    sync(folder)
     os.replace(folder / NEXT / MANIFEST, folder / MANIFEST)
-    _sync(folder)
+    sync(folder)
     _remove(folder / NEXT)
 
 
@@ -472,38 +468,6 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _write_atomic(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name for which no link can wait
-    try:
-        _write(unfinished, data)
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Makes the names in a folder outlast a power cut, where the system can: Windows and some network drives cannot."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def _remove(folder: Path) -> None:
     """Removes a folder of ours, in which there are only files. A link in its place is not followed."""
     if folder.is_symlink():
@@ -512,19 +476,3 @@ def _remove(folder: Path) -> None:
     for name in os.listdir(folder):
         os.unlink(folder / name)
     os.rmdir(folder)
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Adds to an OSError of writing what was to be written and what the user can do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "free some space or choose another folder"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "choose a folder that can be written to"
-        else:
-            advice = "choose another folder"
-        message = f"{error.strerror}; {advice}; what was saved before is intact"
-        raise OSError(error.errno, message, str(path)) from error

@@ -25,6 +25,7 @@ from gcn_lpa.insight import comparison
 from gcn_lpa.predict import ClassScores, Scores, predictions
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.codec import Results, load_run
+from gcn_lpa.runs.output import table_text
 from gcn_lpa.tables.datasets import load
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
@@ -272,6 +273,55 @@ def test_predict_all_is_the_table_of_the_library(own_run):
     assert as_json == table.to_dict("records")
     safe = csv.DictReader(io.StringIO(ok("predict", folder, "--excel-safe")))
     assert [row["id"] for row in safe] == ["'@e", "'@j", "'=alone()"]
+
+
+def test_excel_safe_covers_every_start_of_a_formula_and_plain_csv_changes_nothing():
+    starts = [
+        "=1+1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "＝1",
+        "＋1",
+        "－1",
+        "＠a",
+        "|calc",
+        "%0a",
+        "plain",
+        "a=b",
+    ]
+    table = pandas.DataFrame({"id": starts, "probability": -0.5})
+    for excel_safe in (False, True):
+        rows = list(csv.DictReader(io.StringIO(table_text(table, excel_safe=excel_safe), newline="")))
+        wanted = [f"'{name}" if excel_safe and name not in ("plain", "a=b") else name for name in starts]
+        assert [row["id"] for row in rows] == wanted
+        assert {row["probability"] for row in rows} == {"-0.5"}  # a number, not text
+
+
+def test_terminal_escapes_in_names_are_shown_and_not_executed(tmp_path):
+    evil = "\x1b[31mred\x1b]0;owned\x07\x9b2J\u202e"
+    labels = ["", *[evil, "blue"] * 6]
+    rows = [f"{evil}{i},{label},{i % 2}\n" for i, label in enumerate(labels)]
+    (tmp_path / "nodes.csv").write_text("id,label,x\n" + "".join(rows), encoding="utf-8")
+    edges = [f"{evil}{i},{evil}{i + 1}\n" for i in range(12)]
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(edges), encoding="utf-8")
+    folder = tmp_path / "run"
+    said = [run("info", tmp_path), run("train", tmp_path, "--out", folder, "--epochs", 2), run("evaluate", folder)]
+    said += [run("explain", folder, "--node", f"{evil}0"), run("explain", folder, "--node", f"{evil}nobody")]
+    for result in said:
+        assert not set(result.stdout + result.stderr) & set("\x1b\x07\x9b\u202e")
+    assert "\\x1b[31mred\\x1b]0;owned\\x07\\x9b2J\\u202e" in said[0].stdout
+    assert next(csv.DictReader(io.StringIO(ok("predict", folder))))["id"] == f"{evil}0"  # a pipe gets what the file has
+
+
+def test_a_message_has_an_end(tmp_path):
+    (tmp_path / "nodes.csv").write_text(f"id,label\n{'a' * 100_000},x\n{'a' * 100_000},y\n")
+    result = run("info", tmp_path)
+    assert result.exit_code == 1
+    assert 100 < len(result.stderr) < 1200
 
 
 def test_edges_are_exported_both_ways(karate_run, tmp_path):

@@ -86,6 +86,19 @@ def test_which_files_pandas_reads(text, is_plain):
     assert bool(width) == is_plain
 
 
+def test_a_table_has_at_most_20000_columns_and_a_file_at_most_4_gib(tmp_path, monkeypatch):
+    for quote in ("", '"'):  # read by pandas, and by the csv module
+        path = tmp_path / "wide.csv"
+        path.write_text(
+            ",".join(f"c{k}" for k in range(20_001)) + f"\n{quote}1{quote}{quote and 'x'}" + ",1" * 20_000 + "\n"
+        )
+        with pytest.raises(ValueError, match=r"wide\.csv has 20,001 columns; at most 20,000 are read"):
+            read_delimited(path, ("id",), Format())
+    monkeypatch.setattr("gcn_lpa.tables.csv_files.MAX_BYTES", 100)
+    with pytest.raises(ValueError, match=r"wide\.csv has \d+,\d+ bytes; at most 100 are read"):
+        read_delimited(path, ("id",), Format())
+
+
 def test_a_delimiter_of_two_bytes(tmp_path):
     (tmp_path / "a.csv").write_text("a§b\n1§2\n", encoding="utf-8")
     assert cells_by_us(tmp_path / "a.csv", "§") == [(1, ["a", "b"]), (2, ["1", "2"])]

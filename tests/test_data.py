@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pickle
+import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +21,7 @@ import torch
 from gcn_lpa.description import describe
 from gcn_lpa.splits import split
 from gcn_lpa.tables import datasets as data
-from gcn_lpa.tables.datasets import DATASETS, load, table1
+from gcn_lpa.tables.datasets import DATASETS, load, load_known, table1
 
 TABLE_1 = {  # nodes, edges, features, classes, intra-class edge rate in percent, as the paper prints them
     "cora": (2708, 5278, 1433, 7, 81.0),
@@ -239,6 +241,49 @@ def test_a_hostile_planetoid_file_is_refused_wherever_it_stands(tmp_path, part):
     with pytest.raises(ValueError, match=rf"ind\.cora\.{part} is refused: .*it asks for posix\.system"):
         load("cora", tmp_path)
     assert not (tmp_path / "executed").exists()
+
+
+def test_files_that_are_not_the_known_ones_are_read_with_a_note_and_refused_where_the_paper_is_reproduced(tmp_path):
+    tiny_planetoid(tmp_path)
+    (note,) = (note for note in load("cora", tmp_path).notes if note.startswith("check: "))
+    assert note.startswith("check: ind.cora.x, ind.cora.y, ") and "have another hash than the known files" in note
+    with pytest.raises(ValueError, match=r"ind\.cora\.graph, ind\.cora\.test\.index in .* have another hash"):
+        load_known("cora", tmp_path)
+    tiny_npz(tmp_path / "actor.npz")
+    assert "check: actor.npz in" in load("actor", tmp_path).notes[-1]
+
+
+def test_a_file_that_is_changed_while_the_program_runs_is_hashed_again(tmp_path, monkeypatch):
+    tiny_planetoid(tmp_path)
+    known = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("gcn_lpa.tables.datasets.PLANETOID_SHA256", known)
+    assert load_known("cora", tmp_path).num_nodes == 6
+    (tmp_path / "ind.cora.test.index").write_text("3\n4\n")
+    with pytest.raises(ValueError, match=r"^ind\.cora\.test\.index in .* has another hash"):
+        load_known("cora", tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cora", "coauthor-cs", "actor"])
+def test_no_flipped_bit_of_a_known_file_goes_unnoticed(datasets, tmp_path, name):
+    folder = DATASETS[name].find(datasets)
+    true, chance = load_known(name, datasets).content_hash(64), random.Random(0)
+    for file in DATASETS[name].files:
+        shutil.copy(folder / file, tmp_path)
+    for k in range(40):
+        path = tmp_path / chance.choice(DATASETS[name].files)
+        raw = bytearray(path.read_bytes())
+        place = chance.randrange(8 * min(len(raw), 10**9 if k % 2 else 200))  # also in the header
+        raw[place // 8] ^= 1 << place % 8
+        whole = path.read_bytes()
+        path.write_bytes(raw)
+        try:
+            graph = load(name, tmp_path)
+        except ValueError as error:
+            assert str(error).startswith(f"{name} cannot be read from {tmp_path}: ")
+        else:
+            assert graph.content_hash(64) == true or "another hash than the known" in graph.notes[-1]
+        path.write_bytes(whole)
 
 
 def tiny_npz(path, **changes):

@@ -1,7 +1,9 @@
 """Every odd thing that data can hold, in memory and in files: a defined result, or an error that says where it is."""
 
+import re
 import subprocess
 import sys
+import time
 
 import networkx
 import numpy as np
@@ -728,6 +730,43 @@ def test_parquet_says_the_same_as_csv(tmp_path, folder):
     for path in tmp_path.iterdir():
         path.unlink()
     assert parquet.content_hash() == load(folder(nodes_csv=NODES, edges_csv=EDGES)).content_hash()
+
+
+def hostile_tables():
+    """Parquet tables that take a few kilobytes, and gigabytes unpacked."""
+    pyarrow = pytest.importorskip("pyarrow")
+    zeros = pyarrow.array(np.zeros(3000, dtype=np.int32))
+    long = pyarrow.DictionaryArray.from_arrays(zeros, pyarrow.array(["x" * 1_000_000]))
+    many = pyarrow.array(np.zeros(5_000_000, dtype=np.int32))
+    listed = pyarrow.ListArray.from_arrays([0, len(many)], many)
+    texts = pyarrow.ListArray.from_arrays([0, 3000], long)
+    yield "many rows", {"id": many}, "it says that it holds 5,000,000 cells, in"
+    yield "a long list", {"id": [1], "x": listed}, "it says that it holds 5,000,001 cells, in"
+    yield "a text 3,000 times", {"id": range(3000), "x": long}, "it would unpack to 3,000,"
+    yield "a list of a text", {"id": [1], "x": texts}, "it would unpack to 3,000,"
+    yield "columns", {f"c{k}": [1] for k in range(20_001)}, "it has 20,001 columns; at most 20,000 are read"
+
+
+@pytest.mark.long
+def test_a_parquet_file_that_would_unpack_to_gigabytes_is_refused_at_once(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, columns, message in hostile_tables():
+        path = tmp_path / "nodes.parquet"
+        parquet.write_table(pyarrow.table({k: pyarrow.array(v) for k, v in columns.items()}), path)
+        assert path.stat().st_size < 10_000_000
+        start = time.process_time()
+        with pytest.raises(ValueError, match=re.escape(message)):
+            load(tmp_path)
+        assert time.process_time() - start < 3, name
+
+
+def test_parquet_columns_of_lists_maps_and_bytes_do_not_keep_the_others_from_being_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    maps = pyarrow.array([[("k", "v")]] * 2, pyarrow.map_(pyarrow.string(), pyarrow.string()))
+    columns = {"id": ["a", "b"], "age": [1, 2], "l": [["x"], None], "s": [{"a": "x"}] * 2, "b": [b"1", None], "m": maps}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "nodes.parquet")
+    assert "age" in load(tmp_path).columns.single_columns
 
 
 def test_parquet_keeps_numbers_as_ids(tmp_path):

@@ -73,6 +73,20 @@ def test_a_missing_file_is_an_error(server, tmp_path):
         fetch(f"{server.url}/nothing", tmp_path / "file")
 
 
+def test_what_a_killed_download_left_is_removed(server, tmp_path):
+    (tmp_path / "got").mkdir()
+    (tmp_path / "got" / ".file.abc123.tmp").write_bytes(CONTENT[:100])
+    fetch(f"{server.url}/file", tmp_path / "got" / "file")
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["file"]
+
+
+def test_a_download_that_takes_for_ever_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(_download, "MAX_SECONDS", -1)
+    with pytest.raises(ValueError, match="was not served within -1 seconds"):
+        fetch(f"{server.url}/file", tmp_path / "got" / "file")
+    assert list((tmp_path / "got").iterdir()) == []
+
+
 def test_a_file_without_end_is_cut_off(server, tmp_path, monkeypatch):
     monkeypatch.setattr(_download, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="serves more than 100 bytes"):

@@ -1,10 +1,14 @@
-"""A training that is killed at any moment leaves a folder that can be read, and ends as if nothing had happened."""
+"""A command that is killed at any moment leaves files that can be read, and ends as if nothing had happened when run again."""
 
-import math
+import dataclasses
+import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,59 +18,110 @@ from gcn_lpa.runs.codec import PLAN, load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.stages import train_run
 
-PLANS = {
-    "split": {"split": "uniform"},  # one fit
-    "own": {"split": None},  # a choice, folds, and a fit to all labels
-}
+ROOT = Path(__file__).parents[1]
 SETTINGS = {"epochs": 6, "hidden": 4, "edge_rank": 4, "loss": "held_out"}
+FLAGS = ["--checkpoint-every", "1", "--epochs", "6", "--hidden", "4", "--edge-rank", "4", "--loss", "held_out"]
+ALONE = ["--device", "cpu", "--threads", "1"]  # threads do not cross a fork
+EACH = 36  # kills of each command: some come when it has already ended
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
-# Imports and warms up once. Then each line of its input says how to train, when to kill (inf: never) and into which
-# folder; a fork does it. The fork is not reaped before it is killed, so its process id cannot have become another's.
+# Imports and warms up once. Then each line of its input says what to do: a fork does it, and is sent a signal after so many
+# seconds (inf: never). The fork is not reaped before that, so its process id cannot have become another's.
 SERVER = """
-import os, signal, sys, time, test_kill
+import json, os, signal, sys, time, test_kill
+import gcn_lpa.cli.app, gcn_lpa.calibration, gcn_lpa.insight.auditing, gcn_lpa.paper.reproduction, matplotlib.figure
 from gcn_lpa.runs import stages
 stages.CHECKPOINT_SECONDS = 0.0
-test_kill.train(None, "own")
+test_kill.train(None)
 print(flush=True)
 for line in sys.stdin:
-    kind, kill_after, folder = line.rstrip().split(maxsplit=2)
+    words, seconds, number = json.loads(line)
     start = time.perf_counter()
     if (child := os.fork()) == 0:
-        test_kill.train(folder, kind)
-        os._exit(0)
-    if kill_after != "inf":
-        time.sleep(float(kill_after))
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    print(time.perf_counter() - start, flush=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        sys.argv[1:] = words
+        try:
+            code = gcn_lpa.cli.app.main()
+        except SystemExit as exit:
+            code = exit.code
+        os._exit(code or 0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, number)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps([time.perf_counter() - start, status]), flush=True)
 """
 
 
-def train(folder, kind):
-    """The whole command, in one thread, as threads do not cross a fork. A checkpoint at every epoch: mostly saving."""
-    plan, graph = make_plan(Source("karate"), changes=SETTINGS, checkpoint_every=1, **PLANS[kind])
+def train(folder):
+    """A training without the command line."""
+    plan, graph = make_plan(Source("karate"), changes=SETTINGS, checkpoint_every=1, split="uniform")
     return train_run(plan, graph, folder, device="cpu", threads=1, resume=True)
 
 
-class Trainer:
-    """Trains in another process, which can be killed."""
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What is killed: its words, where {out} is its folder, {run} a finished run and {begun} one that was interrupted."""
 
-    def __init__(self):
-        paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    words: list[str]
+    starts_with: str = ""  # what {out} holds before
+    is_run: bool = False  # {out} is a run folder
+
+
+OUT = ["--out", "{out}/table.csv", "--overwrite"]
+COMMANDS = {
+    "train": Command(["train", "karate", "--out", "{out}", "--resume", *FLAGS, *ALONE], is_run=True),
+    "train, own": Command(
+        ["train", str(ROOT / "examples" / "club"), "-o", "label=club", "--out", "{out}", "--resume", *FLAGS, *ALONE],
+        is_run=True,
+    ),
+    "resume": Command(["resume", "{out}", *ALONE], starts_with="begun", is_run=True),
+    "audit": Command(["audit", "{run}", "--labels", "--repeats", "1", "--folds", "2", *ALONE, *OUT]),
+    "calibrate": Command(["calibrate", "{run}", "--plot", "{out}/plot.png"]),
+    "predict": Command(["predict", "{run}", *OUT]),
+    "reproduce": Command(
+        [
+            *["reproduce", "table2", "--dataset", "cora", "--method", "lpa", "--splits", "3", "--workers", "1"],
+            *["--device", "cpu", "--out", "{out}"],
+        ]
+    ),
+}
+
+
+class Forks:
+    """Runs commands in another process, which can be killed."""
+
+    def __init__(self, place):
+        self.place = place
+        paths = [str(Path(__file__).parent), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.server = subprocess.Popen([sys.executable, "-c", SERVER], env=environment, text=True, **pipes)
+        self.server = subprocess.Popen([sys.executable, "-c", SERVER], env=environment, text=True, cwd=ROOT, **pipes)
         self.server.stdout.readline()
+        self.run(Command(["train", "karate", "--out", "{out}", *FLAGS, *ALONE]), place / "run")
+        self.begin(place / "begun")
 
-    def train(self, folder, kind, kill_after=math.inf):
-        """Train into a folder; the process is killed after so many seconds if it is not done by then."""
-        print(kind, kill_after, folder, file=self.server.stdin, flush=True)
-        return float(self.server.stdout.readline())
+    def run(self, command, out, kill_after=None, number=0):
+        """The seconds a command took and how it ended; it is sent a signal if it is not done by then."""
+        names = {"out": out, "run": self.place / "run", "begun": self.place / "begun"}
+        words = [word.format(**names) for word in command.words]
+        print(json.dumps([words, kill_after, int(number)]), file=self.server.stdin, flush=True)
+        return json.loads(self.server.stdout.readline())
+
+    def begin(self, folder):
+        """A training that was killed and has a checkpoint."""
+        while not (folder / "checkpoint" / "manifest.json").exists() or (folder / "manifest.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            self.run(COMMANDS["train"], folder, kill_after=random.uniform(0, 0.3), number=signal.SIGKILL)
 
     def close(self):
         with self.server:  # closes its pipes, which ends it
@@ -74,53 +129,110 @@ class Trainer:
 
 
 @pytest.fixture(scope="module")
-def trainer():
+def forks(tmp_path_factory):
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
-    trainer = Trainer()
-    yield trainer
-    trainer.close()
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+def untimed(value):
+    """A JSON value without what tells the time, the machine or the place."""
+    if isinstance(value, dict):
+        kept = {key: untimed(one) for key, one in value.items() if key not in ("seconds", "environment", "out")}
+        return kept
+    return [untimed(one) for one in value] if isinstance(value, list) else value
 
 
 def kept(folder):
-    """The files of a run that do not tell the time."""
-    files = storage.load(folder).files
-    return {name: data for name, data in files.items() if name not in ("history.jsonl", "run.json", "environment.json")}
+    """Every file below a folder with what it says, but for the time."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name, data = str(path.relative_to(folder)), path.read_bytes() if path.is_file() else b""
+        if path.name in ("history.jsonl", "run.json", "environment.json", "manifest.json") or path.suffix == ".md":
+            data = b""  # their hashes and sentences tell the time
+        elif path.suffix == ".json":
+            data = json.dumps(untimed(json.loads(data))).encode()
+        elif path.suffix == ".jsonl":
+            data = json.dumps(sorted(map(json.dumps, untimed(list(map(json.loads, data.splitlines())))))).encode()
+        found[name] = data
+    return found
 
 
-def kill_and_resume(trainer, tmp_path, count):
-    chance = random.Random(0)
-    states = set()
-    for kind in PLANS:
-        duration = trainer.train(tmp_path / kind, kind)
-        for number in range(count):
-            folder = tmp_path / f"{kind}-{number}"
-            trainer.train(folder, kind, kill_after=chance.uniform(0, duration))
-            finished = (folder / "manifest.json").exists()
-            states.add((kind, finished, (folder / "checkpoint").exists()))
-            if finished:
-                load_run(folder)
-            storage.latest_checkpoint(folder)
-            resumed = train(folder, kind)
-            assert kept(folder) == kept(tmp_path / kind)
-            assert not (folder / PLAN).exists()
-            assert not (folder / "checkpoint").exists()
-            assert not resumed.run.interrupted
-    return states
+def check_whole(command, out, reference):
+    """What a kill left can be read: a run or a checkpoint, and files that are the old or the new, never a part."""
+    if command.is_run:
+        storage.latest_checkpoint(out)
+        if (out / "manifest.json").exists():
+            load_run(out)
+        return
+    for name, data in kept(out).items():
+        if not name.startswith(".") and Path(name).suffix in (".csv", ".png", ".json", ".md"):
+            assert data in (reference[name], b"old"), name
+
+
+def place_for(command, forks, out):
+    if command.starts_with:
+        shutil.copytree(forks.place / command.starts_with, out)
+    else:
+        out.mkdir()
+        for word in command.words:
+            if word.startswith("{out}/"):
+                (out / Path(word).name).write_text("old")
+    return out
+
+
+def kill_and_repeat(forks, tmp_path, name, count):
+    """Kill a command so many times, at moments and with signals in turn; returns how the killed ones had ended."""
+    command, chance, ends = COMMANDS[name], random.Random(name), Counter()
+    whole = place_for(command, forks, tmp_path / name)
+    duration, status = forks.run(command, whole)
+    assert status == 0
+    reference = kept(whole)
+    for number in range(count):
+        sent = SIGNALS[number % 3]
+        out = place_for(command, forks, tmp_path / f"{name}-{number}")
+        _, status = forks.run(command, out, kill_after=chance.uniform(0, duration), number=sent)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, 130, -sent), code
+        ends["not hit" if code == 0 else sent.name] += 1
+        check_whole(command, out, reference)
+        _, status = forks.run(command, out)
+        assert status == 0
+        assert kept(out) == reference  # no leftover, no other bit
+        shutil.rmtree(out)
+    return ends
 
 
 @pytest.mark.long
-def test_a_killed_training_ends_as_if_it_had_not_been_killed(trainer, tmp_path):
-    kill_and_resume(trainer, tmp_path, 3)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_killed_command_ends_as_if_it_had_not_been_killed(forks, tmp_path, name, request):
+    if name == "reproduce":
+        request.getfixturevalue("datasets")
+    kill_and_repeat(forks, tmp_path, name, 1)
 
 
 def test_a_training_killed_while_its_plan_was_written_can_be_started_again(tmp_path):
     (tmp_path / f".{PLAN}.4711.tmp").write_text('{"half')
-    assert train(tmp_path, "split").run.best_epoch > 0
+    assert train(tmp_path).run.best_epoch > 0
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.slow
-def test_fifty_killed_trainings_end_as_if_they_had_not_been_killed(trainer, tmp_path):
-    states = kill_and_resume(trainer, tmp_path, 25)
-    assert {("split", False, True), ("own", False, True)} <= states  # some were killed on the way
+def test_more_than_200_killed_commands_end_as_if_they_had_not_been_killed(forks, tmp_path, datasets):
+    ends = {name: kill_and_repeat(forks, tmp_path, name, EACH) for name in COMMANDS}
+    hit = sum(count for counts in ends.values() for end, count in counts.items() if end != "not hit")
+    storage.write_json(
+        ROOT / "benchmarks" / "results" / "kills.json",
+        {
+            "kills": EACH * len(COMMANDS),
+            "while_it_ran": hit,
+            "torn": 0,
+            "leftovers_after_the_next_run": 0,
+            "other_bits_after_the_next_run": 0,
+            "ends": {name: dict(sorted(counts.items())) for name, counts in ends.items()},
+            "environment": storage.environment(),
+        },
+    )
+    assert hit >= 200

@@ -7,14 +7,24 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from gcn_lpa import folds
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.folds import learn_folds
+from gcn_lpa.insight import advice, comparison
+from gcn_lpa.insight.auditing import audit_edges, audit_labels
+from gcn_lpa.insight.cleaning import try_cleaning
+from gcn_lpa.insight.suggestions import suggest
 from gcn_lpa.learning import learn
 from gcn_lpa.losses import labels_of, leave_one_out_votes
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import LOSSES, Recipe, recipe_for
+from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe, recipe_for
+from gcn_lpa.runs import stages
+from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.runs.stages import train_run
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import fit
@@ -150,6 +160,201 @@ def test_a_class_that_only_a_test_node_has_changes_nothing_but_counts_as_an_erro
     assert found.accuracy == int(right.sum()) / int(parts.test.sum())
     assert (found.per_class["seen nowhere else"].support, found.per_class["seen nowhere else"].recall) == (1, 0.0)
     assert evaluate(trained, changed, [node]).accuracy == 0.0
+
+
+# every door: whatever the labels that were not given, the answer is the same
+
+
+def permuted(graph, mask):
+    nodes = mask.nonzero().squeeze(1)
+    order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
+    return dataclasses.replace(graph, y=graph.y.index_copy(0, nodes, graph.y[nodes[order]]))
+
+
+def of_one_class(graph, mask):
+    return dataclasses.replace(graph, y=torch.where(mask, 0, graph.y))
+
+
+def of_new_classes(graph, mask):
+    """Half of them in a class that sorts before all others, half in one that sorts behind."""
+    names = ("0 new", *graph.class_names, "z new")
+    new = torch.arange(graph.num_nodes) % 2 * (len(names) - 1)
+    return dataclasses.replace(graph, y=torch.where(mask, new, graph.y + (graph.y >= 0)), class_names=names)
+
+
+CHANGES = {"permuted": permuted, "one class": of_one_class, "new classes": of_new_classes}
+EVERYTHING = DEFAULT.replace(hidden=6, edge_rank=4, epochs=6, patience=0, propagation_steps=3)
+QUIET = {"device": "cpu", "threads": 1}
+
+
+def models_of(monkeypatch, module, name):
+    """Everything that a module's training function gives from now on."""
+    real, models = getattr(module, name), []
+
+    def spy(*arguments, **options):
+        found = real(*arguments, **options)
+        models.extend(found if isinstance(found, list) else [found])
+        return found
+
+    monkeypatch.setattr(module, name, spy)
+    return models
+
+
+def weights(models):
+    return [(model.class_names, model.run.best_epoch, dict(model.model.state_dict())) for model in models]
+
+
+def learned(graph, parts):
+    return learn(graph, parts.train, parts.val, EVERYTHING, **QUIET)
+
+
+def door_learn(graph, parts, monkeypatch):
+    trained = learned(graph, parts)
+    return weights([trained]), predict_proba(trained, graph), trained.fusion
+
+
+def door_compare(graph, parts, monkeypatch):
+    models = models_of(monkeypatch, comparison, "learn_many")
+    methods = ["mlp", "lr", "lpa", "gcn", "gcn-lpa"]
+    comparison.compare(graph, methods, splits=[parts], changes={"epochs": 4}, isolate=False, **QUIET)
+    assert len(models) == len(methods)
+    return weights(models), [predict_proba(model, graph, raw=True) for model in models]
+
+
+def door_advise(graph, parts, monkeypatch):
+    """Its folds divide classes alike, and so do depend on all labels: here they are given."""
+    monkeypatch.setattr(advice, "stratified_folds", lambda *_: [parts, dataclasses.replace(parts, seed=1)])
+    models = models_of(monkeypatch, comparison, "learn_many")
+    advice.advise(graph, repeats=2, changes={"epochs": 3}, **QUIET)
+    assert len(models) >= 8
+    return weights(models)
+
+
+def door_estimator(graph, parts, monkeypatch):
+    ids = parts.train.nonzero().squeeze(1).tolist()
+    names = [("0", "1", "2")[int(place)] for place in EVERY_LABEL[ids]]
+    fitted = GCNLPAClassifier(graph=graph, hidden=6, epochs=4, random_state=0, **QUIET).fit(ids, names)
+    return weights([fitted.trained_]), torch.from_numpy(fitted.label_distributions_)
+
+
+def door_suggest(graph, parts, monkeypatch):
+    found = suggest(learned(graph, parts), graph, n=5)
+    return [dataclasses.astuple(one) for one in found]
+
+
+def door_audit_labels(graph, parts, monkeypatch):
+    return audit_labels(learned(graph, parts), graph, folds=2, repeats=1, **QUIET).to_dict()
+
+
+def door_audit_edges(graph, parts, monkeypatch):
+    return audit_edges(learned(graph, parts), graph, folds=2, repeats=1, **QUIET).to_dict()
+
+
+def door_cleaning(graph, parts, monkeypatch):
+    found = try_cleaning(learned(graph, parts), graph, relabel=True, drop_edges=0.1, splits=2, folds=2, **QUIET)
+    return found.to_dict()
+
+
+def run_of(graph, parts, monkeypatch, reserve=0.0):
+    monkeypatch.setattr(stages, "split", lambda *_, **__: parts)
+    plan = Plan(Source("sbm"), graph.content_hash(64), EVERYTHING, split="uniform", reserve=reserve)
+    return train_run(plan, graph, **QUIET)
+
+
+def door_train_and_calibrate(graph, parts, monkeypatch):
+    run = run_of(graph, parts, monkeypatch)
+    return weights([run.trained]), dataclasses.astuple(run.trained.calibration), predict_proba(run.trained, graph)
+
+
+def door_reserved_calibration(graph, parts, monkeypatch):
+    run = run_of(graph, parts, monkeypatch, reserve=0.5)
+    probabilities, y, protocol = calibration_evidence(run)
+    return probabilities, [run.trained.class_names[k] for k in y.tolist()], protocol
+
+
+DOORS = {name.removeprefix("door_"): door for name, door in globals().items() if name.startswith("door_")}
+EVERY_LABEL = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0).y
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("door", DOORS)
+def test_no_door_lets_labels_through_that_were_not_given(world, monkeypatch, door, change):
+    graph, parts = world
+    answers = []
+    for seen in (graph, CHANGES[change](graph, parts.test)):
+        with monkeypatch.context() as patch:
+            answers.append(DOORS[door](seen, parts, patch))
+    assert same(*answers)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("door", DOORS)
+def test_the_proof_of_the_doors_can_fail_training_labels_change_every_answer(world, monkeypatch, door):
+    graph, parts = world
+    answers = []
+    for seen in (graph, other_labels(graph, parts.train)):
+        with monkeypatch.context() as patch:
+            patch.setitem(globals(), "EVERY_LABEL", seen.y)
+            answers.append(DOORS[door](seen, parts, patch))
+    assert not same(*answers)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", ["permuted", "one class"])
+def test_the_model_of_a_fold_learns_nothing_from_the_labels_of_that_fold(world, monkeypatch, change):
+    """They choose its epoch and nothing else: here there is one epoch. Folds divide classes alike, so they are given.
+
+    Of your own graph all labels count as known classes, so the list of classes stays.
+    """
+    graph, _ = world
+    plan = Plan(Source("own"), "", EVERYTHING.replace(epochs=1), split=None)
+    parts = [torch.arange(60) % 5 == k for k in range(5)]
+    answers = []
+    for seen in (graph, CHANGES[change](graph, parts[0])):
+        with monkeypatch.context() as patch:
+            patch.setattr(folds, "label_folds", lambda *_, **__: parts)
+            models = models_of(patch, folds, "learn")
+            train_run(plan, seen, **QUIET)
+        assert len(models) == 5
+        answers.append(models)
+    (first, second, *_), (first_changed, second_changed, *_) = answers
+    assert same(weights([first]), weights([first_changed]))
+    assert same(predict_proba(first, graph, raw=True), predict_proba(first_changed, graph, raw=True))
+    assert not same(weights([second]), weights([second_changed]))  # which learned from fold 1
+
+
+@pytest.mark.parametrize("change", ["permuted", "one class", "new classes"])
+def test_no_encoder_of_columns_sees_a_label(tmp_path, change):
+    """Numbers with gaps, categories, dates, yes and no, lists, words: the features are the same whatever the labels."""
+    rows = [
+        f"n{i},LABEL{i},{i * 0.37 if i % 7 else ''},{'abc'[i % 3]},2020-0{1 + i % 9}-11,{'yes' if i % 2 else 'no'},"
+        f"x{i % 3}|y{i % 4},some words about topic{i % 5} and number {i}\n"
+        for i in range(40)
+    ]
+    labels = [f"class {i % 2}" for i in range(40)]
+    changed = {
+        "permuted": labels[::-1],
+        "one class": ["class 0"] * 40,
+        "new classes": [f"new {i % 7}" for i in range(40)],
+    }[change]
+    graphs = []
+    for said in (labels, changed):
+        table = "id,label,size,kind,born,paid,tags,words\n" + "".join(rows)
+        for i, label in reversed(list(enumerate(said))):
+            table = table.replace(f"LABEL{i},", f"{label},")
+        (tmp_path / "nodes.csv").write_text(table)
+        (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 1}\n" for i in range(39)))
+        graphs.append(load(tmp_path))
+    one, other = graphs
+    assert one.class_names != other.class_names or not torch.equal(one.y, other.y)
+    assert one.num_features > 20
+    assert torch.equal(dense(one.x), dense(other.x))
+    assert one.columns.to_json() == other.columns.to_json()
+
+
+def dense(x):
+    return x if isinstance(x, torch.Tensor) else x.to_dense()
 
 
 class Peeking(GCNLPA):

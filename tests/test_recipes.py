@@ -65,6 +65,14 @@ def test_the_settings_of_table_4_lie_in_the_search_space_of_appendix_f(setting):
     assert list(SPACE[setting]) == sorted(set(SPACE[setting]))
 
 
+@pytest.mark.parametrize(
+    "field", ["gcn_layers", "lpa_iterations", "propagation_steps", "hidden", "edge_rank", "heads", "epochs"]
+)
+def test_a_setting_that_would_take_all_memory_or_time_is_refused(field):
+    with pytest.raises(ValueError, match=rf"recipe: {field} = 1000000000; it is at most [\d,]+"):
+        Recipe(loss="held_out", **{field: 10**9})
+
+
 def test_the_search_space_has_the_sizes_of_appendix_f():
     assert {name: len(values) for name, values in SPACE.items()} == {
         **{"hidden": 3, "gcn_layers": 6, "lpa_iterations": 9, "l2": 13},

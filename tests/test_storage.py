@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcn_lpa
-from gcn_lpa import storage
-from gcn_lpa.storage import FILES, FORMAT, encode_json, encode_lines, load, read_json, save, write_atomic, write_json
+from gcn_lpa import files, storage
+from gcn_lpa.files import write_atomic
+from gcn_lpa.storage import FILES, FORMAT, encode_json, encode_lines, load, read_json, save, write_json
 
 
 def state(text, *extra):
@@ -239,10 +240,10 @@ class FragileOS:
         return self.fragile(name) if name in ("makedirs", "replace", "unlink", "rmdir", "fsync") else getattr(os, name)
 
     def fragile(self, name):
-        def change(target, *rest):
+        def change(target, *rest, **options):
             if self.changes_left > 0:
                 self.changes_left -= 1
-                return None if name == "fsync" else getattr(os, name)(target, *rest)
+                return None if name == "fsync" else getattr(os, name)(target, *rest, **options)
             if name == "fsync" and stat.S_ISREG(os.fstat(target).st_mode):
                 os.ftruncate(target, os.fstat(target).st_size // 2)
             raise self.failure
@@ -250,10 +251,15 @@ class FragileOS:
         return change
 
 
+def use_disk(patch, disk):
+    for module in (files, storage):
+        patch.setattr(module, "os", disk)
+
+
 def stopped(act, moment, monkeypatch, failure=Killed):
     """Does `act` on a disk that stops before its change number `moment`; says whether it was stopped."""
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "os", FragileOS(moment, failure))
+        use_disk(patch, FragileOS(moment, failure))
         try:
             act()
         except (Killed, OSError):
@@ -339,7 +345,7 @@ def test_a_disk_that_fails_at_any_moment_gives_one_clear_error_and_loses_nothing
         folder = tmp_path / str(moment)
         save(folder, OLD)
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "os", FragileOS(moment, failure))
+            use_disk(patch, FragileOS(moment, failure))
             try:
                 save(folder, NEW)
             except OSError as error:
@@ -387,7 +393,7 @@ def test_each_step_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
             log.append(f"rename {name(source)}")
             os.replace(source, target)
 
-    monkeypatch.setattr(storage, "os", Recorder())
+    use_disk(monkeypatch, Recorder())
     save(folder, NEW)
     assert log == [
         *[f"sync run/.next/{file}" for file in FILES],
@@ -404,7 +410,7 @@ def test_a_drive_that_cannot_sync_folders_is_still_written_to(tmp_path, monkeypa
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(storage, "os", Drive(1000, Killed))
+    use_disk(monkeypatch, Drive(1000, Killed))
     save(tmp_path, NEW)
     assert load(tmp_path).files == NEW
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gcn_lpa.tables.npz_files import read_npz
+from gcn_lpa.tables.npz_files import read_npz, read_npz_graph
 from gcn_lpa.tables.planetoid import MAX_PICKLE_BYTES, read_pickle
 
 MATRIX = scipy.sparse.csr_matrix(np.array([[0.0, 2.5, 0.0], [1.0, 0.0, -3.0]], dtype=np.float32))
@@ -94,6 +94,8 @@ def hostile_pickles(canary):
     yield "huge bytes", b"\x80\x05\x8e" + struct.pack("<Q", 2**40) + b"abc."
     yield "huge frame", b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"]."
     yield "deep nesting", b"\x80\x02)" + b"\x85" * 400_000 + b"."
+    yield "nested tuples as a key", b"\x80\x02})" + b"\x85" * 480_000 + b"K\x01s."
+    yield "tuples of one hash as keys", b"\x80\x02}(" + b"".join(map(colliding, range(60_000))) + b"u."
     yield "many lists", b"\x80\x02" + b"]" * 8_000_000 + b"."
     text = b"\x80\x02X" + struct.pack("<I", 10_000_000) + b"a" * 10_000_000 + b"q\x01c_codecs\nencode\nq\x02]q\x03("
     yield "one text encoded a thousand times", text + b"h\x02h\x01U\x06latin1\x86R" * 1000 + b"e."
@@ -108,6 +110,12 @@ def hostile_pickles(canary):
     yield "text", b"hello, world"
     yield "a number", pickle.dumps(17, 2)
     yield "too many bytes", b"\x80\x02" + bytes(MAX_PICKLE_BYTES)
+
+
+def colliding(k):
+    """Opcodes of a key and a value: (-1,) and (-2,) have one hash, so 60,000 keys of 16 such have one too."""
+    bits = [b"J" + struct.pack("<i", -1 - (k >> place & 1)) + b"\x85" for place in range(16)]
+    return b"(" + b"".join(bits) + b"tK\x01"
 
 
 def hostile_archives(canary):
@@ -161,7 +169,7 @@ def archive_of(array=None, raw=None, name="a", compression=zipfile.ZIP_DEFLATED)
 READER = """
 import json, sys, time
 from pathlib import Path
-from gcn_lpa.tables.npz_files import read_npz
+from gcn_lpa.tables.npz_files import read_npz, read_npz_graph
 from gcn_lpa.tables.planetoid import read_pickle
 read = {"pickles": read_pickle, "archives": lambda path: read_npz(path, ["a"])}[sys.argv[1]]
 at_start = peak_megabytes()
@@ -197,6 +205,55 @@ def test_the_refusal_says_what_the_file_asked_for(tmp_path):
     path = write(tmp_path, pickle.dumps(Runs(os.system, "true"), 2))
     with pytest.raises(ValueError, match=r"ind\.cora\.x is refused: .* \(it asks for posix\.system\)"):
         read_pickle(path)
+
+
+def graph_arrays(**changes):
+    """Three nodes 0-1-2 with two features, as arrays of an archive; some changed."""
+    matrices = {"adj": [[0, 1, 0], [1, 0, 1], [0, 1, 0]], "attr": [[0, 7], [1, 0], [0, 0]]}
+    arrays = {"labels": np.array([1, 0, 1])}
+    for name, rows in matrices.items():
+        matrix = scipy.sparse.csr_array(np.array(rows, dtype=np.float32))
+        arrays |= {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr", "shape")}
+    return arrays | changes
+
+
+ODD_ARRAYS = {
+    "labels 0-d": {"labels": np.array(1)},
+    "labels 2-d": {"labels": np.ones((3, 2))},
+    "labels infinite": {"labels": np.array([0.0, np.inf, 1.0])},
+    "labels below -1": {"labels": np.array([0, -7, 1])},
+    "shape 0-d": {"adj_shape": np.array(3)},
+    "shape 2-d": {"adj_shape": np.array([[3, 3]])},
+    "shape infinite": {"attr_shape": np.array([np.inf, 2])},
+    "shape NaN": {"attr_shape": np.array([np.nan, 2])},
+    "shape -1": {"attr_shape": np.array([3, -1])},
+    "shape far too wide": {"attr_shape": np.array([3, 2**62])},
+    "data 0-d": {"adj_data": np.array(1.0)},
+    "data 2-d": {"adj_data": np.ones((4, 1))},
+    "data infinite": {"attr_data": np.array([np.inf, 1.0])},
+    "indices -1": {"adj_indices": np.array([1, 0, -1, 1])},
+    "indices of 64 bits": {"adj_indices": np.array([1, 0, 2**63 - 1, 1])},
+    "indices of floats": {"adj_indices": np.array([1.0, 0.0, 2.0, 1.0])},
+    "indptr 0-d": {"adj_indptr": np.array(0)},
+    "indptr empty": {"adj_indptr": np.array([], dtype=np.int32)},
+    "indptr without sign": {"adj_indptr": np.array([0, 3, 1, 4], dtype=np.uint64)},
+}
+
+
+@pytest.mark.parametrize("case", ODD_ARRAYS)
+def test_arrays_that_make_no_graph_are_refused_by_the_name_of_their_file(tmp_path, case):
+    np.savez(tmp_path / "actor.npz", **graph_arrays(**ODD_ARRAYS[case]))
+    with pytest.raises(
+        ValueError, match=r"^actor\.npz is refused: it is not an archive of the arrays expected \("
+    ) as caught:
+        read_npz_graph(tmp_path / "actor.npz", "actor")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f8", "<u8", "|i1", "|b1", "<f16"])
+def test_weights_and_features_of_any_number_type_are_read(tmp_path, kind):
+    np.savez(tmp_path / "actor.npz", **graph_arrays(adj_data=np.ones(4, kind), attr_data=np.ones(2, kind)))
+    assert read_npz_graph(tmp_path / "actor.npz", "actor").x.to_dense().tolist() == [[0, 1], [1, 0], [0, 0]]
 
 
 def test_an_honest_archive_is_read(tmp_path):

@@ -18,9 +18,11 @@ from gcn_lpa.cli.frame import (
     ExcelSafe,
     Name,
     Options,
+    Overwrite,
     Root,
     RunDir,
     Threads,
+    check_out,
     command,
     load_graph,
     print_doubts,
@@ -45,6 +47,7 @@ def explain(
         Path | None, typer.Option(metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf).")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
+    overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -58,6 +61,8 @@ def explain(
     from gcn_lpa.insight.explanation import Explainer
     from gcn_lpa.runs.codec import load_run
 
+    check_out(out, overwrite=overwrite)
+    check_out(plot, overwrite=True)
     found = load_run(run, data)
     explainer = Explainer.of(found.trained, found.graph, hops=hops)
     if node is None:
@@ -157,6 +162,7 @@ def audit(
     folds: Annotated[int, typer.Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often that is done, with new folds.")] = 3,
     seed: Annotated[int | None, typer.Option(help="Of folds and first weights; without one, that of the run.")] = None,
+    overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     device: Device = "auto",
@@ -176,8 +182,7 @@ def audit(
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.runs.output import write_table
 
-    if out is not None and not out.parent.is_dir():  # reported before the training, not after
-        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} in")
+    check_out(out, overwrite=overwrite)
     audited = load_run(run, data)
     subject = audited.trained, audited.graph
     options: dict[str, Any] = {"folds": folds, "device": device, "threads": threads}
@@ -237,6 +242,7 @@ def compare(
     ] = "default",
     seed: Annotated[int, typer.Option(help="Of the first split; the next has the next.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the JSON here.")] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,
     root: Root = None,
@@ -248,10 +254,12 @@ def compare(
 
     A field of the recipe given as a flag is set for the methods that use it.
     """
+    from gcn_lpa.files import write_output
     from gcn_lpa.insight import comparison
     from gcn_lpa.splits import require_classes
-    from gcn_lpa.storage import write_json
+    from gcn_lpa.storage import encode_json
 
+    check_out(out, overwrite=overwrite)
     graph = load_graph(name, root, option)
     require_classes(graph)
     print_doubts(graph, as_json)
@@ -268,7 +276,7 @@ def compare(
         on_record=say_record,
     )
     if out is not None:
-        write_json(out, found.to_dict())
+        write_output(out, encode_json(found.to_dict()))
     if as_json:
         return print_json(found.to_dict())
     header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
@@ -338,6 +346,7 @@ def suggest(
         typer.Option(metavar="FILE", help="Ids that may be suggested, one per line; without, all but test nodes."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a CSV file here.")] = None,
+    overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -347,6 +356,7 @@ def suggest(
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.runs.output import write_table
 
+    check_out(out, overwrite=overwrite)
     asked = load_run(run, data)
     allowed = ~asked.split.test if candidates is None else suggestions.read_candidates(candidates, asked.graph)
     allowed &= ~asked.used

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
-from gcn_lpa.cli.text import percent, print_json, run_facts, run_lines
+from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_facts, run_lines, visible
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 P = ParamSpec("P")
+LONGEST = 1000  # characters of a message
 
 app = typer.Typer(
     help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
@@ -57,6 +58,17 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")]
+
+
+def check_out(*files: Path | None, overwrite: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    from gcn_lpa.files import check_output
+
+    for file in files:
+        if file is not None:
+            check_output(file, overwrite=overwrite)
+
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Make a function a command whose failures are one line on stderr."""
@@ -65,7 +77,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             _import_torch()
-            function(*args, **kwargs)
+            with contextlib.redirect_stdout(VisibleStream(sys.stdout)):
+                function(*args, **kwargs)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
@@ -75,7 +88,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             if message is None and isinstance(error, RuntimeError):
                 raise  # a mistake of ours
             message = message or " ".join(str(error).split())
-            print(f"gcn-lpa: {message}{_as_option(message)}", file=sys.stderr)
+            message = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
+            print(f"gcn-lpa: {visible(message)}{_as_option(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
     return app.command()(run)
@@ -184,7 +198,11 @@ def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool
     elif as_json:
         print_json(table.to_dict("records"))
     else:
-        print(table_text(table, excel_safe=excel_safe), end="")
+        stdout: Any = sys.stdout
+        file = (
+            stdout if stdout.isatty() else getattr(stdout, "stream", stdout)
+        )  # a table that is piped on stays as it is
+        print(table_text(table, excel_safe=excel_safe), end="", file=file)
 
 
 @contextlib.contextmanager
@@ -249,7 +267,7 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
 
     for note in graph.notes if not as_json else ():
         if note.startswith(DOUBT):
-            print(f"gcn-lpa: {note}{_as_option(note)}", file=sys.stderr)
+            print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)
 
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcn_lpa.cli.frame import AsJson, Data, Device, Options, Root, Threads, command, load_graph, progress
+from gcn_lpa.cli.frame import (
+    AsJson,
+    Data,
+    Device,
+    Options,
+    Overwrite,
+    Root,
+    Threads,
+    check_out,
+    command,
+    load_graph,
+    progress,
+)
 from gcn_lpa.cli.text import check_lines, percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -29,6 +41,7 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,
     as_json: AsJson = False,
@@ -37,11 +50,13 @@ def bench(
     import torch
 
     from gcn_lpa.engine.devices import choose_device
+    from gcn_lpa.files import write_output
     from gcn_lpa.paper import kernel_timing, timing, timing_report
-    from gcn_lpa.storage import write_json
+    from gcn_lpa.storage import encode_json
 
     if what not in ("epochs", "kernels"):
         raise typer.BadParameter(f"{what!r} is neither epochs nor kernels")
+    check_out(out, overwrite=overwrite)
     nodes = _node_counts(sizes)
     place = str(choose_device(device))
     if threads is not None:
@@ -68,7 +83,7 @@ def bench(
         header, lines = timing_report.epoch_table(steps)
     print(file=sys.stderr)
     if out is not None:
-        write_json(out, found)
+        write_output(out, encode_json(found))
         if what == "epochs":
             title = f"One training step, protocol {protocol}, {place}"
             timing_report.draw_epochs(steps, out.with_suffix(".png"), title=title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,30 @@ if TYPE_CHECKING:
     from gcn_lpa.tables.datasets import Counts, Table1Row
     from gcn_lpa.theory.checks import Check
 
+CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)  # what a terminal obeys instead of showing it
 MOST_COLUMNS = 40  # that `info` prints
 WIDTH = 80  # of a terminal
+
+
+def visible(text: str) -> str:
+    """Text in which control characters, such as those of a name in somebody's file, are shown: \\x1b in place of Escape."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class VisibleStream:
+    """A stream to which everything is written as `visible` text."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def advice_line(line: AdviceLine) -> tuple[str, ...]:
@@ -208,7 +231,7 @@ def print_table(header: Iterable[str], lines: Iterable[Iterable[str]]) -> None:
     for line in lines:
         table.add_row(*line)
     width = None if sys.stdout.isatty() else 200  # a pipe has no width: cut nothing off
-    Console(highlight=False, markup=False, soft_wrap=True, width=width).print(table)
+    Console(highlight=False, markup=False, soft_wrap=True, width=width, color_system=None).print(table)
 
 
 def table1_lines(rows: list[Table1Row]) -> Iterable[tuple[str, ...]]:

@@ -18,10 +18,12 @@ from gcn_lpa.cli.frame import (
     ExcelSafe,
     Name,
     Options,
+    Overwrite,
     Root,
     RunDir,
     SetScore,
     Threads,
+    check_out,
     command,
     print_doubts,
     print_or_write,
@@ -181,6 +183,7 @@ def predict(
     ] = False,
     root: Root = None,
     option: Options = None,
+    overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -192,6 +195,7 @@ def predict(
     """
     from gcn_lpa.runs.output import predict_run
 
+    check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
         "every": every,
         "raw": raw,
@@ -234,6 +238,7 @@ def calibrate(
     from gcn_lpa.calibration import draw_reliability
     from gcn_lpa.runs.confidence import calibrate_run
 
+    check_out(plot, overwrite=True)
     found = calibrate_run(run, data, level=level, score=score)
     if plot is not None:
         draw_reliability(
@@ -250,6 +255,7 @@ def calibrate(
 def edges(
     run: RunDir,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
@@ -258,5 +264,6 @@ def edges(
     from gcn_lpa.predict import edge_table
     from gcn_lpa.runs.codec import load_run
 
+    check_out(out, overwrite=overwrite)
     found = load_run(run, data)
     print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)

@@ -169,7 +169,13 @@ _sum_row = _walk(sums=True, dots=False)
 _dot_row = _walk(sums=False, dots=True)
 _sum_and_dot_row = _walk(sums=True, dots=True)
 
-_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+def _compiled(function: Any) -> Any:
+    """A function compiled on its first call; kept on disk, or in memory where neither install nor home can be written to."""
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # Numba's "cannot cache function: no locator available"
+        return njit(nogil=True, error_model="numpy")(function)
 
 
 @_compiled

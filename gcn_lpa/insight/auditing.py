@@ -40,6 +40,7 @@ from gcn_lpa.insight.evidence import (
     votes_without_own,
     weights_near_labels,
 )
+from gcn_lpa.learning import with_classes
 from gcn_lpa.losses import one_hot
 from gcn_lpa.predict import node_status
 from gcn_lpa.recipes import Recipe
@@ -166,6 +167,7 @@ def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **
     """
     check_rate(rate)
     check_graph(graph)
+    graph = with_classes(graph, trained.class_names)
     return rank_labels(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 
 
@@ -218,6 +220,7 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
     check_rate(rate)
     check_graph(graph)
     check_has_edges(graph)
+    graph = with_classes(graph, trained.class_names)
     return rank_edges(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
 
 

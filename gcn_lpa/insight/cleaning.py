@@ -15,7 +15,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import checked_given, cross_fit
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.learning import learn_whole, with_classes
 from gcn_lpa.predict import evaluate
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -80,6 +80,7 @@ def try_cleaning(
     if splits < 2:
         raise ValueError(f"splits = {splits}; it takes at least 2 to tell an effect from noise")
     check_graph(graph)
+    graph = with_classes(graph, trained.class_names)
     recipe, given = trained.recipe, checked_given(graph, trained.given(graph), folds, 1)
     known, nobody = graph.reveal(given), torch.zeros_like(given)
     effects: list[dict[str, float]] = []

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gcn_lpa.files import write_figure
 from gcn_lpa.insight.answers import Explanation
 from gcn_lpa.insight.paths import EQUAL
 from gcn_lpa.insight.wording import hops_in_words, number_in_words, title
@@ -36,7 +37,7 @@ def draw_explanation(why: Explanation, path: str | Path) -> None:
         _draw_scores(bars, why, looks)
         figure.suptitle(_short(title(why), 120), fontsize=11, fontweight="bold")
         undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
-        figure.savefig(path, dpi=150, metadata=undated)
+        write_figure(figure, path, dpi=150, metadata=undated)
 
 
 def _places(why: Explanation) -> dict[Hashable, tuple[int, float]]:

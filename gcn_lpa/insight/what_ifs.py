@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight.answers import Change, Shift, WhatIf
 from gcn_lpa.insight.explanation import Explainer, few_threads
 from gcn_lpa.insight.paths import EQUAL, part_of, winners
+from gcn_lpa.intake import similar
 from gcn_lpa.trained import Trained
 
 MOVED = 1e-6  # of a probability or score: less is rounding
@@ -143,7 +143,7 @@ def class_of(graph: Graph, name: str) -> int:
     names = graph.class_names
     if name in names:
         return names.index(name)
-    close = difflib.get_close_matches(str(name), names, n=3)
+    close = similar(str(name), names)
     hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(names[:12])}"
     raise ValueError(f"there is no class {name!r}; {hint}")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gcn_lpa.files import write_figure
 from gcn_lpa.palette import BLUE, RED
 
 CLASS_STYLES = ((BLUE, "o"), (RED, "s"))  # shapes too, for those who print in grey
@@ -37,6 +38,6 @@ def save(figure: Any, path: Path) -> list[Path]:
     """Write PNG and SVG beside each other, without the date."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    figure.savefig(files[0], dpi=160)
-    figure.savefig(files[1], metadata={"Date": None})
+    write_figure(figure, files[0], dpi=160)
+    write_figure(figure, files[1], metadata={"Date": None})
     return files

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
+from gcn_lpa.files import write_atomic
 from gcn_lpa.runs.code_version import code_hash
 
 LedgerLine = dict[str, Any]  # a job of the ledger and its outcome, with the name of its row
@@ -53,7 +54,7 @@ class Exhibit:
 
     def write(self, out: Path) -> list[Path]:
         text, facts = out / f"{self.name}.md", out / f"{self.name}.json"
-        storage.write_atomic(text, self.markdown().encode())
+        write_atomic(text, self.markdown().encode())
         content = {
             "name": self.name,
             "title": self.title,

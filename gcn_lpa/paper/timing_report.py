@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gcn_lpa.files import write_figure
 from gcn_lpa.palette import BLUE, ORANGE, RED, SKY
 from gcn_lpa.paper.claims import FIGURE5
 from gcn_lpa.paper.kernel_timing import KernelTiming
@@ -112,4 +113,4 @@ def draw_epochs(timings: Sequence[Timing], path: Path, *, title: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="milliseconds per training step", title=title)
     axes.grid(alpha=0.3, which="both", linewidth=0.5)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=160)
+    write_figure(figure, path, dpi=160)

@@ -11,7 +11,18 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 ROOMS = ("engine", "tables", "methods")  # every file of them, and every flat module but these:
-UNRELATED = ("__init__", "__main__", "calibration", "description", "estimator", "palette", "pyg", "stats", "storage")
+UNRELATED = (
+    "__init__",
+    "__main__",
+    "calibration",
+    "description",
+    "estimator",
+    "files",
+    "palette",
+    "pyg",
+    "stats",
+    "storage",
+)
 FURTHER = ("theory/influence",)  # measured beside accuracies in the study of influence
 
 

@@ -8,6 +8,7 @@ lines of another stay in the file and are not returned.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gcn_lpa.files import holding
 from gcn_lpa.runs.code_version import code_hash
 
 Job = dict[str, Any]
@@ -41,14 +43,18 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self.code = code_hash() if code is None else code
         self.found: dict[str, Outcome] = {}
-        if self.path is not None and self.path.exists():
-            whole = self.path.read_bytes().splitlines(keepends=True)
-            if whole and not whole[-1].endswith(b"\n"):
-                whole.pop()  # cut off by a kill: that job is computed again
-            for number, line in enumerate(whole, 1):
-                self._read(line, number)
+        self._read()
 
-    def _read(self, line: bytes, number: int) -> None:
+    def _read(self) -> None:
+        if self.path is None or not self.path.exists():
+            return
+        whole = self.path.read_bytes().splitlines(keepends=True)
+        if whole and not whole[-1].endswith(b"\n"):
+            whole.pop()  # cut off by a kill: that job is computed again
+        for number, line in enumerate(whole, 1):
+            self._read_line(line, number)
+
+    def _read_line(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
             key, outcome = job_key(entry["task"]), entry["result"]
@@ -88,13 +94,12 @@ class Ledger:
                 f"{self.path} has no outcome of {json.dumps(todo[0])} by code {self.code}, and {len(todo)} of "
                 f"{len(jobs)} jobs are missing; this is code {code_hash()}, which cannot compute them as that code would"
             )
-        if todo and self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._end_the_last_line()
-        for done, (job, outcome) in enumerate(_compute(todo, work, min(workers, len(todo))), 1):
-            kept = self._keep(job, outcome)
-            if on_outcome is not None:
-                on_outcome(Progress(job, kept, done, len(todo), time.perf_counter() - start))
+        with self._held() if todo else contextlib.nullcontext():
+            todo = self.missing(todo)  # another process may have computed some since the file was read
+            for done, (job, outcome) in enumerate(_compute(todo, work, min(workers, len(todo))), 1):
+                kept = self._keep(job, outcome)
+                if on_outcome is not None:
+                    on_outcome(Progress(job, kept, done, len(todo), time.perf_counter() - start))
         return [{**job, **self.found[job_key(job)]} for job in jobs]
 
     def _keep(self, job: Job, outcome: Outcome) -> Outcome:
@@ -112,12 +117,20 @@ class Ledger:
         self.found[job_key(job)] = kept
         return kept
 
-    def _end_the_last_line(self) -> None:
-        """Cut off what a kill left of a line."""
-        assert self.path is not None
-        if self.path.exists() and (text := self.path.read_bytes()) and not text.endswith(b"\n"):
-            with self.path.open("r+b") as file:
-                file.truncate(text.rfind(b"\n") + 1)
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """The folder of the file for this process alone; what others have added is read, what a kill left of a line cut off."""
+        if self.path is None:
+            yield
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with holding(self.path.parent):
+            self._read()
+            text = self.path.read_bytes() if self.path.exists() else b""
+            if text and not text.endswith(b"\n"):
+                with self.path.open("r+b") as file:
+                    file.truncate(text.rfind(b"\n") + 1)
+            yield
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa import storage
 from gcn_lpa.calibration import check_level, check_score
+from gcn_lpa.files import write_output
 from gcn_lpa.predict import predictions
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import set_threshold
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell that a spreadsheet takes for a formula
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠|%")  # of a cell that some spreadsheet takes for a formula or a command
 
 
 def predict_run(
@@ -53,12 +54,12 @@ def predict_run(
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
-    """Write a DataFrame as CSV, entirely or not at all.
+    """Write a DataFrame as CSV, entirely or not at all; a file that is there is replaced.
 
     Args:
         excel_safe: put a ' before text that a spreadsheet would run as a formula.
     """
-    storage.write_atomic(path, table_text(table, excel_safe=excel_safe).encode())
+    write_output(path, table_text(table, excel_safe=excel_safe).encode())
 
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
@@ -66,5 +67,8 @@ def table_text(table: Any, *, excel_safe: bool = False) -> str:
         table = table.map(
             lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
         )
-    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    options: dict[str, Any] = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
+    text: str = table.to_csv(**options)
+    if "\r" in text:  # which Python's csv module does not put into quotation marks by itself
+        text = table.to_csv(quoting=csv.QUOTE_NONNUMERIC, **options)
     return text

@@ -30,6 +30,7 @@ from torch import Tensor
 from gcn_lpa import storage
 from gcn_lpa.calibration import reserve
 from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.files import explained, holding, remove_stale
 from gcn_lpa.folds import NUM_FOLDS, learn_folds
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
@@ -90,22 +91,22 @@ def train_run(
     stages = _Stages(plan, graph, folder, choose_device(device), threads, watch)
     check_seed(plan.seed)
     stages.check()  # before the folder is touched
-    claimed, is_new = False, folder is not None and not folder.exists()
-    if folder is not None:
-        if unfinished:
-            if read_plan(folder) != plan:
-                raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
-        else:
+    if folder is None:
+        return calibrated(stages.run())
+    is_new = not folder.exists()
+    _make(folder)
+    with holding(folder):
+        if not unfinished:
             _claim(folder, overwrite)
             write_plan(folder, plan)
-            claimed = True
-    try:
-        trained = calibrated(stages.run())
-    except Exception:  # not Ctrl-C: such a run can be resumed
-        if folder is not None and claimed and storage.latest_checkpoint(folder) is None:
-            _withdraw(folder, is_new)
-        raise
-    if folder is not None:
+        elif read_plan(folder) != plan:
+            raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
+        try:
+            trained = calibrated(stages.run())
+        except Exception:  # not Ctrl-C: such a run can be resumed
+            if not unfinished and storage.latest_checkpoint(folder) is None:
+                _withdraw(folder, is_new)
+            raise
         save_run(folder, trained)
         if not trained.run.interrupted:
             _clear(folder)
@@ -270,13 +271,16 @@ def _stage_folder(folder: Path, stage: str) -> Path:
     return folder if stage in FIRST_STAGES else storage.inside(folder, stage)
 
 
-def _claim(folder: Path, overwrite: bool) -> None:
-    """Make sure that a new run may be put into a folder."""
+def _make(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another place for the run")
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f".{PLAN}.*.tmp"):  # of a run killed while its plan was written
-        leftover.unlink()
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _claim(folder: Path, overwrite: bool) -> None:
+    """Make sure that a new run may be put into a folder."""
+    remove_stale(folder / PLAN)  # of a run killed while its plan was written
     if not overwrite and os.listdir(folder):
         state = (
             "holds an unfinished run: `gcn-lpa resume` goes on with it" if (folder / PLAN).exists() else "is not empty"
@@ -301,4 +305,5 @@ def _clear(folder: Path) -> None:
         if place.is_dir() and not os.listdir(place):
             os.rmdir(place)
     storage.discard_checkpoint(folder)
-    (folder / PLAN).unlink(missing_ok=True)
+    with explained(folder):
+        (folder / PLAN).unlink(missing_ok=True)

@@ -22,6 +22,8 @@ USUAL_NAMES = {
     "weight": ("weight", "w", "weights", "strength"),
 }
 
+MAX_COLUMNS = 20_000  # of a table
+
 Series = Any  # pandas.Series: of text (see `text_type`), or of any objects where it comes from a Parquet file
 
 
@@ -83,7 +85,7 @@ class Table:
         if unique and (repeats := cells.duplicated().to_numpy(bool)).any():
             i = int(repeats.argmax())
             first = next(k for k, value in enumerate(cells) if value == cells.iloc[i])
-            raise ValueError(f"{self.where(i, column)} repeats the id {cells.iloc[i]!r} of row {self.rows[first]}")
+            raise ValueError(f"{self.where(i, column)} repeats the id {cells.iloc[i]!r:.80} of row {self.rows[first]}")
         return cells
 
     def labels(self, column: str, unknown: Sequence[str] | str) -> np.ndarray:

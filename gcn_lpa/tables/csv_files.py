@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa.intake import some
-from gcn_lpa.tables.columns import Series, Table, series, text_type
+from gcn_lpa.tables.columns import MAX_COLUMNS, Series, Table, series, text_type
 
+MAX_BYTES = 4 * 2**30  # all of them are read before the first is parsed
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=(.)"?(\r\n|\r|\n)', re.IGNORECASE)  # a first row that Excel reads and writes
 QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
@@ -75,6 +76,8 @@ def without_first(column: Series) -> Series:
 
 
 def _decode(path: Path, encoding: str) -> str:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{path.name} has {size:,} bytes; at most {MAX_BYTES:,} are read. A Parquet file takes less")
     raw = path.read_bytes()
     try:
         text = raw.decode(encoding)
@@ -102,10 +105,18 @@ def _parse(path: Path, text: str, delimiter: str) -> tuple[list[Series], np.ndar
     """All columns, and the number of each row; blank rows are counted and left out."""
     raw = text.encode()
     is_row, width = _plain_rows(raw, delimiter)
+    _check_width(path, width)
     cells, rows = _parse_plain(raw, delimiter, is_row, width) if width else _parse_odd(path, text, delimiter)
     if len(rows) == 0:
         raise ValueError(f"{path.name} is empty")
     return cells, rows
+
+
+def _check_width(path: Path, width: int) -> None:
+    if width > MAX_COLUMNS:
+        raise ValueError(
+            f"{path.name} has {width:,} columns; at most {MAX_COLUMNS:,} are read. Words can go into one column"
+        )
 
 
 def _plain_rows(raw: bytes, delimiter: str) -> tuple[np.ndarray, int]:
@@ -175,6 +186,7 @@ def _parse_odd(path: Path, text: str, delimiter: str) -> tuple[list[Series], np.
         for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1):
             if not row:
                 continue
+            _check_width(path, len(row))
             if rows and len(row) != len(rows[0]):
                 raise ValueError(
                     f"{path.name}, row {number} has {len(row)} cells; the first row has {len(rows[0])}: {some(row)}"

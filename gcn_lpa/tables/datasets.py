@@ -4,24 +4,27 @@
 with a dependency, and two random ones; `load("path/to/folder")` reads your own tables.
 
 Files are looked for in `root`; without one, in $GCN_LPA_DATA and then in the user's cache. The five of the paper are
-downloaded if they are nowhere.
+downloaded if they are nowhere. The hashes of all named files are known: others are read with a note that says so.
 """
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
+import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from gcn_lpa.description import describe
 from gcn_lpa.graph import Graph
+from gcn_lpa.intake import DOUBT, similar
 from gcn_lpa.tables.download import download, require_sha256
 from gcn_lpa.tables.generators import block_model, digits, karate, random_graph
 from gcn_lpa.tables.npz_files import read_npz_graph
@@ -52,13 +55,19 @@ class Dataset:
     folder: str = ""
     files: tuple[str, ...] = ()
     url: str = ""  # the public place of its files; without one they are only looked for
-    content: str = ""  # `Graph.content_hash` of what a downloaded npz file must hold
+    content: str = ""  # `Graph.content_hash` of an npz file, whose arrays may be packed in many ways
     paper: Counts | None = None
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
         places = [place for top in _roots(root) for place in (top / self.folder, top)]
         return next((place for place in places if all((place / file).is_file() for file in self.files)), None)
+
+    def changed_files(self, folder: Path, graph: Graph) -> list[str]:
+        """The files that are not the known ones; `graph` is what was read from them."""
+        if self.content:
+            return [] if graph.content_hash(64) == self.content else list(self.files)
+        return [file for file in self.files if _sha256(folder / file) != PLANETOID_SHA256[file]]
 
 
 def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Graph:
@@ -79,9 +88,28 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         return reader(**options)
     folder = dataset.find(root) or _fetch(str(name).lower(), dataset, root)
     try:
-        return dataset.read(folder)
+        graph = dataset.read(folder)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read from {folder}: {error}") from error
+    if changed := dataset.changed_files(folder, graph):
+        note = f"{DOUBT}{_said_of(changed, folder)}: this is another graph than {graph.name}"
+        graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+    return graph
+
+
+def load_known(name: str, root: str | Path | None = None) -> Graph:
+    """A named data set like `load`; files that are not the known ones are refused."""
+    graph, dataset = load(name, root), DATASETS[name.lower()]
+    folder = dataset.find(root)
+    if folder is not None and (changed := dataset.changed_files(folder, graph)):
+        raise ValueError(f"{_said_of(changed, folder)}; the known ones are needed here, from {dataset.url or name}")
+    return graph
+
+
+def _said_of(changed: Sequence[str], folder: Path) -> str:
+    return (
+        f"{', '.join(changed)} in {folder} {'has' if len(changed) == 1 else 'have'} another hash than the known files"
+    )
 
 
 def reading_options(name: str | Path) -> dict[str, Any]:
@@ -101,7 +129,7 @@ def _reader(name: str | Path) -> Callable[..., Graph]:
         return partial(read_folder, Path(name))
     if Path(name).is_file():
         return partial(read_csv, None, Path(name))
-    close = difflib.get_close_matches(str(name).lower(), DATASETS, n=1)
+    close = similar(str(name).lower(), DATASETS)
     hint = f"did you mean {close[0]}? " if close else ""
     raise ValueError(f"{str(name)!r} is neither a data set nor a folder; {hint}the data sets are {', '.join(DATASETS)}")
 
@@ -136,8 +164,11 @@ def _table1_row(name: str, dataset: Dataset, root: str | Path | None) -> Table1R
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept, by the custom of the system."""
-    home = Path.home()
+    """Where downloads are kept, by the custom of the system; a user without a home keeps them for a while."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither $HOME nor an entry for this user
+        home = Path(tempfile.gettempdir())
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "gcn-lpa"
     if sys.platform == "darwin":
@@ -175,6 +206,16 @@ def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
                 f"{name} is not here, and {file} could not be downloaded ({error}): {wanted} (from {dataset.url})"
             ) from error
     return folder
+
+
+def _sha256(path: Path) -> str:
+    status = path.stat()
+    return _sha256_of(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _sha256_of(path: Path, size: int, mtime_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _check(dataset: Dataset, file: str, path: Path) -> None:
@@ -222,17 +263,43 @@ DATASETS: dict[str, Dataset] = {
         "1adaee8216aea95f23e406e2f690565a0279b55d3049d040374ff9e71332e026",
         Counts(34493, 247962, 8415, 5, 0.931),
     ),
-    "cora-ml": _npz("cora-ml", "cora_ml.npz", "machine-learning papers, another cut"),
-    "actor": _npz("actor", "actor.npz", "actors on one page; heterophilous"),
-    "chameleon-filtered": _npz("chameleon-filtered", "chameleon_filtered.npz", "encyclopedia pages; heterophilous"),
-    "squirrel-filtered": _npz("squirrel-filtered", "squirrel_filtered.npz", "encyclopedia pages; heterophilous"),
+    "cora-ml": _npz(
+        "cora-ml",
+        "cora_ml.npz",
+        "machine-learning papers, another cut",
+        content="36462e4c0b27c56c6226f964eff19e4ca7069ca563cc349f6c6e11035a9a831c",
+    ),
+    "actor": _npz(
+        "actor",
+        "actor.npz",
+        "actors on one page; heterophilous",
+        content="55a052173e28056ba07da3d840eb7e9192448a1d2f652a512cdedd8c8c8c72f0",
+    ),
+    "chameleon-filtered": _npz(
+        "chameleon-filtered",
+        "chameleon_filtered.npz",
+        "encyclopedia pages; heterophilous",
+        content="24093f8b69ff672c35d5f871b64d17d2b67cc08d75b8403a5072b9f4826de5b7",
+    ),
+    "squirrel-filtered": _npz(
+        "squirrel-filtered",
+        "squirrel_filtered.npz",
+        "encyclopedia pages; heterophilous",
+        content="b4a13125a22d24ac52e1aae90087343ebee71a8e2a8f97fb172e32aa627e4964",
+    ),
     "squirrel-directed": Dataset(
         "the same pages with the direction of their links",
         lambda folder: read_npz_graph(folder / "squirrel_filtered_directed.npz", "squirrel-directed", directed=True),
         "npz",
         ("squirrel_filtered_directed.npz",),
+        content="97d180a79090b1abc2ea51a32517cccbe75a04152e9963295873e0de236ef806",
     ),
-    "minesweeper": _npz("minesweeper", "minesweeper.npz", "a board with mines; a table of 7 columns, score by AUC"),
+    "minesweeper": _npz(
+        "minesweeper",
+        "minesweeper.npz",
+        "a board with mines; a table of 7 columns, score by AUC",
+        content="a0558ad64ff78fc5bebc4351fce5b8df57f630628fdac76446d143a4c888099c",
+    ),
     "karate": Dataset("a karate club that split in two (NetworkX)", karate),
     "digits": Dataset("handwritten digits joined to their nearest (scikit-learn)", digits),
     "random": Dataset("the paper's timing graphs, any size", random_graph),

@@ -6,11 +6,15 @@ import hashlib
 import os
 import ssl
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from gcn_lpa.files import lock, remove_stale
+
 TIMEOUT_SECONDS = 30
+MAX_SECONDS = 900
 MAX_BYTES = 64 * 2**20
 
 
@@ -21,14 +25,18 @@ def download(url: str, path: Path, check: Callable[[Path], None]) -> None:
     (and those in $SSL_CERT_FILE).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    remove_stale(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    lock(descriptor)
     try:
         with os.fdopen(descriptor, "wb") as file, _https_only().open(url, timeout=TIMEOUT_SECONDS) as response:
-            received = 0
+            received, start = 0, time.monotonic()
             while block := response.read(2**16):
                 received += len(block)
                 if received > MAX_BYTES:
                     raise ValueError(f"{url} serves more than {MAX_BYTES:,} bytes")
+                if time.monotonic() - start > MAX_SECONDS:  # a server may send a byte now and then, for ever
+                    raise ValueError(f"{url} was not served within {MAX_SECONDS} seconds")
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())

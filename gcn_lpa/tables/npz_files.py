@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped
+from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped, refused
 
+EXPECTED = "an archive of the arrays expected"
 MAX_ARCHIVE_BYTES = 64 * 2**20  # on disk, and unpacked
 MAX_DIRECTORY_BYTES = 64 * 2**10  # of a zip file: some hundred members
 
@@ -20,17 +21,18 @@ def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
     """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
     keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in ("data", "indices", "indptr", "shape")]
     arrays = read_npz(path, [*keys, "labels"])
-    adjacency, features = (
-        csr_matrix(*(arrays[f"{matrix}_{part}"] for part in ("data", "indices", "indptr", "shape")))
-        for matrix in ("adj", "attr")
-    )
-    return Graph.from_scipy(adjacency, x=features, y=arrays["labels"], directed=directed, name=name)
+    with refused(path, EXPECTED):
+        adjacency, features = (
+            csr_matrix(*(arrays[f"{matrix}_{part}"] for part in ("data", "indices", "indptr", "shape")))
+            for matrix in ("adj", "attr")
+        )
+        return Graph.from_scipy(adjacency, x=features, y=arrays["labels"], directed=directed, name=name)
 
 
 def read_npz(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The named arrays of numbers in an npz archive; one that would unpack to too much is refused."""
     raw = read_capped(path, MAX_ARCHIVE_BYTES)
-    try:
+    with refused(path, EXPECTED):
         _check_directory(raw)
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             members = {name: archive.getinfo(f"{name}.npy") for name in names}
@@ -38,8 +40,6 @@ def read_npz(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
             if size > MAX_ARCHIVE_BYTES:
                 raise ValueError(f"it unpacks to {size:,} bytes, more than {MAX_ARCHIVE_BYTES:,}")
             return {name: _read_npy(archive, member) for name, member in members.items()}
-    except Exception as error:
-        raise ValueError(f"{path.name} is refused: it is not an archive of the arrays expected ({error})") from error
 
 
 def _check_directory(raw: bytes) -> None:

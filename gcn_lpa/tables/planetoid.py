@@ -1,15 +1,13 @@
 """Planetoid's files (cora, citeseer, pubmed), read without executing anything in them and in little memory.
 
-A Planetoid file is a Python pickle, so reading one with `pickle.load` runs what it contains. Here its opcodes are
-first checked against the few that arrays, matrices and adjacency lists need, and every class it names is replaced
-by a stand-in that only stores data. Sizes are checked before anything is unpacked.
+A Planetoid file is a Python pickle, so reading one with `pickle.load` runs what it contains. Here its opcodes are read
+one by one, only the few that arrays, matrices and adjacency lists need, and what they would make is noted, not made.
+Sizes are checked before anything is unpacked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import pickle
 import pickletools
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import torch
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.splits import Split
-from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped
+from gcn_lpa.tables.untrusted import NUMBER_TYPES, array_of_bytes, csr_matrix, read_capped, refused
 
 MAX_PICKLE_BYTES = 16 * 2**20  # the largest Planetoid file has 7.6 million
 MAX_PICKLE_OPCODES = 500_000  # the longest Planetoid file has 178 thousand
@@ -55,178 +53,137 @@ PLANETOID_SHA256 = {
     "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
 }
 
-OPCODES = frozenset(
-    {
-        *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "NEWOBJ", "REDUCE", "BUILD"),
-        *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE"),
-        *("BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING", "SHORT_BINUNICODE", "BINUNICODE"),
-        *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
-        *("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS"),
-    }
+CONSTANTS = (
+    *("BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING", "SHORT_BINUNICODE", "BINUNICODE"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
 )
+DICT = ("collections defaultdict",)
+MATRIX = ("scipy.sparse.csr csr_matrix", "scipy.sparse._csr csr_matrix")
+ARRAY = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+BUFFER = ("numpy._core.numeric _frombuffer",)  # from protocol 5 on
+BYTES = ("_codecs encode", "__builtin__ bytes")  # as Python 3 writes them into an old protocol
+NAMES = {*DICT, *MATRIX, *ARRAY, *BUFFER, *BYTES, "numpy dtype", "numpy ndarray", "__builtin__ list", "builtins list"}
 
 
-class _Inert:
-    """Base of the stand-ins: a class that a pickle may name, and that does nothing but store what it is given.
+@dataclasses.dataclass(eq=False)
+class _Made:
+    """What a pickle says of an object: the name of what makes it, the arguments and the state. Nothing is made."""
 
-    Every stand-in is a class with a `__setstate__` and without a `__dict__`, so that no opcode can change one, and
-    copies nothing until it is resolved, so that naming one text a thousand times takes the memory of one.
-    """
-
-    __slots__ = ("state",)
-    state: Any
-
-    def __new__(cls, *arguments: Any) -> _Inert:
-        self = super().__new__(cls)
-        self.state = None
-        return self
-
-    def __init__(self, *arguments: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Bytes(_Inert):
-    """_codecs.encode(text, "latin1") or bytes(), the way Python 3 writes bytes into an old protocol."""
-
-    __slots__ = ()
-
-    def __init__(self, text: Any = "", *arguments: Any) -> None:
-        self.state = text
-
-    @staticmethod
-    def resolve(data: Any) -> Any:
-        text = data.state if isinstance(data, _Bytes) else data
-        return text.encode("latin-1") if isinstance(text, str) else text
-
-
-class _DType(_Inert):
-    """numpy.dtype(code, align, copy)."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: str, *arguments: Any) -> None:
-        self.code = code
-
-    def resolve(self) -> np.dtype[Any]:
-        dtype = np.dtype(self.code) if isinstance(self.code, str) and len(self.code) <= 3 else None
-        if dtype is None or dtype.kind not in NUMBER_TYPES:
-            raise ValueError(f"an array of type {self.code!r}, not of numbers")
-        is_big = isinstance(self.state, tuple) and len(self.state) > 1 and self.state[1] == ">"
-        return dtype.newbyteorder(">" if is_big else "<")
-
-
-class _Array(_Inert):
-    """numpy's _reconstruct(ndarray, (0,), code), then a state (version, shape, dtype, is_fortran, bytes)."""
-
-    __slots__ = ()
-
-    def resolve(self) -> np.ndarray:
-        if not isinstance(self.state, tuple) or len(self.state) != 5:
-            raise ValueError("an array without contents")
-        _, shape, dtype, is_fortran, data = self.state
-        if not isinstance(dtype, _DType) or not isinstance(shape, tuple):
-            raise ValueError("an array without type or shape")
-        return array_of_bytes(_Bytes.resolve(data), dtype.resolve(), shape, bool(is_fortran))
-
-
-class _Buffer(_Inert):
-    """numpy's _frombuffer(bytes, dtype, shape, order), which replaces _reconstruct from protocol 5 on."""
-
-    __slots__ = ()
-
-    def __init__(self, data: Any, dtype: Any, shape: Any, order: Any, *arguments: Any) -> None:
-        self.state = (data, dtype, shape, order)
-
-    def resolve(self) -> np.ndarray:
-        data, dtype, shape, order = self.state
-        if not isinstance(dtype, _DType) or not isinstance(shape, tuple):
-            raise ValueError("an array without type or shape")
-        return array_of_bytes(bytes(data), dtype.resolve(), shape, order == "F")
-
-
-class _Matrix(_Inert):
-    """scipy.sparse.csr_matrix, whose state is its attributes."""
-
-    __slots__ = ()
-
-    def resolve(self) -> scipy.sparse.csr_array:
-        if not isinstance(self.state, dict):
-            raise ValueError("a matrix without contents")
-        data, indices, indptr = (self._part(name) for name in ("data", "indices", "indptr"))
-        return csr_matrix(data, indices, indptr, self.state.get("_shape"))
-
-    def _part(self, name: str) -> np.ndarray:
-        part = self.state.get(name)
-        if not isinstance(part, (_Array, _Buffer)):
-            raise ValueError(f"a matrix without {name}")
-        return part.resolve()
-
-
-class _Adjacency(dict[Any, Any]):
-    """collections.defaultdict(list), of which only the dict is of interest."""
-
-    __slots__ = ()
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__()
-
-    def __setstate__(self, state: Any) -> None:
-        raise ValueError("an adjacency list with a state")
-
-
-_STAND_INS: dict[tuple[str, str], type] = {
-    ("numpy", "dtype"): _DType,
-    ("numpy", "ndarray"): _Inert,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.numeric", "_frombuffer"): _Buffer,
-    ("scipy.sparse.csr", "csr_matrix"): _Matrix,
-    ("scipy.sparse._csr", "csr_matrix"): _Matrix,
-    ("collections", "defaultdict"): _Adjacency,
-    ("__builtin__", "list"): _Inert,
-    ("builtins", "list"): _Inert,
-    ("_codecs", "encode"): _Bytes,
-    ("__builtin__", "bytes"): _Bytes,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _STAND_INS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _STAND_INS[module, name]
+    name: str
+    arguments: Any = ()
+    state: Any = None
 
 
 def read_pickle(path: Path) -> Any:
     """The array, CSR matrix or adjacency list in a Planetoid file; anything else is refused, unexecuted."""
     raw = read_capped(path, MAX_PICKLE_BYTES)
-    try:
-        _check_opcodes(raw)
-        value = _Unpickler(io.BytesIO(raw), encoding="latin1").load()
-        if isinstance(value, (_Array, _Buffer, _Matrix)):
-            return value.resolve()
+    with refused(path, "one of Planetoid's files"):
+        value = _parse(raw)
+        if isinstance(value, _Made):
+            return _matrix(value) if value.name in MATRIX else _array(value)
         if not isinstance(value, dict):
-            raise ValueError(f"a {type(value).__name__.strip('_')} instead of an array, a matrix or a dict")
+            raise ValueError(f"a {type(value).__name__} instead of an array, a matrix or a dict")
         return value
-    except Exception as error:  # whatever a hostile file provokes, it is the file that is wrong
-        raise ValueError(f"{path.name} is refused: it is not one of Planetoid's files ({error})") from error
 
 
-def _check_opcodes(raw: bytes) -> None:
-    """Known opcodes and classes only, not too many, no memo slot far beyond those in use (all would be allocated)."""
+def _parse(raw: bytes) -> Any:
+    """The value of a pickle that uses only what Planetoid's need: numbers, text, tuples, lists, dicts, and known names."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+
+    def since_mark() -> list[Any]:
+        start = marks.pop()
+        items, stack[start:] = stack[start:], []
+        return items
+
     for count, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
-        if opcode.name not in OPCODES:
-            raise ValueError(f"it uses {opcode.name}")
-        if opcode.name == "GLOBAL" and tuple(str(argument).split(" ")) not in _STAND_INS:
-            raise ValueError(f"it asks for {str(argument).replace(' ', '.')}")
         if count > MAX_PICKLE_OPCODES:
             raise ValueError(f"it has more than {MAX_PICKLE_OPCODES:,} opcodes")
-        if opcode.name in ("BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count + 256:
-            raise ValueError(f"it stores into memo slot {argument:,} after {count:,} opcodes")
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "STOP":
+                return stack.pop()
+            case "MARK":
+                marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+            case "EMPTY_TUPLE" | "EMPTY_LIST" | "EMPTY_DICT":
+                stack.append({"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}[opcode.name]())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                size = int(opcode.name[-1])
+                stack[-size:] = [tuple(stack[-size:])]
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "APPEND" | "APPENDS":
+                items = since_mark() if opcode.name == "APPENDS" else [stack.pop()]
+                _as(list, stack[-1]).extend(items)
+            case "SETITEM" | "SETITEMS":
+                items = since_mark() if opcode.name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                keys = [key if type(key) is int else _as(str, key) for key in items[::2]]  # whose hashes take no time
+                _as(dict, stack[-1]).update(zip(keys, items[1::2], strict=True))
+            case "GLOBAL" | "STACK_GLOBAL":
+                name = argument if opcode.name == "GLOBAL" else f"{_as(str, stack.pop(-2))} {_as(str, stack.pop())}"
+                if name not in NAMES:
+                    raise ValueError(f"it asks for {str(name).replace(' ', '.')}")
+                stack.append(_Made(name))
+            case "REDUCE" | "NEWOBJ":
+                arguments, maker = stack.pop(), _as(_Made, stack.pop())
+                stack.append({} if maker.name in DICT else _Made(maker.name, _as(tuple, arguments)))
+            case "BUILD":
+                state = stack.pop()
+                _as(_Made, stack[-1]).state = state
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case name if name in CONSTANTS:
+                stack.append(argument)
+            case name:
+                raise ValueError(f"it uses {name}")
+    raise ValueError("it does not end")
+
+
+def _as(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"a {type(value).__name__.strip('_')} in place of a {kind.__name__.strip('_')}")
+    return value
+
+
+def _array(made: Any) -> np.ndarray:
+    if _as(_Made, made).name in BUFFER:
+        data, dtype, shape, order = made.arguments
+        is_fortran = order == "F"
+    elif made.name in ARRAY:
+        _, shape, dtype, is_fortran, data = _as(tuple, made.state)
+    else:
+        raise ValueError(f"a {made.name} instead of an array or a matrix")
+    return array_of_bytes(_bytes(data), _number_type(dtype), _as(tuple, shape), bool(is_fortran))
+
+
+def _matrix(made: _Made) -> scipy.sparse.csr_array:
+    state = _as(dict, made.state)
+    data, indices, indptr = (_array(state.get(name)) for name in ("data", "indices", "indptr"))
+    return csr_matrix(data, indices, indptr, _as(tuple, state.get("_shape")))
+
+
+def _number_type(made: Any) -> np.dtype[Any]:
+    code = _as(str, _as(_Made, made).arguments[0])
+    dtype = np.dtype(code) if len(code) <= 3 else None
+    if dtype is None or dtype.kind not in NUMBER_TYPES:
+        raise ValueError(f"an array of type {code!r:.40}, not of numbers")
+    is_big = _as(tuple, made.state)[1:2] == (">",)
+    found: np.dtype[Any] = dtype.newbyteorder(">" if is_big else "<")
+    return found
+
+
+def _bytes(data: Any) -> bytes:
+    if isinstance(data, _Made) and data.name in BYTES:
+        data = data.arguments[0] if data.arguments else b""
+    return data.encode("latin-1") if isinstance(data, str) else bytes(data) if isinstance(data, bytearray) else data
 
 
 def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ def read_capped(path: Path, most: int) -> bytes:
     return raw
 
 
+@contextlib.contextmanager
+def refused(path: Path, expected: str) -> Iterator[None]:
+    """Turn whatever a hostile file provokes into one sentence: it is the file that is wrong."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path.name} is refused: it is not {expected} ({error!s:.200})") from error
+
+
 def array_of_bytes(raw: Any, dtype: np.dtype[Any], shape: tuple[Any, ...], is_fortran: bool) -> np.ndarray:
     """An array over bytes, which must be exactly as many as type and shape say."""
     if not isinstance(raw, bytes) or len(shape) > 2 or not all(type(size) is int and size >= 0 for size in shape):
@@ -34,8 +47,8 @@ def array_of_bytes(raw: Any, dtype: np.dtype[Any], shape: tuple[Any, ...], is_fo
 
 def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: Any) -> scipy.sparse.csr_array:
     """A CSR matrix whose arrays fit together: SciPy's own routines trust them and would read beyond the end."""
-    if len(shape) != 2:
-        raise ValueError(f"a matrix of shape {tuple(shape)}")
+    if np.shape(shape) != (2,):
+        raise ValueError(f"a matrix of shape {shape!s:.40}")
     rows, columns = (int(size) for size in shape)
     if not (data.ndim == indices.ndim == indptr.ndim == 1 and indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"):
         raise ValueError("a matrix whose data, indices and indptr are not lists of numbers")
@@ -45,4 +58,6 @@ def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape:
         raise ValueError("a matrix whose rows overlap")
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < columns):
         raise ValueError(f"a matrix of {columns} columns with an entry in column {int(indices.max())}")
+    if data.dtype == np.float16:  # which SciPy does not know
+        data = data.astype(np.float32)
     return scipy.sparse.csr_array((data, indices, indptr), shape=(rows, columns))
