@@ -592,3 +592,19 @@ def test_few_labels_leave_the_probabilities_as_they_are():
     y = torch.arange(FEWEST) % 2
     assert fit_calibrator(probabilities[:-1], y[:-1]) == Calibrator()
     assert fit_calibrator(probabilities, y) != Calibrator()
+
+
+def test_with_few_labels_no_set_is_promised(tmp_path):
+    (tmp_path / "nodes.csv").write_text(
+        "id,label\n" + "".join(f"n{i},{'ab'[i % 2] if i < 12 else ''}\n" for i in range(20))
+    )
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 2}\n" for i in range(18)))
+    plan, graph = make_plan(Source(str(tmp_path)), changes={"epochs": 2})
+    run = train_run(plan, graph, tmp_path / "run", device="cpu")
+    assert run.trained.calibration.calibrator == Calibrator()
+    with pytest.raises(
+        ValueError, match=r"label sets need 30 labels that training did not learn from, and there are 12"
+    ):
+        predict_run(tmp_path / "run", sets=0.9)
+    assert calibrate_run(tmp_path / "run").promise == "none: 12 labels are too few, it takes 30"
+    assert len(predict_run(tmp_path / "run")) == 8

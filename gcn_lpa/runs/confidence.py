@@ -116,7 +116,9 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[protocol] if len(y) >= FEWEST else f"none: {len(y)} labels are too few, it takes {FEWEST}",
+        promise=PROMISES[protocol]
+        if _is_promised(y, protocol)
+        else f"none: {len(y)} labels are too few, it takes {FEWEST}",
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -141,10 +143,15 @@ class Evidence(NamedTuple):
     protocol: str
 
 
+def _is_promised(y: Tensor, protocol: str) -> bool:
+    """Whether sets hold what they promise: by the reserved nodes however few, by others only roughly and if there are some."""
+    return protocol == "reserved" or len(y) >= FEWEST
+
+
 def set_threshold(run: TrainedRun, level: float, score: str) -> float:
     """Where the label sets of a run end; a ValueError where too few labels were held out to promise anything."""
-    probabilities, y, _ = calibration_evidence(run)
-    if len(y) < FEWEST:
+    probabilities, y, protocol = calibration_evidence(run)
+    if not _is_promised(y, protocol):
         raise ValueError(
             f"label sets need {FEWEST} labels that training did not learn from, and there are {len(y)}: with so few, a set "
             "could promise nothing. Predict without --sets, or label more nodes"
