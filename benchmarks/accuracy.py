@@ -204,7 +204,9 @@ def table(records: list) -> dict:
         found[graph] = {
             row: {
                 "accuracy": str(mean_of(accuracy[row])),
-                "difference": "" if row == "default" else str(mean_of(accuracy[row] - accuracy["default"])),
+                "difference": ""
+                if row == "default" or "default" not in accuracy
+                else str(mean_of(accuracy[row] - accuracy["default"])),
                 "calibration": pooled(group),
                 **{
                     name: str(mean_of(np.array([record[name] for record in group])))
