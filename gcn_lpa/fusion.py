@@ -65,12 +65,6 @@ class Fusion:
         logs = tempered(opinions.all, self.exponents)
         return F.softmax(torch.einsum("k,kmc->mc", torch.tensor(self.weights, dtype=torch.float64), logs), dim=1)
 
-    @property
-    def model_share(self) -> float:
-        """How much of the weight the model has, and the votes have not."""
-        total = sum(self.weights)
-        return sum(self.weights[: self.num_experts]) / total if total else 0.0
-
 
 @dataclass(frozen=True, eq=False)
 class Opinions:

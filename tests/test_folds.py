@@ -69,6 +69,17 @@ def test_a_team_with_every_member_comes_back_from_its_folder(graph, tmp_path, fi
     assert torch.equal(predict_proba(trained, graph), predict_proba(again, graph))
 
 
+@pytest.mark.long
+def test_the_shares_of_the_weight_are_those_of_the_fusion(graph):
+    parts = split(graph, seed=0)
+    trained = learn(graph, parts.train, parts.val, DEFAULT.replace(**SMALL, members="trees hops"), device="cpu")
+    hops, convolutions, trees, more_hops, *votes = trained.fusion.weights
+    total = sum(trained.fusion.weights)
+    expected = {"gcn-lpa": hops + convolutions, "trees": trees, "hops": more_hops, "votes": sum(votes)}
+    assert trained.shares == pytest.approx({name: weight / total for name, weight in expected.items()})
+    assert dataclasses.replace(trained, fusion=None).shares == {}
+
+
 def test_an_unknown_member_is_refused_by_name(graph):
     parts = split(graph, seed=0)
     with pytest.raises(ValueError, match=r"unknown member 'forest'; there are hops, linear, .*trees"):

@@ -104,7 +104,18 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
     results = [line for text in result_lines(trained.results) for line in indented(text)]
-    return [f"{head}, {seconds:.1f} s", *results, *warning(trained.results), *doubt(trained), *kept]
+    return [f"{head}, {seconds:.1f} s", *results, *weights(trained), *warning(trained.results), *doubt(trained), *kept]
+
+
+def weights(trained: TrainedRun) -> list[str]:
+    """A line that says how much models of several kinds and the votes are heard."""
+    shares = trained.trained.shares
+    if len(shares) < 3:
+        return []
+    heard = sorted(shares.items(), key=lambda item: -item[1])
+    silent = [name for name, share in heard if share < 0.005]
+    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in heard if share >= 0.005)
+    return indented(f"weight: {said}" + (f"; none: {', '.join(silent)}" if silent else ""))
 
 
 def doubt(trained: TrainedRun) -> list[str]:

@@ -269,8 +269,10 @@ class Explainer:
     def _notes(self, at: int) -> list[str]:
         graph, notes, method = self.graph, [], self.recipe.method
         walks = self.trained.method.features
-        if (fusion := self.trained.fusion) is not None:
-            notes.append(f"labels vote beside the model, with {100 * (1 - fusion.model_share):.0f} % of the weight")
+        if shares := self.trained.shares:
+            notes.append(f"labels vote beside the model, with {100 * shares['votes']:.0f} % of the weight")
+        if beside := [f"{name} {100 * shares[name]:.0f} %" for name in self.recipe.members.split() if name in shares]:
+            notes.append(f"models of other kinds speak too, and are not explained here: {', '.join(beside)}")
         if walks == "own":
             notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")
         elif self.recipe.edges == "fixed" or not self.learns_edges:
