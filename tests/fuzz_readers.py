@@ -409,7 +409,7 @@ def damage_file(path, chance):
 
 
 def predicted(folder):
-    table = predict_run(folder, every=True, sets=0.8)
+    table = predict_run(folder, every=True)
     numbers = table["probability"].to_numpy(float)
     if not ((numbers >= 0) & (numbers <= 1)).all():
         return "differs from probabilities"
