@@ -35,8 +35,8 @@ PROMISES = {
     "at least this probability",
     "validation": "approximate: the validation nodes also chose the epoch, so sets may hold the true label a little less often; "
     "`train --reserve 0.5` keeps some of them apart",
-    "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of a model "
-    "fitted to all labels, which is rarely worse",
+    "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of all "
+    "models together, which are rarely worse",
 }
 
 

@@ -42,7 +42,7 @@ class Source:
 class Plan:
     """What a training command is going to do; the same plan on the same machine gives the same run.
 
-    `split` is a kind of split, or None for the cross-validation and the fit to all labels of your own graph.
+    `split` is a kind of split, or None for folds of all labels, as your own graph is learned.
     """
 
     source: Source
