@@ -36,6 +36,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import Lesson, learn_whole, lesson_of
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of, team_of
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.train import (
@@ -75,7 +76,7 @@ def learn_many(
     No model sees a label that is not its own: each has the labels of its training nodes, and its choice of the epoch those
     of its validation nodes. Results are those of `learn` to rounding, see above; those of a second call have the same
     bits. Methods that cannot be stacked (scikit-learn's, PyG's, and those without a gradient) are
-    trained one by one, and so are recipes with members.
+    trained one by one; of a recipe with members, all models of one kind, then those of the next.
 
     Ctrl-C is a KeyboardInterrupt. A model that diverges leaves the stack and the others go on; at the end a `DivergedError`
     names the first such model and has all others in `models`, in order, None in place of those that diverged.
@@ -86,7 +87,12 @@ def learn_many(
         stop_at: as in `learn`, for each model, or one for all.
         on_model: called with the number of a model and its Trained as soon as it is done; the order is that of finishing.
     """
+    parts = list(parts)
     lessons = [lesson_of(graph, train, val, recipe, classes) for train, val in parts]
+    if recipe.members:
+        options: dict[str, Any] = {"classes": classes, "device": device, "threads": threads, "stop_at": stop_at}
+        kinds = [learn_many(graph, parts, own, seeds=seeds, **options) for own in members_of(recipe).values()]
+        return _teams(lessons, kinds, on_model)
     models = [
         _Pupil(number, lesson, seed, stop)
         for number, (lesson, seed, stop) in enumerate(
@@ -113,9 +119,22 @@ def learn_many(
 
 def are_stacked(graph: Graph, parts: Sequence[tuple[Any, Any]], recipe: Recipe, device: str = "auto") -> bool:
     """Whether `learn_many` would train these models side by side: they then share their time, too."""
+    if recipe.members:
+        return len(parts) >= FEWEST[choose_device(device).type]
     lessons = [lesson_of(graph, train, val, recipe) for train, val in parts]
     models = [_Pupil(number, lesson, 0, None) for number, lesson in enumerate(lessons)]
     return any(_is_stack(group, recipe, choose_device(device)) for group in _groups(models, recipe))
+
+
+def _teams(lessons: Sequence[Lesson], kinds: Sequence[Sequence[Trained]], on_model: Done | None) -> list[Trained]:
+    """The teams that the models of each member make, one for each lesson."""
+    teams = []
+    for number, (lesson, models) in enumerate(zip(lessons, zip(*kinds, strict=True), strict=True)):
+        run = dataclasses.replace(models[0].run, recipe=lesson.recipe)
+        teams.append(lesson.trained(team_of([[one.model] for one in models]).eval(), run))
+        if on_model is not None:
+            on_model(number, teams[-1])
+    return teams
 
 
 def is_stackable(model: Any) -> bool:

@@ -11,6 +11,7 @@ from gcn_lpa.methods.team import LIBRARY, EdgeTeam, Team, members_of, team_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
 from gcn_lpa.splits import label_folds, split
+from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.trained import Trained
 
@@ -78,6 +79,26 @@ def test_the_shares_of_the_weight_are_those_of_the_fusion(graph):
     expected = {"gcn-lpa": hops + convolutions, "trees": trees, "hops": more_hops, "votes": sum(votes)}
     assert trained.shares == pytest.approx({name: weight / total for name, weight in expected.items()})
     assert dataclasses.replace(trained, fusion=None).shares == {}
+
+
+@pytest.mark.long
+def test_many_teams_are_what_each_is_alone(graph):
+    parts = [split(graph, seed=k) for k in range(4)]
+    recipe = DEFAULT.replace(**SMALL, members="layers trees")
+    order = []
+    teams = learn_many(
+        graph,
+        [(p.train, p.val) for p in parts],
+        recipe,
+        seeds=range(4),
+        device="cpu",
+        on_model=lambda k, _: order.append(k),
+    )
+    assert order == [0, 1, 2, 3]
+    for seed, (part, team) in enumerate(zip(parts, teams, strict=True)):
+        alone = learn(graph, part.train, part.val, recipe, seed=seed, device="cpu")
+        assert team.recipe == alone.recipe
+        assert torch.allclose(predict_proba(team, graph), predict_proba(alone, graph), atol=1e-3)
 
 
 def test_an_unknown_member_is_refused_by_name(graph):
