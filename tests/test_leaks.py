@@ -41,7 +41,8 @@ CASES = {
     **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
 }
 QUICK = ("gcn-lpa leave_one_out", "gcn-lpa free")
-EVERY_CASE = [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+MARKS = {"best": pytest.mark.slow, **dict.fromkeys(QUICK, ())}
+EVERY_CASE = [pytest.param(case, marks=MARKS.get(case, pytest.mark.long)) for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,9 @@ def folded(graph, nodes, name):
     return dict(trained.model.state_dict()), trained.fusion, held_out, predict_proba(trained, graph)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["default", "best"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("default", marks=pytest.mark.long), pytest.param("best", marks=pytest.mark.slow)]
+)
 def test_folds_do_not_see_labels_of_other_nodes(world, name):
     """Members, votes, selection and out-of-fold predictions included; and the proof can fail."""
     graph, parts = world
