@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gcn_lpa.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "growth.md").read_text(encoding="utf-8")
@@ -20,3 +23,8 @@ def test_the_table_of_the_page_is_that_of_the_result(name):
     (head, *rows), facts = lines, found["digits"]
     assert head == ["digits", *next(iter(facts.values()))]
     assert rows == [[row, *cells.values()] for row, cells in facts.items()]
+
+
+def test_the_plan_of_the_page_is_what_the_command_prints():
+    command, shown = PAGE.split("$ gcn-lpa plan ")[1].split("```")[0].split("\n", maxsplit=1)
+    assert CliRunner().invoke(app, ["plan", *command.split()]).output == shown

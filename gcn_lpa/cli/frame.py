@@ -270,6 +270,16 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
             print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)
 
 
+def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
+    """Say on stderr how much memory a training takes, if that is much."""
+    from gcn_lpa.engine.devices import choose_device
+    from gcn_lpa.planner import MUCH, room_for
+
+    room = room_for(graph, recipe, choose_device(device))
+    if room is not None and room.needed >= MUCH:
+        print(f"gcn-lpa: {room}", file=sys.stderr)
+
+
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
     from gcn_lpa.tables.datasets import reading_options
@@ -281,6 +291,18 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
         if not separator or key not in known:
             raise typer.BadParameter(f"{option!r} is not KEY=VALUE with a key of: {', '.join(known) or 'none'}")
         chosen[key] = _parse(key, value, known[key])
+    return chosen
+
+
+def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
+    """Settings NAME=VALUE as fields of a recipe, with their types."""
+    known = {spec.name: spec.default for spec in dataclasses.fields(Recipe) if spec.name != "origin"}
+    chosen: dict[str, Any] = {}
+    for setting in settings or ():
+        name, separator, value = setting.partition("=")
+        if not separator or name not in known:
+            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE with a field of the recipe: {', '.join(known)}")
+        chosen[name] = _parse(name, value, known[name])
     return chosen
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.advice import Advice, AdviceLine
     from gcn_lpa.insight.comparison import ComparisonRow
     from gcn_lpa.insight.suggestions import Suggestion
+    from gcn_lpa.planner import Estimate, Size
     from gcn_lpa.predict import Scores
+    from gcn_lpa.recipes import Recipe
     from gcn_lpa.runs.codec import Results, TrainedRun
     from gcn_lpa.runs.confidence import CalibrationReport
     from gcn_lpa.tables.datasets import Counts, Table1Row
@@ -214,6 +216,30 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
     if note:
         notes.append(f"nodes, edges and predictions are not compared: {note}")
     return [*lines, *(line for one in notes for line in indented(f"note: {one}"))]
+
+
+def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
+    """What a training holds, part by part."""
+    from gcn_lpa.planner import gigabytes
+
+    parts = {
+        "graph": found.graph,
+        "features": found.features,
+        "parameters": found.parameters,
+        "a gradient step": found.step,
+        "validation": found.forward,
+        "predictions": found.prediction,
+        "preparation": found.preparation,
+    }
+    whose = f"a worker of {workers}: " if workers > 1 else ""
+    halo = f" and {size.halo:,.0f} of others" if size.halo else ""
+    lines = [
+        f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, {size.classes:,} classes",
+        f"{recipe.method}, {recipe.origin}",
+        *(f"  {name:<16}{gigabytes(held):>9}" for name, held in parts.items()),
+        f"memory at the peak{gigabytes(found.peak):>9}",
+    ]
+    return lines if workers == 1 else [*lines, f"received in an epoch {gigabytes(found.received)}"]
 
 
 def confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:

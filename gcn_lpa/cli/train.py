@@ -1,4 +1,4 @@
-"""Commands that train a model and use it: train, resume, evaluate, predict, calibrate, edges."""
+"""Commands that train a model and use it: plan, train, resume, evaluate, predict, calibrate, edges."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from gcn_lpa.cli.frame import (
     command,
     print_doubts,
     print_or_write,
+    print_room,
     print_run,
     progress,
     reading,
+    recipe_fields,
     recipe_flags,
 )
 from gcn_lpa.cli.text import (
@@ -37,6 +39,7 @@ from gcn_lpa.cli.text import (
     class_lines,
     confusion_lines,
     growth_lines,
+    plan_lines,
     print_json,
     print_table,
     result_lines,
@@ -44,6 +47,43 @@ from gcn_lpa.cli.text import (
 
 if TYPE_CHECKING:
     from gcn_lpa.train import Epoch
+
+
+@command
+def plan(
+    *,
+    nodes: Annotated[float, typer.Option(help="Number of nodes, such as 111e6.")],
+    edges: Annotated[float, typer.Option(help="Number of edges; of an undirected graph each is counted once.")],
+    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    features: Annotated[int, typer.Option(help="Number of feature columns.")] = 128,
+    filled: Annotated[
+        float | None, typer.Option(help="Filled cells of a node on average, where features are sparse.")
+    ] = None,
+    directed: Annotated[bool, typer.Option("--directed", help="Messages travel from source to target alone.")] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Workers that would share the rows: this version trains on one.")
+    ] = 1,
+    halo: Annotated[float, typer.Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how much memory a training would take, before there is a graph."""
+    from gcn_lpa.planner import Size, estimate
+    from gcn_lpa.recipes import DEFAULT
+
+    recipe = DEFAULT.replace(**recipe_fields(settings))
+    entries = (edges if directed else 2 * edges) + nodes
+    stored = None if filled is None else filled * nodes
+    size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
+    found = estimate(size, recipe)
+    if found is None:
+        raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
+    facts = {**dataclasses.asdict(found), "peak": found.peak}
+    if as_json:
+        return print_json({name: round(value) for name, value in facts.items()})
+    print("\n".join(plan_lines(found, size, recipe, workers)))
 
 
 @command
@@ -115,6 +155,7 @@ def train(
         wide=minutes > 0 or choose_device(device).type == "cuda",
     )
     print_doubts(graph, as_json)
+    print_room(graph, plan.recipe, device)
     with progress(loggers) as watch:
         trained = train_run(
             plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch

@@ -36,6 +36,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.team import LIBRARY, members_of
+from gcn_lpa.planner import require_room
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs.codec import (
     PLAN,
@@ -161,6 +162,7 @@ class _Stages:
 
     def check(self) -> None:
         members_of(self.plan.recipe)
+        require_room(self.graph, self.plan.recipe, self.device)
         if self.plan.split is not None:
             self.parts()
 

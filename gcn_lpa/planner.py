@@ -1,0 +1,324 @@
+"""How much memory a training takes, and how many bytes several workers would exchange, from the sizes of a graph alone.
+
+The formulas follow what the CPU path holds at its peak: the graph, raw and prepared; the features, raw and scaled; the
+parameters with their gradients, Adam's two means and the copy of the best epoch; what one step keeps for its backward pass;
+and what predictions are made of. Tests compare them with the memory of a process. Reading the files is not in them, nor
+Python and the libraries.
+
+On a GPU fused kernels keep less of a step: there the estimate is an upper bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of
+from gcn_lpa.model import GCNLPA
+from gcn_lpa.recipes import Recipe
+
+FLOAT, DOUBLE = 4, 8  # bytes
+ACCURACY = 0.2  # the estimate is this close to what is measured
+EDGE_FLOATS = {
+    "fixed": 0.0,
+    "free": 0.0,
+    "bilinear": 4.0,
+    "gat": 2.0,
+    "gaussian": 2.0,
+}  # for each edge, of a form; else 1
+GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
+MUCH = 1e9  # bytes from which on it is said before training
+CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph does not fit
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a graph is, or a worker's part of one: `nodes` are its own rows, `halo` those it reads of other workers."""
+
+    nodes: float
+    entries: float  # of the adjacency, with a self-loop at every node
+    columns: int  # of the features
+    classes: int
+    stored: float | None = None  # features that are stored, where they are sparse; None: dense
+    directed: bool = False
+    halo: float = 0.0
+
+    @classmethod
+    def of(cls, graph: Graph) -> Size:
+        loops = graph.num_nodes - graph.num_self_loops
+        stored = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else None
+        shape = graph.num_nodes, graph.adjacency.num_entries + loops, graph.num_features, graph.num_classes
+        return cls(*shape, stored, graph.directed)
+
+    def share(self, parts: int, halo: float = 0.0) -> Size:
+        """One of so many equal parts; `halo`: rows it reads of others for each of its own."""
+        stored = None if self.stored is None else self.stored / parts
+        own = self.nodes / parts
+        return dataclasses.replace(
+            self, nodes=own, entries=self.entries / parts, stored=stored, halo=halo * own if parts > 1 else 0.0
+        )
+
+    @property
+    def index(self) -> int:
+        """Bytes of a node or an edge number."""
+        return 4 if max(self.nodes, self.entries) < 2**31 else 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of memory. `step`, `forward` and `prediction` come one after the other, beside what is kept."""
+
+    loaded: float  # the graph and its features as they were read; part of `graph` and `features`
+    preparation: float  # of the features, beside what was loaded
+    graph: float
+    features: float
+    parameters: float
+    step: float  # a gradient step
+    forward: float  # validation
+    prediction: float
+    received: float  # from other workers, in an epoch
+
+    @property
+    def kept(self) -> float:
+        return self.graph + self.features + self.parameters
+
+    @property
+    def peak(self) -> float:
+        return max(self.loaded + self.preparation, self.kept + max(self.step, self.forward, self.prediction))
+
+
+def estimate(size: Size, recipe: Recipe) -> Estimate | None:
+    """What training this recipe takes; of a team, its largest member. None: of a method there is no formula for."""
+    members = members_of(recipe).values()
+    parts = sum(2 if own.propagation == "both" else 1 for own in members)
+    known = [own for own in members if METHODS[own.method].build is GCNLPA]
+    found = [_Formula(size, own, parts, recipe.votes).estimate() for own in known]
+    return max(found, key=lambda one: one.peak) if found else None
+
+
+class _Formula:
+    """The bytes of one model on a graph of one size."""
+
+    def __init__(self, size: Size, recipe: Recipe, parts: int, votes: bool) -> None:
+        self.size, self.recipe, self.parts, self.votes = size, recipe, parts, votes
+        self.columns = size.columns + (9 if size.directed else 6) * recipe.structure
+        self.learns = recipe.edges != "fixed"
+        self.is_both = recipe.propagation == "both"
+        self.has_lpa = bool(recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio)
+
+    def estimate(self) -> Estimate:
+        recipe, size = self.recipe, self.size
+        batch = self if not recipe.clusters else _Formula(size.share(recipe.clusters), recipe, self.parts, self.votes)
+        copies = 2 if recipe.clusters else 1  # the clusters are graphs of their own
+        return Estimate(
+            loaded=self.raw() + self.raw_features(),
+            preparation=self.preparation(),
+            graph=self.raw() + copies * self.prepared(),
+            features=self.raw_features() + copies * self.scaled_features(),
+            parameters=self.parameters(),
+            step=batch.step(),
+            forward=self.forward(),
+            prediction=self.prediction(),
+            received=size.halo * FLOAT * self.floats_received(),
+        )
+
+    def raw(self) -> float:
+        """The graph as it was loaded: compressed rows and their row numbers, labels and masks."""
+        size = self.size
+        return (size.entries - size.nodes) * (2 * size.index + FLOAT) + size.nodes * (size.index + 6 * DOUBLE)
+
+    def prepared(self) -> float:
+        """With self-loops, logs of the weights, and the way to the transpose and back."""
+        size = self.size
+        per_entry = 4 * size.index + 2 * FLOAT + (size.index if size.directed else 0)
+        per_entry += 2 * FLOAT if self.is_both else 0  # D^-½AD^-½ of the given edges and its transpose
+        return size.entries * per_entry + size.nodes * size.index * (2 if size.directed else 1)
+
+    def raw_features(self) -> float:
+        size = self.size
+        if size.stored is None:
+            return size.nodes * size.columns * FLOAT
+        return size.stored * (FLOAT + size.index) + size.nodes * size.index
+
+    def scaled_features(self) -> float:
+        """With columns about the graph; sparse ones also with row numbers and the way to the transpose and back."""
+        size, added = self.size, self.columns - self.size.columns
+        if size.stored is None:
+            is_new = self.recipe.features != "raw" or added > 0
+            return size.nodes * self.columns * FLOAT * is_new
+        return self.stored() * (2 * FLOAT + 4 * size.index) + size.nodes * 2 * size.index
+
+    def preparation(self) -> float:
+        """Scaling is done in float64; PageRank and the like on matrices of their own."""
+        size = self.size
+        if size.stored is not None:
+            scaling = 38 * size.stored
+        else:
+            scaling = 4 * DOUBLE * size.nodes * size.columns if self.recipe.features != "raw" else 0.0
+        return max(scaling, 58 * (size.entries - size.nodes) * self.recipe.structure)
+
+    def stored(self) -> float:
+        """Entries of sparse features once they are scaled."""
+        return (self.size.stored or 0) + self.size.nodes * (self.columns - self.size.columns)
+
+    def parameters(self) -> float:
+        """Every number with two means of Adam and the copy of the best epoch; its gradient is of the step."""
+        recipe, widths = self.recipe, self.widths()
+        weights = sum(a * b for a, b in zip([self.columns, *widths[:-1]], widths, strict=True))
+        weights *= (2 if self.is_both else 1) * (2 if recipe.residual else 1)
+        edges = {"fixed": 0.0, "free": self.size.entries}.get(recipe.edges, 2.0 * self.columns * recipe.edge_rank)
+        return (weights + edges) * 4 * FLOAT
+
+    def widths(self) -> list[int]:
+        return [*[self.recipe.hidden] * (self.recipe.gcn_layers - 1), self.size.classes]
+
+    def bodies(self) -> list[tuple[list[int], list[int], bool]]:
+        """Of each body the widths of its layers, of its products with the matrix, and whether that is learned."""
+        recipe, widths, found = self.recipe, self.widths(), []
+        if recipe.propagation != "layers":
+            found.append((widths, [self.size.classes] * recipe.propagation_steps, self.learns))
+        if recipe.propagation != "hops":
+            found.append((widths, widths, self.learns and not self.is_both))
+        return found
+
+    def lpa_width(self) -> int:
+        """Classes whose labels travel at a time."""
+        return min(self.size.classes, self.size.classes)
+
+    def step(self) -> float:
+        """What a gradient step keeps for its backward pass, and the gradients on the way."""
+        size, recipe = self.size, self.recipe
+        kept, seen = self.form_width(), 0.0  # numbers of each own row, and of each row of the halo
+        for widths, products, learned in self.bodies():
+            inputs = [0 if size.stored is not None else self.columns, *widths[:-1]]
+            kept += sum(widths[:-1])  # after σ
+            kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
+            if learned or products is not widths:  # what the matrix or γ_k is multiplied by
+                kept += sum(products)
+            seen += sum(products) if learned else 0
+        if self.has_lpa and self.learns:
+            labels = self.lpa_width() * max(1, recipe.lpa_iterations - 1)
+            kept, seen = kept + self.size.classes + labels, seen + labels
+        has_skips = recipe.residual and recipe.propagation != "hops"
+        gradients = 2 * max(self.widths()) if has_skips else size.classes
+        sparse = 0.0 if size.stored is None else self.stored() * 2 * len(self.bodies()) * bool(recipe.dropout)
+        rows = size.nodes * (kept + gradients) + size.halo * seen
+        return (rows + size.entries * (self.edge_floats() + GRADIENTS * self.learns) + sparse) * FLOAT
+
+    def form_width(self) -> float:
+        """Numbers of each node that the edge form keeps."""
+        name, rank = self.recipe.edges, self.recipe.edge_rank
+        return {"fixed": 0.0, "free": 0.0, "gaussian": 2.0, "gat": rank + 4}.get(name, 2.0 * rank)
+
+    def edge_floats(self) -> float:
+        """Numbers for each edge that are kept: scores, their softmax and its transpose, and what the LPA loss makes of them."""
+        recipe = self.recipe
+        form = EDGE_FLOATS.get(recipe.edges, 1.0)
+        symmetric = form + 4 if recipe.normalization == "symmetric" else 0.0
+        if not self.learns:
+            return 2 + symmetric / 2
+        leaves_out = self.has_lpa and recipe.loss == "leave_one_out"
+        return form + 2 + symmetric + (2.5 * recipe.lpa_iterations if leaves_out else 0)
+
+    def forward(self) -> float:
+        """Logits of all nodes without a gradient."""
+        rows = max(sum(widths) for widths, *_ in self.bodies()) + 2 * max(self.widths())
+        held = max(rows, self.form_width()) + (self.size.classes if self.is_both else 0)
+        return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
+
+    def prediction(self) -> float:
+        """Logs of what every part of the model and every vote says, as float64, their tempered copies, and the pool."""
+        number = self.parts + ((4 if self.learns else 2) if self.votes else 0)
+        return self.size.nodes * self.size.classes * DOUBLE * (3 * number + 1 if self.votes else 3)
+
+    def floats_received(self) -> float:
+        """Numbers of each row of the halo that a worker receives in an epoch: a step forward and back, and validation."""
+        model = sum(sum(products) for _, products, _ in self.bodies())
+        lpa = self.size.classes * self.recipe.lpa_iterations if self.has_lpa else 0
+        back = lpa - self.size.classes if lpa else 0  # the labels themselves have no gradient
+        return 3 * model + lpa + back
+
+
+def available_memory(device: torch.device) -> float:
+    """Bytes that are free, on the GPU or, of the machine or its container, on the CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, StopIteration):
+        facts = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024.0 * int(next(line for line in facts if line.startswith("MemAvailable")).split()[1])
+    with contextlib.suppress(OSError, ValueError):
+        limit, used = (float(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    return free
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a training takes beside the graph that is loaded, what is free, and what would fit where it does not."""
+
+    needed: float
+    free: float
+    advice: str = ""
+
+    @property
+    def is_enough(self) -> bool:
+        """An estimate that is too high by its accuracy refuses nothing that would fit."""
+        return (1 - ACCURACY) * self.needed <= self.free
+
+    def __str__(self) -> str:
+        return f"training takes about {gigabytes(self.needed)} of memory, and {gigabytes(self.free)} are free"
+
+
+def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
+    """Whether a training fits into the memory of a device; None where there is no formula for the method.
+
+    On a GPU only what is kept counts: how much less a step takes there is not known.
+    """
+    size, free = Size.of(graph), available_memory(device)
+    is_gpu = device.type == "cuda"
+
+    def needed(chosen: Recipe) -> float | None:
+        found = estimate(size, chosen)
+        return None if found is None else found.kept if is_gpu else found.peak - found.loaded
+
+    total = needed(recipe)
+    if total is None:
+        return None
+    room = Room(total, free)
+    if room.is_enough:
+        return room
+    for changes in _smaller(recipe, size):
+        less = needed(recipe.replace(**changes))
+        if less is not None and Room(less, free).is_enough:
+            flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
+            return dataclasses.replace(room, advice=f"{flags} would take about {gigabytes(less)}")
+    return dataclasses.replace(room, advice="no number of clusters would fit: it takes a larger machine")
+
+
+def _smaller(recipe: Recipe, size: Size) -> Iterator[dict[str, Any]]:
+    """Changes under which a training takes less."""
+    forms: dict[str, Any] = {"edges": "cosine"} if recipe.edges == "free" else {}
+    yield from ({**forms, "clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
+
+
+def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
+    """`room_for`, but a training that cannot fit is an error that says what would."""
+    room = room_for(graph, recipe, device)
+    if room is not None and not room.is_enough:
+        raise ValueError(f"{room}; {room.advice}")
+    return room
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
