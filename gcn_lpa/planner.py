@@ -24,7 +24,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.model import GCNLPA, class_block
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes
@@ -191,10 +191,6 @@ class _Formula:
             found.append((widths, widths, self.learns and not self.is_both))
         return found
 
-    def lpa_width(self) -> int:
-        """Classes whose labels travel at a time."""
-        return min(self.size.classes, self.size.classes)
-
     def step(self) -> float:
         """What a gradient step keeps for its backward pass, and the gradients on the way."""
         size, recipe = self.size, self.recipe
@@ -207,7 +203,8 @@ class _Formula:
                 kept += sum(products)
             seen += sum(products) if learned else 0
         if self.has_lpa and self.learns:
-            labels = self.lpa_width() * max(1, recipe.lpa_iterations - 1)
+            width = class_block(size.nodes, size.classes, recipe.lpa_iterations)
+            labels = width * max(1, recipe.lpa_iterations - 1)
             kept, seen = kept + self.size.classes + labels, seen + labels
         has_skips = recipe.residual and recipe.propagation != "hops"
         gradients = 2 * max(self.widths()) if has_skips else size.classes

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import numpy as np
 import pytest
 import scipy.sparse
 import torch
@@ -16,7 +17,7 @@ from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import class_weights, labels_of
-from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
+from gcn_lpa.model import GCNLPA, class_block, lpa_loss, lpa_votes, propagate_labels
 from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
@@ -819,3 +820,38 @@ def test_odd_graphs_have_finite_losses_and_gradients(case, loss, normalization):
         assert cost.isfinite()
         assert model(graph).softmax(1).sum(1).tolist() == pytest.approx([1, 1, 1])
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("loss", ["literal", "official", "held_out", "influence"])
+def test_labels_that_walk_in_blocks_of_classes_give_the_same_loss_and_gradient(monkeypatch, loss):
+    """The other road: all classes at once. 7 classes in blocks of 3, 3 and 1 walk twice, and keep nothing in between."""
+    widths = []
+
+    def watched(transition, seeds, *arguments, **options):
+        widths.append(seeds.shape[1])
+        return propagate_labels(transition, seeds, *arguments, **options)
+
+    monkeypatch.setattr("gcn_lpa.model.propagate_labels", watched)
+    generator = np.random.default_rng(0)
+    edges = generator.integers(0, 60, (300, 2))
+    graph = Graph.from_edges(edges, num_nodes=60, y=np.arange(60) % 7).with_self_loops()
+    recipe = Recipe(edges="free", loss=loss, lpa_iterations=4, features="raw")
+    found = {}
+    for name, most in {"at once": 2**28, "in blocks": 3 * 4 * 60}.items():
+        monkeypatch.setattr("gcn_lpa.model.MOST_KEPT", most)
+        scores = torch.randn(graph.pattern.num_entries, generator=torch.Generator().manual_seed(0)).double()
+        scores.requires_grad_()
+        transition = SparseMatrix(graph.pattern, scores).row_softmax()
+        labels = labels_of(graph.y, torch.arange(0, 60, 2), 7, 1.0, 0, torch.float64)
+        cost = lpa_loss(transition, labels, recipe, Key(3, 1))
+        cost.backward()
+        found[name] = cost.detach(), scores.grad
+    assert (widths[0], sorted(widths[1:])) == (7, [1, 1, 3, 3, 3, 3])
+    for one, other in zip(*found.values(), strict=True):
+        assert (one - other).abs().max() <= 1e-12 * one.abs().max()
+
+
+def test_the_block_of_classes_keeps_the_steps_within_bounds():
+    assert class_block(1000, 40, 5) == 40  # all: little is kept
+    assert class_block(111e6 / 16, 172, 5) == 7  # 7 · 5 · 6,937,500 < 2²⁸ < 8 · 5 · 6,937,500
+    assert class_block(1e10, 172, 5) == 1
