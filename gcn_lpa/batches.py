@@ -1,5 +1,7 @@
 """Mini-batches: a graph cut into clusters with few edges between them, and one gradient step for each (Chiang et al. 2019).
 
+Or a few training nodes at a time, for a method that reads samples of their neighbours (`methods.sampled`).
+
 An edge between two clusters is in no batch: while training, convolutions, hops and label propagation stop at the border. That
 is an approximation, and `share_cut` says of how many edges. Validation and predictions have the whole graph.
 """
@@ -24,10 +26,11 @@ from gcn_lpa.train import Batch
 def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
     """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has some of them.
 
-    A method that follows no gradient, such as a team's trees, learns from all of them at once.
+    Batches of more than `recipe.batch_size` nodes are divided, the same way for all epochs. A method that follows no gradient,
+    such as a team's trees, learns from all nodes at once.
     """
     if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
-        return [Batch(prepared, train.nonzero().squeeze(1))]
+        return _divided(Batch(prepared, train.nonzero().squeeze(1)), recipe.batch_size)
     if recipe.edges == "free":
         raise ValueError(
             f"clusters = {recipe.clusters}: edge form 'free' has one weight for each edge of the whole graph, and those between "
@@ -39,8 +42,17 @@ def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
         inside = torch.from_numpy(cluster == k)
         if (train & inside).any():
             part = dataclasses.replace(induced(sliceable, inside), x_kind=prepared.x_kind)
-            batches.append(Batch(part, train[inside].nonzero().squeeze(1), inside.nonzero().squeeze(1)))
+            batch = Batch(part, train[inside].nonzero().squeeze(1), inside.nonzero().squeeze(1))
+            batches += _divided(batch, recipe.batch_size)
     return batches
+
+
+def _divided(batch: Batch, most: int) -> list[Batch]:
+    """A batch, or several on the same graph with at most so many of its training nodes each, shuffled."""
+    if not most or len(batch.nodes) <= most:
+        return [batch]
+    shuffled = batch.nodes[torch.randperm(len(batch.nodes), generator=torch.Generator().manual_seed(0))]
+    return [batch._replace(nodes=some) for some in shuffled.split(most)]
 
 
 def clusters(graph: Graph, number: int) -> np.ndarray:

@@ -102,6 +102,8 @@ class Recipe:
     clusters: int = _field(
         0, "train on so many parts of the graph in turn, cut by METIS: less memory; 0: on the whole graph", added=True
     )
+    batch_size: int = _field(0, "graphsage-sampled: training nodes of a gradient step; 0: all of them", added=True)
+    samples: str = _field("", "graphsage-sampled: neighbours drawn for each layer, such as '25 10'", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
@@ -128,7 +130,10 @@ class Recipe:
         for name, most in MOST.items():
             if getattr(self, name) > most:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at most {most:,}")
-        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity", "clusters"):
+        for name in (
+            *("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity"),
+            *("clusters", "batch_size"),
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is not negative")
         for name in ("dropout", "feature_dropout", "edge_dropout", "label_rate"):

@@ -74,6 +74,8 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "structure": (True, False),
     "votes": (True, False),
     "clusters": (2,),
+    "batch_size": (3, 5),
+    "samples": ("1 1", "2 1"),
     "members": ("hops",),
     "epochs": (7,),
     "patience": (1,),

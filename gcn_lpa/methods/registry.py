@@ -23,6 +23,7 @@ from gcn_lpa.methods.linear import FeaturesOnly
 from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
+from gcn_lpa.methods.sampled import SampledGraphSAGE
 from gcn_lpa.methods.tabular import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
@@ -223,6 +224,21 @@ METHODS: dict[str, Method] = {
             "PyG's SAGEConv, 2 layers, width 128, mean of all neighbours (their code: of a sample of 25 and 10)",
             needs="pyg",
             fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING),
+            features="given_edges",
+        ),
+        Method(
+            "graphsage-sampled",
+            SampledGraphSAGE,
+            _PLAIN.replace(
+                method="graphsage-sampled",
+                **{"self_loops": False, "hidden": 128, "dropout": 0.0, "lr": 0.01, "l2": 0.0},
+                **{"batch_size": 512, "samples": "25 10"},
+            ),
+            "GraphSAGE in batches of 512, the mean of a sample of 25 and 10 neighbours (their code); predicts from all neighbours",
+            fields=(
+                *("features", "structure", "self_loops", "hidden", "dropout", "init"),
+                *("batch_size", "samples", *TRAINING),
+            ),
             features="given_edges",
         ),
         Method(
