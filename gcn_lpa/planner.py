@@ -10,9 +10,8 @@ On a GPU fused kernels keep less of a step: there the estimate is an upper bound
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ EDGE_FLOATS = {
     "gaussian": 2.0,
 }  # for each edge, of a form; else 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
+CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on it is said before training
 CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph does not fit
 
@@ -247,17 +247,29 @@ class _Formula:
 
 
 def available_memory(device: torch.device) -> float:
-    """Bytes that are free, on the GPU or, of the machine or its container, on the CPU."""
+    """Bytes that are free: on the GPU, or on the CPU of the machine and its container; infinity where nobody says so."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(OSError, StopIteration):
-        facts = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024.0 * int(next(line for line in facts if line.startswith("MemAvailable")).split()[1])
-    with contextlib.suppress(OSError, ValueError):
-        limit, used = (float(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, limit - used)
-    return free
+    machine = _facts("/proc/meminfo").get("MemAvailable:", math.inf) * 1024
+    limit, used = (_number(f"{CONTAINER}/memory.{name}") for name in ("max", "current"))
+    cached = _facts(f"{CONTAINER}/memory.stat").get("inactive_file", 0.0)  # given back when it is asked for
+    return min(machine, limit - used + cached) if math.isfinite(used) else machine
+
+
+def _facts(path: str) -> dict[str, float]:
+    """The lines `name number` of a file of the system; none where there is no such file."""
+    try:
+        return {name: float(number) for name, number, *_ in map(str.split, Path(path).read_text().splitlines())}
+    except OSError:
+        return {}
+
+
+def _number(path: str) -> float:
+    """The number in a file of the system; infinity where it holds none."""
+    try:
+        return float(Path(path).read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return math.inf
 
 
 @dataclass(frozen=True)

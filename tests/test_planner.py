@@ -145,8 +145,20 @@ def test_what_fits_is_not_refused_although_the_estimate_is_a_little_high(monkeyp
     assert room_for(graph, DEFAULT.replace(method="appnp"), CPU) is None  # no formula
 
 
-def test_free_memory_is_less_than_the_machine_has():
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_free_memory_is_less_than_the_machine_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(planner, "CONTAINER", str(tmp_path))  # without files: no container
     assert 0 < planner.available_memory(CPU) < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_free_memory_of_a_container_is_its_limit_less_what_it_holds(monkeypatch, tmp_path):
+    """1,000 bytes of which 700 are used, but 200 of these are a file that could be read again."""
+    monkeypatch.setattr(planner, "CONTAINER", str(tmp_path))
+    for name, text in {"max": "1000\n", "current": "700\n", "stat": "anon 500\ninactive_file 200\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert planner.available_memory(CPU) == 500
+    (tmp_path / "memory.max").write_text("max\n")
+    assert planner.available_memory(CPU) > 1000
 
 
 def test_the_command_says_what_each_part_takes():
