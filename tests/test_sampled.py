@@ -127,9 +127,14 @@ def test_training_on_samples_learns_and_the_same_seed_learns_the_same():
 
 
 def test_samples_that_are_no_numbers_are_refused():
-    with pytest.raises(ValueError, match=r"samples = ''; it is a number of neighbours for each layer, such as '25 10'"):
-        METHODS["graphsage-sampled"].build(RECIPE.replace(samples=""), random_graph(), 0)
-    with pytest.raises(ValueError, match="samples = '25 0'"):
-        METHODS["graphsage-sampled"].build(RECIPE.replace(samples="25 0"), random_graph(), 0)
+    for samples, why in {
+        "": "samples = ''; it has a number of neighbours for each layer, such as '25 10'",
+        "25 0": "samples has '0'; it is a number of neighbours, 1 to 1,000",
+        "25 ten": "samples has 'ten'",
+        "25 10001": "samples has '10001'",
+        "9" * 5000: "samples has '9999",
+    }.items():
+        with pytest.raises(ValueError, match=why):
+            METHODS["graphsage-sampled"].build(RECIPE.replace(samples=samples), random_graph(), 0)
     with pytest.raises(ValueError, match="batch_size = -1; it is not negative"):
         RECIPE.replace(batch_size=-1)

@@ -22,8 +22,9 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.networks import Network
 from gcn_lpa.methods.propagation import training_labels
 from gcn_lpa.model import Loss
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import MOST, Recipe
 
+MOST_DRAWN = 1000  # neighbours of a node: drawing them takes the square of it
 SAMPLE_LAYER = 1100  # random bits that are not a layer's dropout
 
 
@@ -88,10 +89,13 @@ class SampledGraphSAGE(Network):
 def sample_sizes(recipe: Recipe) -> list[int]:
     """Of `recipe.samples`, a whole number above 0 for each layer, which says how many layers there are."""
     words = recipe.samples.split()
-    if not words or not all(word.isdecimal() and int(word) for word in words):
+    if not 1 <= len(words) <= MOST["gcn_layers"]:
         raise ValueError(
-            f"recipe: samples = {recipe.samples!r}; it is a number of neighbours for each layer, such as '25 10'"
+            f"recipe: samples = {recipe.samples!r:.40}; it has a number of neighbours for each layer, such as '25 10'"
         )
+    for word in words:
+        if not (word.isdecimal() and 1 <= int(word[:9]) <= MOST_DRAWN and len(word) < 9):
+            raise ValueError(f"recipe: samples has {word!r:.40}; it is a number of neighbours, 1 to {MOST_DRAWN:,}")
     return [int(word) for word in words]
 
 
