@@ -31,6 +31,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(f"run.py: gcn-lpa needs Python 3.11 or newer; this is {platform.python_version()} ({sys.executable})")
 
 ROOT = Path(__file__).resolve().parent
+SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]  # two processes, each with whole files of tests
 USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check"
 QUICK = ["--hypothesis-profile=quick"]  # fewer examples of each property
 Call = Callable[..., int]
@@ -69,7 +70,7 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     if "--slow" in rest:
         rest.remove("--slow")
         return slow_tests(python, root, rest, call)
-    return call([python, "-m", "pytest", *rest], cwd=root)
+    return call([python, "-m", "pytest", *(rest or SIDE_BY_SIDE)], cwd=root)
 
 
 def check(python: str, root: Path, call: Call) -> int:

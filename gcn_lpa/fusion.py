@@ -31,6 +31,7 @@ REACH = 50  # hops a vote may travel; further ones weigh next to nothing
 SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
 PULL = 5.0  # labels that the pull to the experts alone weighs as much as
 STEPS = 50  # of Newton's method at most
+BLOCK = 1 << 23  # numbers that are pooled at a time, 64 MB
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,12 @@ class Fusion:
 
     def __call__(self, opinions: Opinions) -> Tensor:
         """Probabilities, rows that sum to 1, [n, c]."""
-        found = len(opinions.experts), len(opinions.all)
-        if found != (self.num_experts, len(self.weights)):
-            raise ValueError(
-                f"the votes were weighed for {self.num_experts} parts of a model among {len(self.weights)} opinions, "
-                f"but this model has {found[0]} among {found[1]}"
-            )
-        logs = tempered(opinions.all, self.exponents)
-        return F.softmax(torch.einsum("k,kmc->mc", torch.tensor(self.weights, dtype=torch.float64), logs), dim=1)
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        n, c = opinions.experts[0].shape
+        rows = max(1, BLOCK // (c * len(weights)))
+        blocks = (opinions.of(slice(start, start + rows)).all for start in range(0, max(1, n), rows))
+        pooled = [torch.einsum("k,kmc->mc", weights, tempered(block, self.exponents)) for block in blocks]
+        return F.softmax(torch.cat(pooled), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +76,8 @@ class Opinions:
     def all(self) -> tuple[Tensor, ...]:
         return *self.experts, *self.votes
 
-    def of(self, nodes: Tensor) -> Opinions:
-        """Those of some nodes, a mask or positions."""
+    def of(self, nodes: Tensor | slice) -> Opinions:
+        """Those of some nodes, a mask, positions or a range."""
         return Opinions(tuple(log[nodes] for log in self.experts), tuple(log[nodes] for log in self.votes))
 
     @staticmethod

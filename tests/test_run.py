@@ -190,6 +190,8 @@ def test_arguments_after_test_go_to_pytest(clone):
     commands = Commands(pytest=5)
     assert run.main(["test", "tests/test_run.py", "-k", "a or b"], clone, commands) == 5
     assert commands.asked[-1] == ["pytest", "tests/test_run.py", "-k", "a or b"]
+    run.main(["test"], clone, commands)
+    assert commands.asked[-1] == ["pytest", "-n", "2", "--dist", "loadfile"]  # all of them, in two processes
 
 
 def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
