@@ -53,7 +53,7 @@ def test_where_features_are_noise_label_propagation_wins():
 @pytest.mark.long
 def test_labels_dealt_at_random_are_predicted_by_nothing():
     graph = shuffled(load("sbm", n=500, classes=6, homophily=0.9, features=2))
-    found = advise(graph, device="cpu", changes={"epochs": 5})
+    found = advise(graph, device="cpu", changes={"epochs": 5, "members": ""})
     assert found.verdict == advice.UNPREDICTABLE
     assert found.sentence.startswith("Nothing predicts these labels, neither features nor edges: ")
     few = shuffled(load("sbm", n=40, classes=2, homophily=0.9, features=4))

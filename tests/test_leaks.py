@@ -122,14 +122,20 @@ def test_the_proof_can_fail_training_labels_do_change_the_weights(world, case):
 
 def folded(graph, nodes, name):
     """All that comes of learning from folds of the labels of `nodes`."""
-    recipe = recipe_for(name, "any", num_columns=5).replace(**SMALL)
+    recipe = recipe_for(name.removesuffix(" alone"), "any", num_columns=5).replace(**SMALL)
+    if name.endswith(" alone"):
+        recipe = recipe.replace(members="")
     trained = learn_folds(graph, nodes, recipe, device="cpu", classes=graph.class_names)
     held_out = trained.held_out.node, trained.held_out.fold, trained.held_out.probability
     return dict(trained.model.state_dict()), trained.fusion, held_out, predict_proba(trained, graph)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("default", marks=pytest.mark.long), pytest.param("best", marks=pytest.mark.slow)]
+    "name",
+    [
+        pytest.param("default alone", marks=pytest.mark.long),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("default", "best")),
+    ],
 )
 def test_folds_do_not_see_labels_of_other_nodes(world, name):
     """Members, votes, selection and out-of-fold predictions included; and the proof can fail."""
