@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli import ask, data, demo, paper, train  # noqa: F401  each adds its commands to `app`
+from gcn_lpa.cli import ask, data, demo, page, paper, train  # noqa: F401  each adds its commands to `app`
 from gcn_lpa.cli.frame import app
 
 

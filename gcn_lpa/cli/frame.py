@@ -324,3 +324,18 @@ def say_record(record: Record) -> None:
     if sys.stderr.isatty():
         rate, seconds = percent(record.accuracy), record.seconds
         print(f"{record.method}, seed {record.seed}: {rate}, {seconds:.1f} s", file=sys.stderr)
+
+
+class Steps:
+    """Says on stderr, where that is a terminal, what is being done."""
+
+    def __init__(self) -> None:
+        self.shows = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if self.shows:
+            print(f"\r\033[K{text} …", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
