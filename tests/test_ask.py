@@ -31,7 +31,7 @@ def run():
 @pytest.fixture(scope="module")
 def server(run):
     with AskServer(Answers(b"<!doctype html>", OpenRun(run), threading.Lock())) as found:
-        thread = threading.Thread(target=found.serve_forever)
+        thread = threading.Thread(target=found.serve_forever, daemon=True)
         thread.start()
         yield found
         found.shutdown()

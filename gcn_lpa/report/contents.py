@@ -23,12 +23,12 @@ from gcn_lpa.insight.cross_fit import cross_fit
 from gcn_lpa.insight.explanation import Explainer
 from gcn_lpa.insight.suggestions import Suggestion, suggest
 from gcn_lpa.insight.what_ifs import Asked, answer
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import with_prior
 from gcn_lpa.runs.codec import TrainedRun
 from gcn_lpa.runs.confidence import CalibrationReport, calibration_report
 
 ROWS = 15  # of each list of nodes or edges
-EXPLAINED = 400  # nodes whose votes are in the file
+EXPLAINED = 250  # nodes whose votes are in the file
 VOTERS = 6  # of each of them
 REPEATS = 5  # splits of the comparison with rivals: every label is scored once
 KINDS = ("no label", "label given", "held out to score", "reserved to calibrate")
@@ -71,8 +71,10 @@ class OpenRun:
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """Calibrated, [n, c]."""
-        return predict_proba(self.trained, self.graph)
+        """Calibrated, as `predict_proba` gives them, [n, c]; the explainer has what the model itself says."""
+        known = self.explainer.given
+        said = with_prior(self.explainer.model_output, self.graph, known)
+        return with_prior(self.trained.calibrator(said), self.graph, known)
 
     @cached_property
     def explainer(self) -> Explainer:

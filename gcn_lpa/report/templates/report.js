@@ -80,10 +80,11 @@
     const buckets = [[], [], [], []];
     for (let e = 0; e < numEdges; e++) buckets[weight[e] >> 6].push(e);
     pen.strokeStyle = ink;
-    const thin = Math.min(1, 0.25 + 60 / Math.sqrt(numEdges)) * Math.min(2, Math.sqrt(zoomed()));
+    const thin = Math.min(1, 0.25 + 12 / Math.sqrt(numEdges)) * Math.min(1.6, Math.sqrt(zoomed()));
+    const faded = chosen < 0 ? 1 : 0.45;
     buckets.forEach((edges, k) => {
       pen.lineWidth = thin * (0.5 + 0.85 * k);
-      pen.globalAlpha = Math.min(0.75, (0.12 + 0.13 * k) * (numEdges > 10000 ? 0.6 : 1.6));
+      pen.globalAlpha = faded * Math.min(0.75, (0.12 + 0.13 * k) * (numEdges > 10000 ? 0.6 : 1.4));
       pen.beginPath();
       for (const e of edges) {
         const a = source[e], b = target[e];
@@ -133,9 +134,14 @@
     });
   };
 
-  const write = (i, ink, ground) => {
+  const write = (i, ink, ground, taken = null) => {  // where `taken` lists boxes, only into free room
     const x = X(i) + radius(i) + 5, y = Y(i) + 4, text = names[i].length > 30 ? names[i].slice(0, 29) + "…" : names[i];
     pen.font = "600 13px system-ui, sans-serif";
+    if (taken) {
+      const right = x + pen.measureText(text).width;
+      if (taken.some(box => x < box[1] && right > box[0] && Math.abs(y - box[2]) < 15)) return;
+      taken.push([x, right, y]);
+    }
     pen.lineWidth = 4; pen.strokeStyle = ground; pen.strokeText(text, x, y);
     pen.fillStyle = ink; pen.fillText(text, x, y);
   };
@@ -156,7 +162,9 @@
     }
     drawNodes(ring, ground);
     const few = n <= 40 && width > 500;
-    for (let i = 0; few && i < n; i++) if (seen(i) && i !== chosen && i !== hovered) write(i, style("--soft"), ground);
+    const taken = [];
+    for (let i = 0; i < n && few; i++) taken.push([X(i) - 6, X(i) + 6, Y(i) + 4]);
+    for (let i = 0; few && i < n; i++) if (seen(i) && i !== chosen && i !== hovered) write(i, style("--soft"), ground, taken);
     for (const i of [hovered, chosen]) if (i >= 0) {
       pen.strokeStyle = i === chosen ? accent : ring; pen.lineWidth = 3;
       pen.beginPath(); pen.arc(X(i), Y(i), radius(i) + 4, 0, 6.2832); pen.stroke();
