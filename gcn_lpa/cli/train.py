@@ -237,6 +237,9 @@ def predict(
     ] = None,
     score: SetScore = "lac",
     hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
+    all_classes: Annotated[
+        bool, typer.Option("--all-classes", help="Add a column p:CLASS for each class: its probability.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     on: Annotated[
         str | None,
@@ -260,7 +263,7 @@ def predict(
     label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
     that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.output import predict_run
+    from gcn_lpa.runs.output import class_table, predict_run
 
     check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
@@ -274,7 +277,11 @@ def predict(
     if on is None:
         if extend or option or root is not None:
             raise typer.BadParameter("--extend, --root and -o go with --on")
-        return print_or_write(predict_run(run, data, **wanted), out, excel_safe, as_json)
+        table = predict_run(run, data, **wanted)
+        table = table.join(class_table(run, data, raw=raw)) if all_classes else table
+        return print_or_write(table, out, excel_safe, as_json)
+    if all_classes:
+        raise typer.BadParameter("--all-classes goes without --on")
     from gcn_lpa.runs.growing import predict_on
     from gcn_lpa.runs.output import write_table
 

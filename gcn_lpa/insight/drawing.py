@@ -94,7 +94,9 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
     axes.set_axis_off()
     if not why.votes:
         axes.text(0.4, 0, f"no label within {hops_in_words(why.hops)}", va="center", fontsize=10)
-    axes.set_title("strongest path of each vote: a*$_{ij}$ on the edges, share beside the voter", fontsize=9)
+    axes.set_title(
+        "the strongest path of each vote: learned weight on the edges, share of the vote beside the voter", fontsize=9
+    )
     _add_legend(axes, why, places, looks)
 
 
