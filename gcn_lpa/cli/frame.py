@@ -292,7 +292,7 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
     from gcn_lpa.planner import MUCH, room_for
 
     room = room_for(graph, recipe, choose_device(device))
-    if room is not None and room.needed >= MUCH:
+    if room is not None and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
 
 

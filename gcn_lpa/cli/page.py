@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli.frame import AsJson, Data, Device, RunDir, Steps, command
+from gcn_lpa.cli.frame import AsJson, Data, Device, Overwrite, RunDir, Steps, check_out, command
 from gcn_lpa.cli.text import print_json
 
 Quick = Annotated[
@@ -34,6 +34,7 @@ def init(
 def report(
     run: RunDir,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
+    overwrite: Overwrite = False,
     quick: Quick = False,
     data: Data = None,
     device: Device = "auto",
@@ -42,6 +43,7 @@ def report(
     """Write one HTML file about a run: scores, curves, the graph to look at, what looks wrong, what to label next."""
     from gcn_lpa.report.page import write_report
 
+    check_out(out, overwrite=overwrite)
     with contextlib.closing(Steps()) as steps:
         path = write_report(run, out, data=data, trains=not quick, device=device, say=steps.say)
     if as_json:

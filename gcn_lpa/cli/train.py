@@ -170,8 +170,8 @@ def train(
             plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
         )
     if overwrite and out is not None:  # what was written of the run that was there
-        for name in (PREDICTIONS, PAGE):
-            (out / name).unlink(missing_ok=True)
+        for written in (PREDICTIONS, PAGE):
+            (out / written).unlink(missing_ok=True)
     print_run(trained, as_json, start)
     if report and out is not None:
         write_results(out, device, as_json)
@@ -184,7 +184,7 @@ def write_results(run: Path, device: str, as_json: bool) -> None:
 
     write_table(run / PREDICTIONS, predict_run(run))
     with contextlib.closing(Steps()) as steps:
-        write_report(run, run / PAGE, device=device, say=steps.say)
+        write_report(run, device=device, say=steps.say)
     if not as_json:
         print(f"  labels in {run / PREDICTIONS}, the page is {run / PAGE}")
 

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from gcn_lpa import storage
+from gcn_lpa.files import check_output, write_output
 from gcn_lpa.report.charts import curve, reliability_chart
 from gcn_lpa.report.contents import ROWS, Contents, OpenRun, Say, contents
 from gcn_lpa.report.graph_view import graph_view
@@ -33,15 +34,15 @@ def write_report(
     """Write the page about a run folder and return where it is.
 
     Args:
-        out: the file; None: report.html in the run folder.
+        out: the file, replaced if it is there; None: report.html in the run folder.
         data: where the graph of the run is now, if not where it was.
         trains, device, say: as in `contents`.
     """
-    path = Path(folder) / PAGE if out is None else Path(out)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} in")
+    if out is not None:
+        check_output(out, overwrite=True)
     subject = OpenRun(load_run(folder, data))
-    storage.write_atomic(path, render(subject, contents(subject, trains=trains, device=device, say=say), say=say))
+    path = storage.inside(folder, PAGE) if out is None else Path(out)
+    write_output(path, render(subject, contents(subject, trains=trains, device=device, say=say), say=say))
     return path
 
 
