@@ -423,6 +423,8 @@ class Graph:
             hint = f"its nodes are 0..{len(names) - 1}"
         elif kinds := of_another_kind(node_name, names):
             hint = kinds
+        elif zeros := [name for name in self._printed_index if name.lstrip("0") == str(node_name).lstrip("0")][:3]:
+            hint = f"did you mean {', '.join(zeros)}? Zeros in front belong to an id"
         elif close := similar(str(node_name), self._printed_index):
             hint = f"close to it: {', '.join(close)}"
         raise ValueError(f"graph {self.name!r} has no node {node_name!r}; {hint}")

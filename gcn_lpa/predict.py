@@ -97,7 +97,7 @@ def predictions(
     Args:
         graph, known: as in `predict_proba`.
         raw: probabilities without calibration.
-        abstain: below this probability the label is "" and the status "abstain", unless a label was given.
+        abstain: below this probability the label is "", unless one was given, and "reached" becomes "abstain".
         threshold: of `conformal_threshold`, for a column `set`: the classes in the set, likeliest first, with | between.
         score: of the sets.
         hops: add a column with the number of edges to the nearest given label, None where there is no way.
@@ -120,7 +120,10 @@ def predictions(
             raise ValueError(f"abstain = {abstain}; it is a probability, such as 0.6")
         doubt = (probability < abstain) & ~given
         label = label.masked_fill(doubt, -1)
-        status = ["abstain" if doubts else said for doubts, said in zip(doubt.tolist(), status, strict=True)]
+        status = [
+            "abstain" if doubts and was == "reached" else was
+            for doubts, was in zip(doubt.tolist(), status, strict=True)
+        ]
     columns: dict[str, Any] = {
         "id": list(graph.node_names),
         "label": [names[k] for k in label.tolist()],

@@ -58,6 +58,13 @@ class LPARegularizer(nn.Module):
             seed: of the choices that `held_out` and `ratio` make.
         """
         super().__init__()
+        if isinstance(edges, bool) or not isinstance(edges, int | nn.Module):
+            raise TypeError(
+                f"edges = {edges!r:.40}; it is the number of edges, for a free weight each, or a module of gcn_lpa.edges, "
+                "such as AGNN(num_features, rank=8, generator=torch.Generator())"
+            )
+        if iterations < 1:
+            raise ValueError(f"iterations = {iterations}; a label travels at least 1 hop, or no weight is learned")
         self.form = None if isinstance(edges, int) else edges
         self.weight = nn.Parameter(torch.zeros(edges)) if isinstance(edges, int) else None
         self.recipe = Recipe(loss=loss, lpa_iterations=iterations, lpa_ratio=ratio)
@@ -100,6 +107,10 @@ class LPARegularizer(nn.Module):
 
     def loss(self, edge_index: Tensor, edge_weight: Tensor, y: Tensor, labeled: Tensor) -> Tensor:
         """Eq. (15) under the weights that `forward` gave; `labeled` is a mask or an index, no other label is read."""
+        for name, given in (("y", y), ("labeled", labeled)):
+            if given.is_floating_point():
+                wanted = "whole numbers, such as y.long()" if name == "y" else "a mask of True and False, or positions"
+                raise TypeError(f"{name} is {given.dtype}; it takes {wanted}")
         layout = self.layout(edge_index, len(y), False)
         nodes = index_of(labeled)
         num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1

@@ -130,6 +130,8 @@ def load(folder: str | Path) -> RunFolder:
     """The state of a run folder, every file compared with its sha256. Changes nothing on disk."""
     folder = Path(folder)
     files = _read(folder)
+    if files is None and not os.path.lexists(folder):
+        raise ValueError(f"{folder} is not a run folder: there is nothing of that name")
     if files is None:
         unfinished = f"; it holds a {CHECKPOINT} of a run that did not finish" if (folder / CHECKPOINT).is_dir() else ""
         raise ValueError(f"{folder} is not a run folder: it has no {MANIFEST}{unfinished}")

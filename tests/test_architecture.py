@@ -187,7 +187,7 @@ def test_a_class_name_means_one_thing():
 
 def test_the_colours_of_classes_come_from_the_one_palette():
     """No other file spells a colour of the palette out."""
-    colours = {colour.lower() for colour in (*palette.OKABE_ITO, palette.GREY, palette.PALE)}
+    colours = {colour.lower() for colour in (*palette.CLASS_COLORS, palette.GREY, palette.PALE)}
     spelled = {
         (module_of(path), colour)
         for path in FILES

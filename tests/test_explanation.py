@@ -29,7 +29,7 @@ from gcn_lpa.insight.what_ifs import changed, other_edges, what_if
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import propagate_labels
-from gcn_lpa.palette import BLACK, OKABE_ITO, PALE
+from gcn_lpa.palette import BLACK, CLASS_COLORS, PALE
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import LAYERS, PAPER
 from gcn_lpa.splits import split
@@ -693,8 +693,8 @@ def test_classes_have_the_colours_of_the_palette_in_its_order(tmp_path):
     trained = untrained(graph, graph.labeled, LAYERS.replace(edges="fixed"))
     draw_explanation(explain(trained, graph, 1, hops=3), tmp_path / "why.svg")
     drawn = {colour.lower() for colour in re.findall(r"#[0-9a-fA-F]{6}", (tmp_path / "why.svg").read_text())}
-    known = {colour.lower() for colour in (*OKABE_ITO, PALE)}
-    assert drawn & known == {colour.lower() for colour in (*OKABE_ITO[:3], BLACK, PALE)}  # outlines are black
+    known = {colour.lower() for colour in (*CLASS_COLORS, BLACK, PALE)}
+    assert drawn & known == {colour.lower() for colour in (*CLASS_COLORS[:3], BLACK, PALE)}  # outlines are black
 
 
 @pytest.mark.long

@@ -282,3 +282,31 @@ def test_the_example_runs_and_learns(capsys):
     first, *_, last = capsys.readouterr().out.splitlines()
     assert last.startswith("epoch 100:")
     assert float(last.split()[-1]) > max(0.9, float(first.split()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (
+            {"edges": "agnn"},
+            TypeError,
+            "edges = 'agnn'; it is the number of edges, for a free weight each, or a module",
+        ),
+        ({"edges": True}, TypeError, "edges = True"),
+        ({"edges": 4, "iterations": 0}, ValueError, "iterations = 0; a label travels at least 1 hop"),
+        ({"edges": 4, "loss": "nope"}, ValueError, "loss = 'nope'; it is one of official"),
+    ],
+)
+def test_a_regulariser_refuses_what_it_cannot_use(arguments, error, said):
+    with pytest.raises(error, match=said):
+        LPARegularizer(**arguments)
+
+
+def test_labels_that_are_no_whole_numbers_are_refused_in_a_sentence():
+    index, y = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1])
+    regularizer = LPARegularizer(2)
+    weight = regularizer(index)
+    with pytest.raises(TypeError, match=r"y is torch.float32; it takes whole numbers, such as y.long\(\)"):
+        regularizer.loss(index, weight, y.float(), torch.tensor([True, True]))
+    with pytest.raises(TypeError, match=r"labeled is torch.float32; it takes a mask"):
+        regularizer.loss(index, weight, y, torch.ones(2))

@@ -312,7 +312,7 @@ def test_a_first_save_killed_at_any_moment_leaves_nothing_or_a_whole_state(tmp_p
         if (folder / ".next/manifest.json").exists() or (folder / "manifest.json").exists():
             assert load(folder).files == NEW
         else:
-            with pytest.raises(ValueError, match=r"it has no manifest\.json"):
+            with pytest.raises(ValueError, match="is not a run folder"):
                 load(folder)
         save(folder, NEWEST)
         assert load(folder).files == NEWEST
@@ -516,7 +516,7 @@ def test_a_missing_file_is_named_with_its_size(tmp_path):
 
 def test_a_folder_without_a_run_is_not_a_run_folder(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=r"is not a run folder: it has no manifest\.json"):
+        with pytest.raises(ValueError, match="is not a run folder"):
             load(folder)
 
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli import ask, data, demo, paper, train  # noqa: F401  each adds its commands to `app`
-from gcn_lpa.cli.frame import app
+from gcn_lpa.cli import ask, data, demo, page, paper, train  # noqa: F401  each adds its commands to `app`
+from gcn_lpa.cli.frame import MANNERS, app
 
 
 def main() -> int:
@@ -43,8 +43,12 @@ def _top(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress, no doubts.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="The traceback of an error, to report it.")] = False,
 ) -> None:
-    pass
+    MANNERS.quiet, MANNERS.debug = quiet, debug
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcn_lpa.cli.frame import (
+    MANNERS,
     AsJson,
     Data,
     Device,
@@ -216,7 +217,7 @@ def audit(
 @contextlib.contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """A function to call with how much is done of how much; it reports that on stderr where that is a terminal."""
-    shows = sys.stderr.isatty()
+    shows = MANNERS.shows_progress
     yield lambda done, total: print(f"\r{what}: {done} of {total} ", end="", file=sys.stderr) if shows else None
     if shows:
         print("\r\033[K", end="", file=sys.stderr)
@@ -370,5 +371,7 @@ def suggest(
     if as_json:
         return print_json(table.to_dict("records"))
     print_table(("id", "score", "guess", "probability", "reach", "why"), map(suggestion_line, found))
+    if len(found) < n:
+        print(f"\n{len(found):,} of the {n:,} asked for: no other node may be suggested")
     if out is not None:
         print(f"\n{len(table):,} rows in {out}")

@@ -30,10 +30,24 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 LONGEST = 1000  # characters of a message
 
+
+@dataclasses.dataclass
+class Manners:
+    """How the command behaves, as said before its name: `gcn-lpa --quiet train …`."""
+
+    quiet: bool = False
+    debug: bool = False
+
+    @property
+    def shows_progress(self) -> bool:
+        return sys.stderr.isatty() and not self.quiet
+
+
+MANNERS = Manners()
+
 app = typer.Typer(
     help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -84,6 +98,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             raise  # the reader of our output has gone; typer ends quietly
         except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+            if MANNERS.debug:
+                raise
             message = out_of_memory(error)
             if message is None and isinstance(error, RuntimeError):
                 raise  # a mistake of ours
@@ -216,7 +232,7 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
         for logger in loggers if stage in ("fit", "fold-1") else ():
             logger(epoch)
 
-    if not sys.stderr.isatty():
+    if not MANNERS.shows_progress:
         yield lambda stage, *_: functools.partial(log, stage)
         return
     from rich.console import Console
@@ -265,7 +281,7 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
     """Say on stderr what in the user's files may not be meant as it was read."""
     from gcn_lpa.intake import DOUBT
 
-    for note in graph.notes if not as_json else ():
+    for note in graph.notes if not as_json and not MANNERS.quiet else ():
         if note.startswith(DOUBT):
             print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)
 
@@ -276,7 +292,7 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
     from gcn_lpa.planner import MUCH, room_for
 
     room = room_for(graph, recipe, choose_device(device))
-    if room is not None and room.needed >= MUCH:
+    if room is not None and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
 
 
@@ -321,6 +337,21 @@ def _parse(key: str, value: str, default: Any) -> Any:
 
 def say_record(record: Record) -> None:
     """One result of a comparison, on stderr where that is a terminal."""
-    if sys.stderr.isatty():
+    if MANNERS.shows_progress:
         rate, seconds = percent(record.accuracy), record.seconds
         print(f"{record.method}, seed {record.seed}: {rate}, {seconds:.1f} s", file=sys.stderr)
+
+
+class Steps:
+    """Says on stderr, where that is a terminal, what is being done."""
+
+    def __init__(self) -> None:
+        self.shows = MANNERS.shows_progress
+
+    def say(self, text: str) -> None:
+        if self.shows:
+            print(f"\r\033[K{text} …", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcn_lpa.cli.frame import (
+    MANNERS,
     AsJson,
     Data,
     Device,
@@ -167,6 +168,8 @@ def _say_progress(progress: Any) -> None:
     job = progress.job
     words = f"{progress.done} of {progress.total}: {job['dataset']}, {job['method']}, seed {job['seed']}"
     line = f"{words}, {percent(progress.outcome['test_accuracy'])}, about {progress.seconds_left / 60:.1f} min left"
+    if MANNERS.quiet:
+        return
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="" if progress.done < progress.total else "\n", file=sys.stderr, flush=True)
     elif progress.done % max(1, progress.total // 20) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -22,6 +23,7 @@ from gcn_lpa.cli.frame import (
     Root,
     RunDir,
     SetScore,
+    Steps,
     Threads,
     check_out,
     command,
@@ -47,6 +49,8 @@ from gcn_lpa.cli.text import (
 
 if TYPE_CHECKING:
     from gcn_lpa.train import Epoch
+
+PREDICTIONS, PAGE = "predictions.csv", "report.html"  # that `train --report` puts into a run folder
 
 
 @command
@@ -107,6 +111,9 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out when the new one is complete.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out, if there is one.")] = False,
     with_data: Annotated[bool, typer.Option(help="Keep the graph in the run folder too.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write predictions.csv and the page report.html into --out.")
+    ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     reserve: Annotated[
         float,
@@ -137,6 +144,8 @@ def train(
     from gcn_lpa.runs.plan import Source, make_plan
     from gcn_lpa.runs.stages import train_run
 
+    if report and out is None:
+        raise typer.BadParameter("--report goes with --out DIR, where the page is put")
     start = time.perf_counter()
     loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
     loggers += [MLflowLogger()] if mlflow else []
@@ -160,7 +169,24 @@ def train(
         trained = train_run(
             plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
         )
+    if overwrite and out is not None:  # what was written of the run that was there
+        for written in (PREDICTIONS, PAGE):
+            (out / written).unlink(missing_ok=True)
     print_run(trained, as_json, start)
+    if report and out is not None:
+        write_results(out, device, as_json)
+
+
+def write_results(run: Path, device: str, as_json: bool) -> None:
+    """Write the predictions and the page of a run into its folder."""
+    from gcn_lpa.report.page import write_report
+    from gcn_lpa.runs.output import predict_run, write_table
+
+    write_table(run / PREDICTIONS, predict_run(run))
+    with contextlib.closing(Steps()) as steps:
+        write_report(run, device=device, say=steps.say)
+    if not as_json:
+        print(f"  labels in {run / PREDICTIONS}, the page is {run / PAGE}")
 
 
 @command
@@ -211,6 +237,9 @@ def predict(
     ] = None,
     score: SetScore = "lac",
     hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
+    all_classes: Annotated[
+        bool, typer.Option("--all-classes", help="Add a column p:CLASS for each class: its probability.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     on: Annotated[
         str | None,
@@ -234,7 +263,7 @@ def predict(
     label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
     that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.output import predict_run
+    from gcn_lpa.runs.output import class_table, predict_run
 
     check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
@@ -248,7 +277,11 @@ def predict(
     if on is None:
         if extend or option or root is not None:
             raise typer.BadParameter("--extend, --root and -o go with --on")
-        return print_or_write(predict_run(run, data, **wanted), out, excel_safe, as_json)
+        table = predict_run(run, data, **wanted)
+        table = table.join(class_table(run, data, raw=raw)) if all_classes else table
+        return print_or_write(table, out, excel_safe, as_json)
+    if all_classes:
+        raise typer.BadParameter("--all-classes goes without --on")
     from gcn_lpa.runs.growing import predict_on
     from gcn_lpa.runs.output import write_table
 

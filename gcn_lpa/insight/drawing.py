@@ -11,9 +11,7 @@ from gcn_lpa.files import write_figure
 from gcn_lpa.insight.answers import Explanation
 from gcn_lpa.insight.paths import EQUAL
 from gcn_lpa.insight.wording import hops_in_words, number_in_words, title
-from gcn_lpa.palette import OKABE_ITO, PALE
-
-SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those who print in grey
+from gcn_lpa.palette import CLASS_COLORS, PALE, SHAPES
 
 
 def draw_explanation(why: Explanation, path: str | Path) -> None:
@@ -27,7 +25,7 @@ def draw_explanation(why: Explanation, path: str | Path) -> None:
 
     if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
         raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
-    looks = {name: (OKABE_ITO[k % 8], SHAPES[k % 9]) for k, name in enumerate(why.scores)}
+    looks = {name: (CLASS_COLORS[k % 8], SHAPES[k % 9]) for k, name in enumerate(why.scores)}
     places = _places(why)
     rows = 1 + max(row for _, row in places.values())
     with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", "svg.fonttype": "none", "font.size": 9}):
@@ -96,7 +94,9 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
     axes.set_axis_off()
     if not why.votes:
         axes.text(0.4, 0, f"no label within {hops_in_words(why.hops)}", va="center", fontsize=10)
-    axes.set_title("strongest path of each vote: a*$_{ij}$ on the edges, share beside the voter", fontsize=9)
+    axes.set_title(
+        "the strongest path of each vote: learned weight on the edges, share of the vote beside the voter", fontsize=9
+    )
     _add_legend(axes, why, places, looks)
 
 

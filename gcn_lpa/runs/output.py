@@ -8,7 +8,7 @@ from typing import Any
 
 from gcn_lpa.calibration import check_level, check_score
 from gcn_lpa.files import write_output
-from gcn_lpa.predict import predictions
+from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.runs.confidence import set_threshold
 
@@ -51,6 +51,16 @@ def predict_run(
     if run.reserved is not None:
         table.loc[run.reserved.numpy(), "status"] = "reserved"
     return table if every else table[~run.used.numpy()]
+
+
+def class_table(folder: str | Path, data: str | Path | None = None, *, raw: bool = False) -> Any:
+    """A DataFrame with a column "p:CLASS" for each class: its probability for every node of a run, by position."""
+    import pandas
+
+    run = load_run(folder, data)
+    trained = run.trained.with_calibration(None) if raw else run.trained
+    names = [f"p:{name}" for name in trained.class_names]
+    return pandas.DataFrame(predict_proba(trained, run.graph).numpy(), columns=names)
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:

@@ -22,6 +22,15 @@ MAX_BYTES = 4 * 2**30  # all of them are read before the first is parsed
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=(.)"?(\r\n|\r|\n)', re.IGNORECASE)  # a first row that Excel reads and writes
 QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
+NOT_TABLES = {  # by the first bytes
+    b"pk\x03\x04": "a zip archive or an Excel workbook (save it as CSV)",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook (save it as CSV)",
+    b"<!doctype html": "a web page, perhaps one that asks to log in",
+    b"<html": "a web page, perhaps one that asks to log in",
+    b"%pdf-": "a PDF",
+    b"par1": "a Parquet file (name it .parquet)",
+    b"\x1f\x8b": "compressed by gzip (unpack it)",
+}
 QUOTE, LF, CR = b'"\n\r'
 NOT_PLAIN = np.empty(0, dtype=bool), 0
 
@@ -79,6 +88,11 @@ def _decode(path: Path, encoding: str) -> str:
     if (size := path.stat().st_size) > MAX_BYTES:
         raise ValueError(f"{path.name} has {size:,} bytes; at most {MAX_BYTES:,} are read. A Parquet file takes less")
     raw = path.read_bytes()
+    for start, kind in NOT_TABLES.items():
+        if raw[:64].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(start):
+            raise ValueError(
+                f"{path.name} is {kind}, whatever its name says; it takes text with commas between the cells"
+            )
     try:
         text = raw.decode(encoding)
     except LookupError as error:

@@ -1,0 +1,75 @@
+"""Commands that make a page or a first folder: init, report, ask."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcn_lpa.cli.frame import AsJson, Data, Device, Overwrite, RunDir, Steps, check_out, command
+from gcn_lpa.cli.text import print_json
+
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Train nothing: no comparison with rivals, no suspicious labels and edges.")
+]
+
+
+@command
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put it; made if it is not there.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write an example of nodes.csv and edges.csv to replace by your own, and a README that explains the columns."""
+    from gcn_lpa.report.starter import write_starter
+
+    found = write_starter(folder)
+    if as_json:
+        return print_json({"files": [str(path) for path in found]})
+    print(f"{', '.join(path.name for path in found)} in {folder}; next: gcn-lpa train {folder} --out run --report")
+
+
+@command
+def report(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
+    overwrite: Overwrite = False,
+    quick: Quick = False,
+    data: Data = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML file about a run: scores, curves, the graph to look at, what looks wrong, what to label next."""
+    from gcn_lpa.report.page import write_report
+
+    check_out(out, overwrite=overwrite)
+    with contextlib.closing(Steps()) as steps:
+        path = write_report(run, out, data=data, trains=not quick, device=device, say=steps.say)
+    if as_json:
+        return print_json({"out": str(path), "bytes": path.stat().st_size})
+    print(f"the page is {path}")
+
+
+@command
+def ask(
+    run: RunDir,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser", help="Open it in your browser.")] = False,
+    data: Data = None,
+) -> None:
+    """Serve the page of a run on this machine alone, with what-ifs and explanations of every node. Ctrl-C ends it."""
+    from gcn_lpa.report.contents import OpenRun
+    from gcn_lpa.report.server import Answers, AskServer
+    from gcn_lpa.runs.codec import load_run
+
+    with contextlib.closing(Steps()) as steps:
+        answers = Answers.of(OpenRun(load_run(run, data)), say=steps.say)
+    with AskServer(answers, port) as server:
+        print(f"{server.url}\nCtrl-C ends it", flush=True)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
