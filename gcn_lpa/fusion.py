@@ -57,6 +57,12 @@ class Fusion:
 
     def __call__(self, opinions: Opinions) -> Tensor:
         """Probabilities, rows that sum to 1, [n, c]."""
+        found = len(opinions.experts), len(opinions.all)
+        if found != (self.num_experts, len(self.weights)):
+            raise ValueError(
+                f"the votes were weighed for {self.num_experts} parts of a model among {len(self.weights)} opinions, "
+                f"but this model has {found[0]} among {found[1]}"
+            )
         weights = torch.tensor(self.weights, dtype=torch.float64)
         n, c = opinions.experts[0].shape
         rows = max(1, BLOCK // (c * len(weights)))
