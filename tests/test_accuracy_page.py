@@ -20,7 +20,7 @@ def cells_of(line):
 
 
 def test_every_table_says_where_it_is_from():
-    assert len(TABLES) == len(re.findall(r"^\|---", PAGE, flags=re.M)) == 10
+    assert len(TABLES) == len(re.findall(r"^\|---", PAGE, flags=re.M)) == 11
 
 
 @pytest.mark.parametrize(("name", "what", "table"), TABLES, ids=lambda text: text[:24])
@@ -40,6 +40,12 @@ def test_the_tables_are_those_of_the_results(name, what, table):
 def test_a_difference_in_the_text_is_one_of_the_result():
     (said,) = re.findall(r"squirrel \+([\d.]+ ± [\d.]+)", PAGE)
     assert rows_of("accuracy-dev-cpu")["squirrel-filtered"]["- columns of the graph"]["difference"] == f"-{said}"
+
+
+def test_the_gains_on_tables_are_those_of_the_result():
+    found = rows_of("tables-dev-cpu")
+    assert f"it is {found['both']['lpa']['difference']} points above" in PAGE
+    assert f"(opposites: {found['opposites']['lightgbm']['difference']})" in PAGE
 
 
 def test_best_is_ahead_where_the_text_says():
