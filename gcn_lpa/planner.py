@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.fusion import BLOCK
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
@@ -234,9 +235,10 @@ class _Formula:
         return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
 
     def prediction(self) -> float:
-        """Logs of what every part of the model and every vote says, as float64, their tempered copies, and the pool."""
+        """Logs of what every part of the model and every vote says, as float64, two tempered copies of a block, and the pool."""
         number = self.parts + ((4 if self.learns else 2) if self.votes else 0)
-        return self.size.nodes * self.size.classes * DOUBLE * (3 * number + 1 if self.votes else 3)
+        each = self.size.nodes * self.size.classes * DOUBLE
+        return each * (number + 3) + 2 * min(number * each, DOUBLE * BLOCK) if self.votes else 3 * each
 
     def floats_received(self) -> float:
         """Numbers of each row of the halo that a worker receives in an epoch: a step forward and back, and validation."""

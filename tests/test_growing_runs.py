@@ -285,7 +285,7 @@ def test_the_commands_of_the_page_print_what_it_shows_but_for_their_numbers(tmp_
     def without_numbers(line):
         return re.sub(r"\d[\d,.]*", "#", line)
 
-    (console,) = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    console = "".join(re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     for part in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
         command, *shown = part.rstrip("\n").split("\n")
         done = call(*shlex.split(command)[1:])
