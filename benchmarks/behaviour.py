@@ -60,8 +60,8 @@ def readme_session(scratch: Path) -> dict[str, str]:
     spoken = {
         "info": gcn_lpa("info", *CLUB),
         "train": gcn_lpa("train", *CLUB, "--out", run),
-        "predict": gcn_lpa("predict", run, "--out", predictions),
-        "edges": gcn_lpa("edges", run, "--out", edges),
+        "predict": gcn_lpa("predict", run, "--out", predictions, "--overwrite"),
+        "edges": gcn_lpa("edges", run, "--out", edges, "--overwrite"),
         "explain": gcn_lpa("explain", run, "--node", "member-11", "--top", "3"),
         "evaluate": gcn_lpa("evaluate", run),
     }
