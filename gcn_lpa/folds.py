@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from gcn_lpa.fusion import Opinions, fit_fusion, held_out_probabilities, opinion
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.learning import Lesson, learn, lesson_of
-from gcn_lpa.methods.team import Team, members_of, team_of
+from gcn_lpa.methods.team import Team, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import label_folds
-from gcn_lpa.stacks import learn_many
 from gcn_lpa.trained import HeldOut, Trained
 
 NUM_FOLDS = 5
@@ -79,11 +78,12 @@ def learn_folds(
     whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
     layer = graph.num_nodes * max(recipe.hidden, whole.graph.num_classes)
     with num_threads(threads, layer=layer):
-        trained = _fitted_to_all(whole, _joined(whole, found), seed, choose_device(device))
+        refitting = _Refitting(whole, seed, choose_device(device))
+        trained = refitting.to_all_labels(_joined(whole, found))
         scored = [one.model for one in found]
         if int(labeled.sum()) < MANY_LABELS:
-            parts = [(labeled & ~fold, nobody) for fold in folds]
-            scored = _with_epochs_of_others(graph, parts, found, fixed)
+            lessons = [lesson_of(graph, labeled & ~fold, nobody, found[0].recipe, names) for fold in folds]
+            scored = [refitting.with_epochs_of_others(lessons[k], found, k) for k in range(len(folds))]
         prepared = [one.prepare(graph).to(one.device) for one in found]
         said = [opinions_of(model, known).of(fold) for model, known, fold in zip(scored, prepared, folds, strict=True)]
         return _weighed(trained, recipe, folds, said, y)
@@ -100,32 +100,35 @@ def _bags(trained: Trained) -> Any:
     return trained.model.bags if isinstance(trained.model, Team) else [[trained.model]]
 
 
-def _fitted_to_all(whole: Lesson, trained: Trained, seed: int, device: torch.device) -> Trained:
-    """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
-    bags = [
-        [whole.fitted(recipe, seed + k, device)[0] for k in range(len(bag))]
-        if hasattr(bag[0], "fit_directly")
-        else list(bag)
-        for recipe, bag in zip(whole.members.values(), _bags(trained), strict=True)
-    ]
-    return dataclasses.replace(trained, model=team_of(bags).eval())
+class _Refitting:
+    """Models of the same members, fitted to other labels or for other numbers of epochs."""
 
+    def __init__(self, whole: Lesson, seed: int, device: torch.device) -> None:
+        self.whole, self.seed, self.device = whole, seed, device
 
-def _with_epochs_of_others(
-    graph: Graph, parts: Sequence[tuple[Tensor, Tensor]], found: Sequence[Trained], options: Mapping[str, Any]
-) -> list[Any]:
-    """For each fold the members without it, trained for as many epochs as the other folds choose: the median of them."""
-    options, bags = {**options}, []
-    seed = options.pop("seed")
-    for m, recipe in enumerate(members_of(found[0].recipe).values()):
-        models = [_bags(one)[m][0] for one in found]
-        if not hasattr(models[0], "fit_directly"):
-            chosen = [one.best_epochs[m] for one in found]
-            others = [chosen[:k] + chosen[k + 1 :] for k in range(len(found))]
-            ends = [max(1, round(float(np.median(epochs)))) for epochs in others]
-            models = [one.model for one in learn_many(graph, parts, recipe, seeds=seed, stop_at=ends, **options)]
-        bags.append(models)
-    return [team_of([[model] for model in team]).eval() for team in zip(*bags, strict=True)]
+    def to_all_labels(self, trained: Trained) -> Trained:
+        """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
+        bags = [
+            [self.whole.fitted(recipe, self.seed + k, self.device)[0] for k in range(len(bag))]
+            if hasattr(bag[0], "fit_directly")
+            else list(bag)
+            for recipe, bag in zip(self.whole.members.values(), _bags(trained), strict=True)
+        ]
+        return dataclasses.replace(trained, model=team_of(bags).eval())
+
+    def with_epochs_of_others(self, lesson: Lesson, found: Sequence[Trained], k: int) -> Team:
+        """The members without fold k, trained for as many epochs as the other folds choose: the median of them."""
+        bags = []
+        for m, recipe in enumerate(lesson.members.values()):
+            (model,) = _bags(found[k])[m]
+            if not hasattr(model, "fit_directly"):
+                epochs = [one.best_epochs[m] for j, one in enumerate(found) if j != k]
+                stop_at = max(1, round(float(np.median(epochs))))
+                model, run = lesson.fitted(recipe, self.seed, self.device, stop_at=stop_at)
+                if run.interrupted:
+                    raise KeyboardInterrupt
+            bags.append([model])
+        return team_of(bags).eval()
 
 
 def _weighed(
