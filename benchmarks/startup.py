@@ -34,7 +34,7 @@ def commands(folder):
         "help": [*GCN_LPA, "--help"],
         "info": [*GCN_LPA, "info", *CLUB],
         "train": [*GCN_LPA, "train", *CLUB, "--out", run],
-        "predict": [*GCN_LPA, "predict", run, "--out", folder / "predictions.csv"],
+        "predict": [*GCN_LPA, "predict", run, "--out", folder / "predictions.csv", "--overwrite"],
     }
 
 

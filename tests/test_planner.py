@@ -74,7 +74,7 @@ CASES = {
     "hops": (DEFAULT.replace(propagation="hops", lpa_iterations=2, edges="gat"), (40, 32, 10), {}),
     "clusters": (DEFAULT.replace(clusters=10), (10, 32, 10), {}),
 }
-SLOW = ("many edges", "many columns", "hops")  # enough for a check: the other cases
+SLOW = ("clusters", "many edges", "many columns", "hops")  # enough for a check: the other cases
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
