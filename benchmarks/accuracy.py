@@ -99,7 +99,7 @@ def main() -> int:
     ledger = Ledger(out.with_suffix(".jsonl"))
     records = ledger.run(jobs, partial(train, root=given.root, device=given.device), workers=given.workers)
     found = table(records)
-    write_json(out, {"rows": found, "code": code_hash(), "environment": environment(), "records": records})
+    write_json(out, {"rows": found, "code": code_hash(), "environment": environment()})
     for graph, rows in found.items():
         print(graph)
         for row, facts in rows.items():

@@ -77,7 +77,7 @@ def main() -> int:
     work = partial(STUDIES[given.study], root=given.root, device=given.device)
     records = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers, on_outcome=print)
     rows = TABLES[given.study](records)
-    write_json(out, {"rows": rows, "code": code_hash(), "environment": environment(), "records": records})
+    write_json(out, {"rows": rows, "code": code_hash(), "environment": environment()})
     for graph, lines in rows.items():
         print(graph)
         for name, facts in lines.items():

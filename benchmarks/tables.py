@@ -79,7 +79,7 @@ def main() -> int:
     ]
     out = Path(given.out)
     records = Ledger(out.with_suffix(".jsonl")).run(jobs, partial(scored, root=given.root), workers=given.workers)
-    write_json(out, {"rows": table(records), "code": code_hash(), "environment": environment(), "records": records})
+    write_json(out, {"rows": table(records), "code": code_hash(), "environment": environment()})
     for graph, rows in table(records).items():
         print(graph)
         for row, facts in rows.items():

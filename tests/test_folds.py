@@ -131,7 +131,7 @@ def test_trees_learn_from_all_labels_to_predict(graph):
     given = torch.arange(60) % 2 == 0
     recipe = DEFAULT.replace(**SMALL, members="trees", votes=False)
     trained = learn_folds(graph, given, recipe, device="cpu", classes=graph.class_names)
-    alone = dataclasses.replace(members_of(recipe)["trees"])
+    alone = members_of(recipe)["trees"]
     for k, model in enumerate(trained.model.bags[1]):
         whole = learn(graph, given, [], alone, seed=k, device="cpu", classes=graph.class_names)
         states = model.state_dict(), whole.model.state_dict()
