@@ -18,19 +18,18 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from gcn_lpa.edges import drop_edges, edge_form, initial_weight, kept_edges
 from gcn_lpa.engine import fused
+from gcn_lpa.engine.class_blocks import in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.fused import accelerated
-from gcn_lpa.engine.remembered import Remembered, is_stacked
+from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import LPA_LOSSES, Labels, Votes, class_weights, cost_weights, labels_of, mean_cost
 from gcn_lpa.recipes import Recipe
 
-MOST_KEPT = 2**28  # numbers that label propagation may keep for its backward pass, 1 GiB
 BESIDE_LAYER = 100  # random bits of the convolutions beside the hops
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -229,27 +228,6 @@ def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key
         return in_class_blocks(walk, transition, seeds, recipe.lpa_iterations)
 
     return LPA_LOSSES[recipe.loss].votes(transition, labels, recipe.lpa_iterations, key or Key(0), spread)
-
-
-def in_class_blocks(walk: Callable[[Tensor], Tensor], transition: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
-    """`walk` of the seeds, a block of classes at a time where all of them would keep too much for the backward pass.
-
-    Classes walk beside each other and never mix, so this is exact. A block keeps nothing: it walks once more in the backward
-    pass. On a GPU, and in a stack of models, all classes walk at once.
-    """
-    width = class_block(len(seeds), seeds.shape[1], steps)
-    if width >= seeds.shape[1] or seeds.is_cuda or is_stacked():
-        return walk(seeds)
-    if transition.values.requires_grad:
-        _ = transition.transposed_values  # permuted once for all blocks, and not again in their second walk
-    blocks = (seeds[:, k : k + width].contiguous() for k in range(0, seeds.shape[1], width))
-    walked = [checkpoint(walk, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
-    return torch.cat(walked, dim=1)
-
-
-def class_block(num_nodes: float, num_classes: int, steps: int) -> int:
-    """How many classes may walk at a time so that their steps keep no more than MOST_KEPT numbers."""
-    return max(1, min(num_classes, int(MOST_KEPT // max(1, num_nodes * steps))))
 
 
 def lpa_loss(

@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
+from gcn_lpa.engine.class_blocks import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.fusion import BLOCK
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
-from gcn_lpa.model import GCNLPA, class_block
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes

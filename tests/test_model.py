@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from gcn_lpa.edges import drop_edges, initial_weight
+from gcn_lpa.engine.class_blocks import class_block
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import class_weights, labels_of
-from gcn_lpa.model import GCNLPA, class_block, lpa_loss, lpa_votes, propagate_labels
+from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
 from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
@@ -838,7 +839,7 @@ def test_labels_that_walk_in_blocks_of_classes_give_the_same_loss_and_gradient(m
     recipe = Recipe(edges="free", loss=loss, lpa_iterations=4, features="raw")
     found = {}
     for name, most in {"at once": 2**28, "in blocks": 3 * 4 * 60}.items():
-        monkeypatch.setattr("gcn_lpa.model.MOST_KEPT", most)
+        monkeypatch.setattr("gcn_lpa.engine.class_blocks.MOST_KEPT", most)
         scores = torch.randn(graph.pattern.num_entries, generator=torch.Generator().manual_seed(0)).double()
         scores.requires_grad_()
         transition = SparseMatrix(graph.pattern, scores).row_softmax()

@@ -1,0 +1,35 @@
+"""Label propagation a block of classes at a time, where all classes at once would keep too much for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gcn_lpa.engine.remembered import is_stacked
+from gcn_lpa.engine.sparse import SparseMatrix
+
+MOST_KEPT = 2**28  # numbers that label propagation may keep for its backward pass, 1 GiB
+
+
+def in_class_blocks(walk: Callable[[Tensor], Tensor], transition: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
+    """`walk` of the seeds, a block of classes at a time where all of them would keep too much for the backward pass.
+
+    Classes walk beside each other and never mix, so this is exact. A block keeps nothing: it walks once more in the backward
+    pass. On a GPU, and in a stack of models, all classes walk at once.
+    """
+    width = class_block(len(seeds), seeds.shape[1], steps)
+    if width >= seeds.shape[1] or seeds.is_cuda or is_stacked():
+        return walk(seeds)
+    if transition.values.requires_grad:
+        _ = transition.transposed_values  # permuted once for all blocks, and not again in their second walk
+    blocks = (seeds[:, k : k + width].contiguous() for k in range(0, seeds.shape[1], width))
+    walked = [checkpoint(walk, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
+    return torch.cat(walked, dim=1)
+
+
+def class_block(num_nodes: float, num_classes: int, steps: int) -> int:
+    """How many classes may walk at a time so that their steps keep no more than MOST_KEPT numbers."""
+    return max(1, min(num_classes, int(MOST_KEPT // max(1, num_nodes * steps))))
