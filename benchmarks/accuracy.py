@@ -53,11 +53,12 @@ RIVALS = (
 WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "learned edges": {"edges": "fixed", "lpa_weight": 0.0},
     "λ": {"lpa_weight": 0.0},
-    "row-normalised hops": {"normalization": "symmetric"},
+    "symmetric hops": {"normalization": "row"},
     "votes": {"votes": False},
     "columns of the graph": {"structure": False},
-    "convolutions": {"propagation": "hops"},
-    "hops": {"propagation": "layers", **FIXED},
+    "convolutions": {"members": ""},
+    "three convolutions": {"members": "layers"},
+    "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED},
 }
 
 

@@ -355,6 +355,18 @@ def drop_edges(transition: SparseMatrix, rate: float, key: Key | None) -> Sparse
     return remaining.with_values(remaining.values / torch.where(total > 0, total, 1))  # a row may have lost all
 
 
+def symmetric(scores: SparseMatrix, rate: float, key: Key | None) -> SparseMatrix:
+    """D^-½ A D^-½ of A = exp(scores), without a random share of the edges; self-loops stay."""
+    if key is None or rate == 0:
+        return scores.symmetric_softmax()
+    kept, lowest = (
+        kept_edges(scores, rate, key),
+        torch.finfo(scores.dtype).min / 4,
+    )  # of which no softmax leaves anything
+    remaining = scores.with_values(torch.where(kept, scores.values, lowest)).symmetric_softmax()
+    return remaining.with_values(remaining.values * kept)
+
+
 def kept_edges(transition: SparseMatrix, rate: float, key: Key) -> Tensor:
     """Which entries this step keeps, [E]."""
     ones = SparseMatrix(transition.pattern, torch.ones_like(transition.values))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gcn_lpa.learning import Lesson, learn, lesson_of
 from gcn_lpa.methods.team import Team, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import label_folds
+from gcn_lpa.train import Kept
 from gcn_lpa.trained import HeldOut, Trained
 
 NUM_FOLDS = 5
@@ -68,10 +70,15 @@ def learn_folds(
         return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
     share = 60 * minutes / (PASSES * len(folds)) if minutes else None  # of each fold
     found: list[Trained] = []
+    has_few, kept = int(labeled.sum()) < MANY_LABELS, [dict[str, Kept]() for _ in folds]
     for k, fold in enumerate(folds):
-        until = None if share is None or found else start + share
         own = found[0].recipe if found else alone  # with the members that the first fold had the time for
-        found.append(learn(graph, labeled & ~fold, fold, own, **fixed, until=until, **(options(k) if options else {})))
+        more = {
+            "until": None if share is None or found else start + share,
+            "kept": kept[k] if has_few else None,
+            **(options(k) if options else {}),
+        }
+        found.append(learn(graph, labeled & ~fold, fold, own, **fixed, **more))
         if found[-1].run.interrupted:
             whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
             return _joined(whole, [one for one in found if not one.run.interrupted] or found, interrupted=True)
@@ -81,9 +88,9 @@ def learn_folds(
         refitting = _Refitting(whole, seed, choose_device(device))
         trained = refitting.to_all_labels(_joined(whole, found))
         scored = [one.model for one in found]
-        if int(labeled.sum()) < MANY_LABELS:
+        if has_few:
             lessons = [lesson_of(graph, labeled & ~fold, nobody, found[0].recipe, names) for fold in folds]
-            scored = [refitting.with_epochs_of_others(lessons[k], found, k) for k in range(len(folds))]
+            scored = [refitting.with_epochs_of_others(lessons[k], found, k, kept[k]) for k in range(len(folds))]
         prepared = [one.prepare(graph).to(one.device) for one in found]
         said = [opinions_of(model, known).of(fold) for model, known, fold in zip(scored, prepared, folds, strict=True)]
         return _weighed(trained, recipe, folds, said, y)
@@ -116,17 +123,24 @@ class _Refitting:
         ]
         return dataclasses.replace(trained, model=team_of(bags).eval())
 
-    def with_epochs_of_others(self, lesson: Lesson, found: Sequence[Trained], k: int) -> Team:
-        """The members without fold k, trained for as many epochs as the other folds choose: the median of them."""
+    def with_epochs_of_others(self, lesson: Lesson, found: Sequence[Trained], k: int, kept: Mapping[str, Kept]) -> Team:
+        """The members without fold k after as many epochs as the other folds choose: the median of them.
+
+        Where the weights after that epoch are not among the `kept`, the member is trained once more.
+        """
         bags = []
-        for m, recipe in enumerate(lesson.members.values()):
+        for m, (name, recipe) in enumerate(lesson.members.items()):
             (model,) = _bags(found[k])[m]
             if not hasattr(model, "fit_directly"):
                 epochs = [one.best_epochs[m] for j, one in enumerate(found) if j != k]
                 stop_at = max(1, round(float(np.median(epochs))))
-                model, run = lesson.fitted(recipe, self.seed, self.device, stop_at=stop_at)
-                if run.interrupted:
-                    raise KeyboardInterrupt
+                if state := kept[name].after(stop_at):
+                    model = copy.deepcopy(model)
+                    model.load_state_dict(state)
+                else:
+                    model, run = lesson.fitted(recipe, self.seed, self.device, stop_at=stop_at)
+                    if run.interrupted:
+                        raise KeyboardInterrupt
             bags.append([model])
         return team_of(bags).eval()
 

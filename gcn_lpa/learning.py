@@ -24,7 +24,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of, team_of
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import Split
-from gcn_lpa.train import DivergedError, Epoch, Run, Validation, Watching, fit
+from gcn_lpa.train import DivergedError, Epoch, Kept, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
 
 
@@ -46,6 +46,7 @@ def learn(
     checkpoint_seconds: float = 0.0,
     resume: bool = False,
     until: float | None = None,
+    kept: dict[str, Kept] | None = None,
 ) -> Trained:
     """Train the method of a recipe on the labels of `train`, and choose the epoch by those of `val`.
 
@@ -63,6 +64,7 @@ def learn(
             is needed to go on is saved there.
         resume: go on from the checkpoint, if there is one.
         until: a time of `time.perf_counter`, after which no further member of `recipe.members` is begun.
+        kept: gets the weights after each epoch, by the name of the member; the first has none.
     """
     check_seed(seed)
     lesson = lesson_of(graph, train, val, recipe, classes)
@@ -72,7 +74,8 @@ def learn(
             break
         place = checkpoint if checkpoint is None or not name else storage.inside(checkpoint, name)
         identity = fingerprint(own, seed, lesson.graph, lesson.train, lesson.val) if checkpoint is not None else {}
-        watching = Watching(on_epoch, place, checkpoint_every, checkpoint_seconds, resume, identity)
+        states = kept.setdefault(name, Kept()) if kept is not None else None
+        watching = Watching(on_epoch, place, checkpoint_every, checkpoint_seconds, resume, identity, states)
         with num_threads(threads, layer=graph.num_nodes * max(own.hidden, lesson.graph.num_classes)):
             try:
                 model, run = lesson.fitted(own, seed, where, stop_at=stop_at, capture=capture, watching=watching)

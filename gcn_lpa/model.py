@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from gcn_lpa.edges import drop_edges, edge_form, initial_weight, kept_edges
+from gcn_lpa.edges import drop_edges, edge_form, initial_weight, symmetric
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.class_blocks import in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
@@ -30,7 +29,6 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.losses import LPA_LOSSES, Labels, Votes, class_weights, cost_weights, labels_of, mean_cost
 from gcn_lpa.recipes import Recipe
 
-BESIDE_LAYER = 100  # random bits of the convolutions beside the hops
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
@@ -107,13 +105,12 @@ class Model(Protocol):
 class Convolutions(nn.Module):
     """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), for the matrix S it is given; the last X holds logits, [n, c].
 
-    With `residual` a node's own x W', with `bias` a constant, and with `layer_norm` a normalisation join in. `first_bits` names
-    the random bits of its first layer: two bodies side by side do not drop the same cells.
+    With `residual` a node's own x W', with `bias` a constant, and with `layer_norm` a normalisation join in.
     """
 
-    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator, *, first_bits: int = 0) -> None:
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
-        self.recipe, self.first_bits = recipe, first_bits
+        self.recipe = recipe
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
         self.shapes = list(pairwise(widths))
         self.weights = nn.ParameterList(initial_weight(*s, init=recipe.init, generator=generator) for s in self.shapes)
@@ -135,7 +132,7 @@ class Convolutions(nn.Module):
         """X^(1) … X^(K)."""
         recipe, outputs = self.recipe, []
         for k, weight in enumerate(self.weights):
-            x = dropout(x, self.dropout_rate(k), key, layer=self.first_bits + k)
+            x = dropout(x, self.dropout_rate(k), key, layer=k)
             h = smoothing @ (x @ weight)  # Eq. (16)
             if self.skips:
                 h = h + x @ self.skips[k]
@@ -156,7 +153,7 @@ class Convolutions(nn.Module):
     def is_plain(self) -> bool:
         """Whether a layer is Eq. (16) and nothing else."""
         recipe = self.recipe
-        extras = recipe.residual or recipe.bias or recipe.layer_norm or self.first_bits
+        extras = recipe.residual or recipe.bias or recipe.layer_norm
         return recipe.activation == "relu" and recipe.output_activation == "identity" and not extras
 
 
@@ -257,18 +254,15 @@ class GCNLPA(nn.Module):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, body: Any = None) -> None:
         """`body(recipe, graph, generator)` makes the part that turns features into logits along the edges.
 
-        None: that of `recipe.propagation`. With "both", convolutions along the given edges are trained beside the hops.
+        None: that of `recipe.propagation`.
         """
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        is_both = recipe.propagation == "both"
         body = body or (Convolutions if recipe.propagation == "layers" else Hops)
         self.body: Any = body(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
-        self.beside = Convolutions(recipe, graph, generator, first_bits=BESIDE_LAYER) if is_both else None
-        for part in (self.body, self.beside):
-            if isinstance(part, Convolutions):
-                part.draw_skips(generator)
+        if isinstance(self.body, Convolutions):
+            self.body.draw_skips(generator)
         self._labels, self._given = Remembered(labels_of), Remembered(_symmetric)
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
@@ -284,30 +278,12 @@ class GCNLPA(nn.Module):
         """The matrix the GCN half walks: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
         if self.recipe.normalization == "row":
             return transition
-        scores = self.edge_scores(graph)
-        top = scores.values.detach().max() if scores.num_entries else 0
-        strength = (scores.values - top).exp()
-        if key is not None and self.recipe.edge_dropout:
-            strength = strength * kept_edges(scores, self.recipe.edge_dropout, key)
-        return scores.with_values(strength).symmetric_normalized()
-
-    def parts(self, graph: Graph) -> list[Tensor]:
-        """The logits of each body, [n, c] each."""
-        return self.logits(graph, self.transition(graph))
-
-    def logits(
-        self, graph: Graph, transition: SparseMatrix, key: Key | None = None, rows: Tensor | None = None
-    ) -> list[Tensor]:
-        """The logits of each body, or `rows` of them: one walks the learned edges, one beside it the given ones."""
-        found = [self.body(self.smoothing(graph, transition, key), graph.x, key, rows=rows)]
-        if self.beside is not None:
-            given = self._given(graph.adjacency.values, graph.adjacency)
-            found.append(self.beside(given, graph.x, key, rows=rows))
-        return found
+        if not self.edge_parameters() and not (key is not None and self.recipe.edge_dropout):
+            return self._given(graph.adjacency.values, graph.adjacency)
+        return symmetric(self.edge_scores(graph), self.recipe.edge_dropout, key)
 
     def forward(self, graph: Graph) -> Tensor:
-        parts = self.parts(graph)
-        return parts[0] if len(parts) == 1 else torch.stack([F.log_softmax(z, dim=1) for z in parts]).mean(dim=0)
+        return cast(Tensor, self.body(self.smoothing(graph, self.transition(graph)), graph.x))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.
@@ -319,8 +295,8 @@ class GCNLPA(nn.Module):
         labels = self.labels(graph, nodes, key)
         importance = class_weights(labels, graph.num_classes) if recipe.class_weights == "balanced" else None
         transition = self.transition(graph, bits)
-        costs = [gcn_loss(z, labels, importance) for z in self.logits(graph, transition, bits, labels.rows)]
-        gcn = costs[0] if len(costs) == 1 else torch.stack(costs).sum()
+        logits = self.body(self.smoothing(graph, transition, bits), graph.x, bits, rows=labels.rows)
+        gcn = gcn_loss(logits, labels, importance)
         lpa = gcn.new_zeros(())
         if recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio:
             lpa = lpa_loss(transition, labels, recipe, key, importance)
@@ -344,8 +320,7 @@ class GCNLPA(nn.Module):
         return list(self.edges.parameters())
 
     def weight_parameters(self) -> list[nn.Parameter]:
-        beside = [] if self.beside is None else self.beside.parameters()
-        return [*self.body.parameters(), *beside]
+        return list(self.body.parameters())
 
 
 def _symmetric(values: Tensor, adjacency: SparseMatrix) -> SparseMatrix:

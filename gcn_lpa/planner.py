@@ -102,9 +102,8 @@ class Estimate:
 def estimate(size: Size, recipe: Recipe) -> Estimate | None:
     """What training this recipe takes; of a team, its largest member. None: of a method there is no formula for."""
     members = members_of(recipe).values()
-    parts = sum(2 if own.propagation == "both" else 1 for own in members)
     known = [own for own in members if METHODS[own.method].build is GCNLPA]
-    found = [_Formula(size, own, parts, recipe.votes).estimate() for own in known]
+    found = [_Formula(size, own, len(members), recipe.votes).estimate() for own in known]
     return max(found, key=lambda one: one.peak) if found else None
 
 
@@ -115,7 +114,6 @@ class _Formula:
         self.size, self.recipe, self.parts, self.votes = size, recipe, parts, votes
         self.columns = size.columns + (9 if size.directed else 6) * recipe.structure
         self.learns = recipe.edges != "fixed"
-        self.is_both = recipe.propagation == "both"
         self.has_lpa = bool(recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio)
 
     def estimate(self) -> Estimate:
@@ -143,7 +141,6 @@ class _Formula:
         """With self-loops, logs of the weights, and the way to the transpose and back."""
         size = self.size
         per_entry = 4 * size.index + 2 * FLOAT + (size.index if size.directed else 0)
-        per_entry += 2 * FLOAT if self.is_both else 0  # D^-½AD^-½ of the given edges and its transpose
         return size.entries * per_entry + size.nodes * size.index * (2 if size.directed else 1)
 
     def raw_features(self) -> float:
@@ -177,40 +174,35 @@ class _Formula:
         """Every number with two means of Adam and the copy of the best epoch; its gradient is of the step."""
         recipe, widths = self.recipe, self.widths()
         weights = sum(a * b for a, b in zip([self.columns, *widths[:-1]], widths, strict=True))
-        weights *= (2 if self.is_both else 1) * (2 if recipe.residual else 1)
+        weights *= 2 if recipe.residual and recipe.propagation == "layers" else 1
         edges = {"fixed": 0.0, "free": self.size.entries}.get(recipe.edges, 2.0 * self.columns * recipe.edge_rank)
         return (weights + edges) * 4 * FLOAT
 
     def widths(self) -> list[int]:
         return [*[self.recipe.hidden] * (self.recipe.gcn_layers - 1), self.size.classes]
 
-    def bodies(self) -> list[tuple[list[int], list[int], bool]]:
-        """Of each body the widths of its layers, of its products with the matrix, and whether that is learned."""
-        recipe, widths, found = self.recipe, self.widths(), []
-        if recipe.propagation != "layers":
-            found.append((widths, [self.size.classes] * recipe.propagation_steps, self.learns))
-        if recipe.propagation != "hops":
-            found.append((widths, widths, self.learns and not self.is_both))
-        return found
+    def products(self) -> list[int]:
+        """The width of each product with the matrix."""
+        is_walk = self.recipe.propagation == "hops"
+        return [self.size.classes] * self.recipe.propagation_steps if is_walk else self.widths()
 
     def step(self) -> float:
         """What a gradient step keeps for its backward pass, and the gradients on the way."""
         size, recipe = self.size, self.recipe
-        kept, seen = self.form_width(), 0.0  # numbers of each own row, and of each row of the halo
-        for widths, products, learned in self.bodies():
-            inputs = [0 if size.stored is not None else self.columns, *widths[:-1]]
-            kept += sum(widths[:-1])  # after σ
-            kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
-            if learned or products is not widths:  # what the matrix or γ_k is multiplied by
-                kept += sum(products)
-            seen += sum(products) if learned else 0
+        widths, products = self.widths(), self.products()
+        inputs = [0 if size.stored is not None else self.columns, *widths[:-1]]
+        kept = self.form_width() + sum(widths[:-1])  # numbers of each own row: of the edge form, and after σ
+        kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
+        if self.learns or recipe.propagation == "hops":  # what the matrix or γ_k is multiplied by
+            kept += sum(products)
+        seen = sum(products) if self.learns else 0.0  # numbers of each row of the halo
         if self.has_lpa and self.learns:
             width = class_block(size.nodes, size.classes, recipe.lpa_iterations)
             labels = width * max(1, recipe.lpa_iterations - 1)
             kept, seen = kept + self.size.classes + labels, seen + labels
-        has_skips = recipe.residual and recipe.propagation != "hops"
-        gradients = 2 * max(self.widths()) if has_skips else size.classes
-        sparse = 0.0 if size.stored is None else self.stored() * 2 * len(self.bodies()) * bool(recipe.dropout)
+        has_skips = recipe.residual and recipe.propagation == "layers"
+        gradients = 2 * max(widths) if has_skips else size.classes
+        sparse = 0.0 if size.stored is None else self.stored() * 2 * bool(recipe.dropout)
         rows = size.nodes * (kept + gradients) + size.halo * seen
         return (rows + size.entries * (self.edge_floats() + GRADIENTS * self.learns) + sparse) * FLOAT
 
@@ -231,8 +223,7 @@ class _Formula:
 
     def forward(self) -> float:
         """Logits of all nodes without a gradient."""
-        rows = max(sum(widths) for widths, *_ in self.bodies()) + 2 * max(self.widths())
-        held = max(rows, self.form_width()) + (self.size.classes if self.is_both else 0)
+        held = max(sum(self.widths()) + 2 * max(self.widths()), self.form_width())
         return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
 
     def prediction(self) -> float:
@@ -243,7 +234,7 @@ class _Formula:
 
     def floats_received(self) -> float:
         """Numbers of each row of the halo that a worker receives in an epoch: a step forward and back, and validation."""
-        model = sum(sum(products) for _, products, _ in self.bodies())
+        model = sum(self.products())
         lpa = self.size.classes * self.recipe.lpa_iterations if self.has_lpa else 0
         back = lpa - self.size.classes if lpa else 0  # the labels themselves have no gradient
         return 3 * model + lpa + back

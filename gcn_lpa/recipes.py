@@ -92,8 +92,8 @@ class Recipe:
     edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     propagation: str = _field(
         "layers",
-        "how features travel: layers of convolutions, predictions that walk several hops, Σ_k γ_k P^k f(x), or both",
-        ("layers", "hops", "both"),
+        "how features travel: layers of convolutions, or predictions that walk several hops, Σ_k γ_k P^k f(x)",
+        ("layers", "hops"),
         added=True,
     )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
@@ -183,23 +183,26 @@ class Recipe:
 LAYERS = Recipe()  # two residual convolutions along AGNN edges
 DEFAULT = Recipe(
     features="auto",
-    propagation="both",
+    propagation="hops",
     propagation_steps=10,
+    normalization="symmetric",
     edges="cosine",
     l2_edges=5e-3,
     structure=True,
     votes=True,
+    members="layers deep",
     epochs=1000,
     patience=100,
+    select="loss",
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
 FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric"}
 FEW_LABELS = 40  # a class; with fewer, edges and columns about the graph teach nothing: docs/accuracy.md
 WITH_FEW_LABELS = DEFAULT.replace(
     **FIXED_EDGES,
-    propagation="hops",
     l2=5e-3,
     structure=False,
+    members="",
     origin="default where few nodes have labels, docs/accuracy.md",
 )
 WITHOUT_FEATURES = LAYERS.replace(
@@ -212,7 +215,7 @@ WITHOUT_FEATURES = LAYERS.replace(
     origin="default where nodes have no features",
 )
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-MEMBERS = "hops layers cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
+MEMBERS = "hops cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
 MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
@@ -288,7 +291,8 @@ def recipe_for(
     if name in ("default", "best"):
         ours = (WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT) if has_features else WITHOUT_FEATURES
         if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
-            ours = ours.replace(members="trees", origin=f"{ours.origin}; with trees, as features are a table")
+            members = f"{ours.members} trees".strip()
+            ours = ours.replace(members=members, origin=f"{ours.origin}; with trees, as features are a table")
         return ours if name == "default" else best_of(ours, wide=wide)
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:

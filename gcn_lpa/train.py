@@ -157,6 +157,23 @@ class Best:
         return Best(self.rule, epoch.epoch, score, state)
 
 
+class Kept:
+    """The weights of a model after each epoch, while all of them together take no more than `most` bytes."""
+
+    def __init__(self, most: int = 1 << 26) -> None:
+        self.left, self._states = most, dict[int, dict[str, Tensor]]()
+
+    def keep(self, epoch: int, model: HasState) -> None:
+        state = model.state_dict()
+        self.left -= sum(tensor.nbytes for tensor in state.values())
+        if self.left >= 0:
+            self._states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def after(self, epoch: int) -> Mapping[str, Tensor] | None:
+        """None: not kept."""
+        return self._states.get(epoch)
+
+
 @dataclass(frozen=True)
 class Phase:
     """A stretch of training: what is minimised, over which parameters, and whether validation may choose its epochs."""
@@ -191,6 +208,7 @@ class Watching:
     seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one
     fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a checkpoint must agree with
+    kept: Kept | None = None  # where the weights after each epoch go
 
 
 def fit(
@@ -441,6 +459,8 @@ class _Training:
             epoch = self.measure(advance)
             self.history.append(epoch)
             self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
+            if self.watching.kept is not None:
+                self.watching.kept.keep(epoch.epoch, self.model)
             if on_epoch is not None:
                 on_epoch(epoch)
             done = epoch.epoch == until or self.is_patience_over(phase)

@@ -124,9 +124,8 @@ class Trained:
         """The share of the weight that the model of the recipe, each of its members, and the votes have; empty without votes."""
         if self.fusion is None:
             return {}
-        members, weights = self.recipe.members.split(), self.fusion.weights
-        own = self.fusion.num_experts - len(members)  # parts of the first model
-        found = {self.recipe.method: sum(weights[:own]), **dict(zip(members, weights[own:], strict=False))}
+        names, weights = [self.recipe.method, *self.recipe.members.split()], self.fusion.weights
+        found = dict(zip(names, weights, strict=False))
         found["votes"] = sum(weights[self.fusion.num_experts :])
         total = sum(found.values()) or 1.0
         return {name: weight / total for name, weight in found.items()}

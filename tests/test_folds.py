@@ -13,6 +13,7 @@ from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
 from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load
+from gcn_lpa.train import Kept
 from gcn_lpa.trained import Trained
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -62,9 +63,7 @@ def test_a_team_with_every_member_comes_back_from_its_folder(graph, tmp_path, fi
         graph = load("karate")
         parts = split(graph, seed=0)
     trained = learn(graph, parts.train, parts.val, recipe, device="cpu")
-    assert trained.fusion.num_experts == (
-        2 if first is WITHOUT_FEATURES else 2 + len(LIBRARY)
-    )  # the default has two parts
+    assert trained.fusion.num_experts == (2 if first is WITHOUT_FEATURES else 1 + len(LIBRARY))
     trained.save_pretrained(tmp_path / "team")
     again = Trained.from_pretrained(tmp_path / "team")
     assert torch.equal(predict_proba(trained, graph), predict_proba(again, graph))
@@ -74,9 +73,9 @@ def test_a_team_with_every_member_comes_back_from_its_folder(graph, tmp_path, fi
 def test_the_shares_of_the_weight_are_those_of_the_fusion(graph):
     parts = split(graph, seed=0)
     trained = learn(graph, parts.train, parts.val, DEFAULT.replace(**SMALL, members="trees hops"), device="cpu")
-    hops, convolutions, trees, more_hops, *votes = trained.fusion.weights
+    first, trees, hops, *votes = trained.fusion.weights
     total = sum(trained.fusion.weights)
-    expected = {"gcn-lpa": hops + convolutions, "trees": trees, "hops": more_hops, "votes": sum(votes)}
+    expected = {"gcn-lpa": first, "trees": trees, "hops": hops, "votes": sum(votes)}
     assert trained.shares == pytest.approx({name: weight / total for name, weight in expected.items()})
     assert dataclasses.replace(trained, fusion=None).shares == {}
 
@@ -136,3 +135,14 @@ def test_trees_learn_from_all_labels_to_predict(graph):
         whole = learn(graph, given, [], alone, seed=k, device="cpu", classes=graph.class_names)
         states = model.state_dict(), whole.model.state_dict()
         assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
+
+
+@pytest.mark.parametrize("bytes_kept", [0, 20_000])
+def test_weights_kept_while_training_are_those_of_another_training(graph, monkeypatch, bytes_kept):
+    monkeypatch.setattr("gcn_lpa.folds.MANY_LABELS", 10**9)
+    recipe = DEFAULT.replace(**SMALL, members="layers")
+    kept = learn_folds(graph, recipe=recipe, device="cpu")
+    monkeypatch.setattr(Kept.__init__, "__defaults__", (bytes_kept,))
+    again = learn_folds(graph, recipe=recipe, device="cpu")
+    assert kept.fusion == again.fusion
+    assert torch.equal(kept.held_out.probability, again.held_out.probability)

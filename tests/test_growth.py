@@ -60,9 +60,9 @@ def row_of(table, node):
 
 
 def test_the_answers_on_a_grown_graph_are_those_of_a_dense_computation():
-    """f(x), hops along D⁻¹A, votes of all labels, and their pool, written out once more from the weights alone."""
+    """f(x), hops along D^-½AD^-½, votes of all labels, and their pool, written out once more from the weights alone."""
     graph = home()
-    trained = fitted(graph, OURS.replace(propagation="hops", edges="fixed", lpa_weight=0.0, structure=False))
+    trained = fitted(graph, OURS.replace(edges="fixed", lpa_weight=0.0, structure=False, members=""))
     labels = {**{name: label for name, label in LABELS.items() if name != "n04"}, "n01": "x", "new-b": "y", "n02": "x"}
     grown = graph_of([pair for pair in RING if pair[:2] != ("n05", "n06")] + NEW_EDGES, labels)
     table = trained.predict(grown, raw=True)
@@ -73,7 +73,7 @@ def test_the_answers_on_a_grown_graph_are_those_of_a_dense_computation():
         i, j = names.index(one), names.index(other)
         a[i, j] = a[j, i] = weight[0] if weight else 1.0
     walk = a + np.eye(n)
-    walk /= walk.sum(axis=1, keepdims=True)
+    walk /= np.sqrt(walk.sum(axis=1, keepdims=True) * walk.sum(axis=1))
     z = trained.scaling(np.asarray(grown.x, dtype=np.float64))
     state = {name: tensor.double().numpy() for name, tensor in trained.model.state_dict().items()}
     for k in (0, 1):
@@ -124,7 +124,7 @@ def test_on_the_graph_it_was_trained_on_all_labels_vote_and_nothing_else_differs
 
 def test_a_new_label_votes_at_once(ours):
     graph = home()
-    voted = dataclasses.replace(ours, fusion=dataclasses.replace(ours.fusion, weights=(0.0, 0.0, *(1.0,) * 4)))
+    voted = dataclasses.replace(ours, fusion=dataclasses.replace(ours.fusion, weights=(0.0,) * 3 + (1.0,) * 4))
     before = row_of(voted.predict(graph), "n01")
     opposite = {"x": "y", "y": "x"}
     wanted = opposite[before["label"]] if before["probability"] < 1 else "x"

@@ -123,13 +123,13 @@ def test_bytes_received_by_a_worker_are_those_counted_by_hand():
 
 
 def test_a_training_that_cannot_fit_is_refused_with_what_would(monkeypatch, tmp_path):
-    graph = random_graph(2000, 10, 8, 3)
+    graph, wide = random_graph(2000, 10, 8, 3), DEFAULT.replace(hidden=256)
     for share, advice in ((0.5, r"--clusters \d+ would take about"), (0.01, "it takes a larger machine")):
-        whole = estimate(Size.of(graph), DEFAULT)
+        whole = estimate(Size.of(graph), wide)
         free = share * (whole.peak - whole.loaded)
         monkeypatch.setattr(planner, "available_memory", lambda device, free=free: free)
         with pytest.raises(ValueError, match=rf"training takes about .* MB of memory, and .* are free; .*{advice}"):
-            require_room(graph, DEFAULT, CPU)
+            require_room(graph, wide, CPU)
     plan, karate = make_plan(Source("karate"))
     monkeypatch.setattr(planner, "available_memory", lambda device: 1000.0)
     with pytest.raises(ValueError, match="training takes about"):

@@ -215,6 +215,12 @@ OPERATIONS = {
         lambda a, x: a.row_softmax() @ x,
         lambda a, at, x: torch.where(at, a, -torch.inf).softmax(1).where(at, 0) @ x,
     ),
+    "symmetric_softmax": (
+        lambda a, x: a.symmetric_softmax() @ x,
+        lambda a, at, x: (
+            (a.exp() * at) / ((a.exp() * at).sum(1, keepdim=True) * (a.exp() * at).sum(1)).clamp_min(PRESENT).sqrt() @ x
+        ),
+    ),
     "log and add": (
         lambda a, x: a.log().add(x[0, 0] * torch.ones_like(a.values)).row_softmax().to_dense(),
         lambda a, at, x: a / a.sum(1, keepdim=True).clamp_min(PRESENT),

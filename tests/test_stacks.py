@@ -199,7 +199,6 @@ def test_every_edge_form_can_be_stacked(edges, features):
         {"loss": "leave_one_out", "lpa_iterations": 1, "residual": False},
         {"loss": "literal", "lpa_iterations": 5, "gcn_layers": 3},
         {"propagation": "hops", "propagation_steps": 3},
-        {"propagation": "both", "propagation_steps": 3},
     ],
     ids=str,
 )

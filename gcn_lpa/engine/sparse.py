@@ -29,6 +29,8 @@ from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows
 from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
 
+LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric are there larger ones
+
 
 class Pattern:
     """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two."""
@@ -355,6 +357,17 @@ class SparseMatrix:
     def row_softmax(self) -> SparseMatrix:
         """exp(a_ij) / Σ_j exp(a_ij): row normalisation of exp(A), without overflow."""
         return self.with_values(self.pattern.row_softmax(self.values))
+
+    def symmetric_softmax(self) -> SparseMatrix:
+        """D^-½ exp(A) D^-½ with D the row sums of exp(A), each row by itself without overflow.
+
+        With p the softmax of row i, log D_i = Σ_j p_ij (a_ij - log p_ij), and the entry is p_ij (D_i / D_j)^½.
+        """
+        share = self.pattern.row_softmax(self.values)
+        logs = self.values - share.clamp_min(torch.finfo(self.dtype).tiny).log()
+        degree = self.pattern.row_sum(share * torch.where(share > 0, logs, 0))
+        ratio = (self.pattern.spread_rows(degree) - self.pattern.spread_cols(degree)).clamp(-LARGEST_LOG, LARGEST_LOG)
+        return self.with_values(share * (ratio / 2).exp())
 
     def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
         """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""

@@ -362,9 +362,7 @@ def _by_hops(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     gamma = torch.stack([model.body.gamma.detach().cpu().double().abs() for model in first]).mean(dim=0)
     smoothing = _smoothing(explainer)
     start = torch.zeros(explainer.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
-    shares = walk(gamma, smoothing.T, start).squeeze(1)
-    beside = explainer.recipe.propagation == "both"
-    return shares, ["features: along the hops; the convolutions beside them are not counted"] if beside else []
+    return walk(gamma, smoothing.T, start).squeeze(1), []
 
 
 def _along_given_edges(explainer: Explainer, nodes: Tensor) -> FeatureShares:

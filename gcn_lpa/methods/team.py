@@ -28,7 +28,8 @@ LIBRARY: dict[str, Callable[[Recipe], Recipe]] = {
     "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
     "linear": lambda first: first.replace(propagation="hops", gcn_layers=1, **FIXED_EDGES),
     "cosine-hops": lambda first: first.replace(propagation="hops", **LEARNED_EDGES),
-    "layers": lambda first: first.replace(propagation="layers", **FIXED_EDGES),
+    "layers": lambda first: first.replace(propagation="layers", bias=True, **FIXED_EDGES),
+    "deep": lambda first: first.replace(propagation="layers", bias=True, gcn_layers=3, **FIXED_EDGES),
     "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
     "label-input": lambda first: METHODS["label-input"].fair(first),
     "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first),
@@ -74,8 +75,9 @@ class Team(nn.Module):
         return self.bags[0]
 
     def parts(self, graph: Graph) -> list[Tensor]:
-        """The log-probabilities of each part of each member, [n, c] each."""
-        return [part for bag in self.bags for part in _mean_parts(bag, graph)]
+        """The log-probabilities of each member, [n, c] each."""
+        logs = [[F.log_softmax(model(graph).double(), dim=1) for model in bag] for bag in self.bags]  # type: ignore[attr-defined]
+        return [torch.stack(bag).mean(dim=0) for bag in logs]
 
     def forward(self, graph: Graph) -> Tensor:
         return torch.stack(self.parts(graph)).mean(dim=0)
@@ -104,12 +106,6 @@ def team_of(bags: Sequence[Sequence[nn.Module]]) -> Team:
 def models_of(model: nn.Module) -> list[nn.Module]:
     """The models of a team, or the model itself."""
     return [one for bag in model.bags for one in bag] if isinstance(model, Team) else [model]  # type: ignore[attr-defined]
-
-
-def _mean_parts(bag: Any, graph: Graph) -> list[Tensor]:
-    said = [model.parts(graph) if hasattr(model, "parts") else [model(graph)] for model in bag]
-    logs = [[F.log_softmax(part.double(), dim=1) for part in parts] for parts in said]
-    return [torch.stack(same).mean(dim=0) for same in zip(*logs, strict=True)]
 
 
 def _mean_matrix(matrices: Sequence[SparseMatrix]) -> SparseMatrix:
