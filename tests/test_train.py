@@ -341,7 +341,7 @@ def test_two_batches_are_two_steps_of_adam_and_their_losses_the_mean(world):
         terms = []
         for batch in batches:
             optimizer.zero_grad()
-            loss = by_hand.loss(batch.graph, batch.nodes, Key(3, epoch))
+            loss = by_hand.loss(batch.graph, batch.nodes, Key(3, epoch, batch.node_ids))
             loss.total.backward()
             optimizer.step()
             terms.append([float(term.detach()) for term in (loss.total, loss.gcn, loss.lpa)])
