@@ -71,7 +71,8 @@ def trained_part(rank, folder, recipe, dtype, steps):
     validation = Validation(graph, part.val, part.val_y, everywhere)
     found = trained(Batch(graph, part.train, part.ids), validation, recipe, dtype, steps, ranks)
     ends = part.ids[graph.row.long()], part.halo.ids[graph.col.long()]
-    return {**found, "ids": part.ids, "edges": torch.stack(ends), "received": ranks.received}
+    travels = {"halo": sum(part.halo.wanted), "read": sum(part.halo.sent)}
+    return {**found, "ids": part.ids, "edges": torch.stack(ends), **travels}
 
 
 def in_type(graph, dtype):
@@ -93,6 +94,7 @@ def trained(batch, validation, recipe, dtype, steps, world):
 
     run = fit(model, [batch], validation, recipe.replace(epochs=steps), watching=Watching(on_epoch=note), world=world)
     lines = [(e.loss, e.gcn, e.lpa, e.val_accuracy, e.val_loss) for e in run.history]
+    received = getattr(world, "received", 0)
     with torch.no_grad():
         classes = model(batch.graph).argmax(dim=1)
-    return {**kept, "history": lines, "best_epoch": run.best_epoch, "classes": classes}
+    return {**kept, "history": lines, "best_epoch": run.best_epoch, "classes": classes, "received": received}

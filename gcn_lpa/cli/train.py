@@ -147,7 +147,7 @@ def train(
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
     from gcn_lpa.scale.partition import is_partition
-    from gcn_lpa.scale.ranks import is_torchrun
+    from gcn_lpa.scale.ranks import is_torchrun, refused
     from gcn_lpa.scale.together import Order
 
     if is_partition(name):
@@ -171,7 +171,7 @@ def train(
             Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout), as_json=as_json
         )
     if is_torchrun():
-        raise ValueError(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
+        raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
     from gcn_lpa.runs.plan import Source, make_plan

@@ -87,7 +87,10 @@ class Ranks:
         return sizes, longest
 
     def first(self, work: Callable[[], T]) -> T | None:
-        """What `work` gives in rank 0, which alone does it; where it fails, rank 0 says why and all end."""
+        """What `work` gives in rank 0, which alone does it; where it fails, rank 0 says why and all end.
+
+        The others end without an error of theirs: at the first one torchrun would end rank 0 before it has said why.
+        """
         failed, found = None, None
         if self.rank == 0:
             try:
@@ -96,7 +99,7 @@ class Ranks:
                 failed = error
         if int(self.total(torch.tensor(int(failed is not None)))) == 0:
             return found
-        raise SystemExit(1) if failed is None else failed
+        raise failed or SystemExit(0)
 
     def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """A shard of each rank; rank 0 replaces the manifest when all of them are on the disk."""
@@ -156,6 +159,11 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def refused(sentence: str) -> BaseException:
+    """What to raise in every rank where all of them know what is wrong: rank 0 says it, and fails for all."""
+    return ValueError(sentence) if is_first() else SystemExit(0)
+
+
 def local_device(device: torch.device) -> torch.device:
     """The GPU of this process among those of its machine; a CPU is one for all."""
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.type == "cuda" else device
@@ -164,6 +172,18 @@ def local_device(device: torch.device) -> torch.device:
 def num_restarts() -> int:
     """How often torchrun has started this process again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _meeting_place(limit: datetime.timedelta) -> tuple[Any, int, int]:
+    """The store through which the ranks find each other, the rank of this process, and how many there are.
+
+    On one machine torchrun keeps its store when it starts the ranks again, with the addresses of those that have ended.
+    """
+    if not is_torchrun():
+        return torch._C._distributed_c10d.HashStore(), 0, 1
+    store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    return dist.PrefixStore(f"start-{num_restarts()}", store) if is_one_machine else store, rank, size
 
 
 @contextlib.contextmanager
@@ -177,12 +197,8 @@ def joined(device: torch.device, *, timeout: float = TIMEOUT) -> Iterator[None]:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     try:
-        if is_torchrun():
-            dist.init_process_group(backend, timeout=limit)
-        else:
-            dist.init_process_group(
-                backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1, timeout=limit
-            )
+        store, rank, size = _meeting_place(limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise ConnectionError(
             f"rank {os.environ.get('RANK', 0)} of {os.environ.get('WORLD_SIZE', 1)} cannot reach the others at {where} within "

@@ -34,7 +34,7 @@ from gcn_lpa.runs.output import write_table
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.stages import Watch, claim, clear, make_folder
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
-from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, world_size
+from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
 from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Batch, Epoch, Run, Validation, Watching, fit, num_epochs
 from gcn_lpa.trained import KnownLabels, Trained
@@ -126,7 +126,7 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         )
     if world_size() != facts.parts:
         started = f"torchrun started {world_size()} processes" if is_torchrun() else "this is one process"
-        raise ValueError(
+        raise refused(
             f"{order.folder} has {facts.parts} parts, but {started}: "
             f"torchrun --nproc-per-node {facts.parts} -m gcn_lpa train {order.folder} --out RUN"
         )
