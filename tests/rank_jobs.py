@@ -9,13 +9,16 @@ import socket
 import traceback
 
 import torch
+from typer.testing import CliRunner
 
+from gcn_lpa.cli.app import app
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.ranks import Ranks, joined
-from gcn_lpa.scale.together import own_parameters
+from gcn_lpa.scale.together import own_parameters, train_parts
 from gcn_lpa.train import Batch, Validation, Watching, fit
 
+CPU = torch.device("cpu")
 PATIENCE = 120  # seconds that a test waits for its ranks
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["gcn_lpa.scale.together", "gcn_lpa.cli.app", "numba", "pandas"])
@@ -28,23 +31,31 @@ def free_port():
 
 
 def _rank(rank, size, port, answers, job, arguments):
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()}
     torch.set_num_threads(1)
     try:
-        with joined(torch.device("cpu"), timeout=60):
-            answers.put((rank, pickle.dumps(job(rank, *arguments)), None))  # torch would send a file descriptor
-    except BaseException:
-        answers.put((rank, None, traceback.format_exc()))
+        found = job(rank, *arguments)
+        answers.put((rank, pickle.dumps(found), None))  # torch would send a file descriptor
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+        answers.put((rank, None, said if isinstance(error, ConnectionError) else traceback.format_exc()))
 
 
-def on_ranks(size, job, *arguments):
-    """What `job(rank, *arguments)` gives in each of so many ranks."""
+def started(size, job, *arguments, only=None):
+    """The processes of so many ranks, or of some of them, which run `job(rank, *arguments)`, and the queue of their answers."""
     answers, port = CONTEXT.Queue(), free_port()
-    processes = [CONTEXT.Process(target=_rank, args=(k, size, port, answers, job, arguments)) for k in range(size)]
+    ranks = range(size) if only is None else only
+    processes = [CONTEXT.Process(target=_rank, args=(k, size, port, answers, job, arguments)) for k in ranks]
     for process in processes:
         process.start()
+    return processes, answers
+
+
+def ended(processes, answers, number):
+    """So many answers, by rank: (what a job gave, what went wrong). Nothing runs afterwards."""
     try:
-        found = [answers.get(timeout=PATIENCE) for _ in processes]
+        found = [answers.get(timeout=PATIENCE) for _ in range(number)]
     except queue.Empty:
         raise AssertionError("a rank did not answer") from None
     finally:
@@ -52,13 +63,44 @@ def on_ranks(size, job, *arguments):
             process.join(5)
             if process.is_alive():
                 process.kill()
-    failures = [failure for _, _, failure in found if failure]
+                process.join()
+    return {rank: (None if answer is None else pickle.loads(answer), failure) for rank, answer, failure in found}
+
+
+def on_ranks(size, job, *arguments):
+    """What `job(rank, *arguments)` gives in each of so many ranks."""
+    found = ended(*started(size, job, *arguments), size)
+    failures = [failure for _, failure in found.values() if failure]
     assert not failures, failures[0]
-    return [pickle.loads(answer) for _, answer, _ in sorted(found, key=lambda one: one[0])]
+    return [found[rank][0] for rank in range(size)]
+
+
+def whole_training(rank, order):
+    """`train_parts`, in one rank; the accuracy where that is known."""
+    found = train_parts(order)
+    return None if found is None else found.results.scores.accuracy
+
+
+def keep_saving(rank, folder, numbers, timeout=20.0):
+    """Save a checkpoint again and again, of `numbers` numbers each, all of them the number of the save."""
+    with joined(CPU, timeout=timeout):
+        ranks = Ranks()
+        last = ranks.latest_checkpoint(folder)
+        k = 0 if last is None else int(last.meta["k"])
+        while True:
+            k += 1
+            ranks.save_checkpoint(folder, {"k": torch.full((numbers,), k)}, {"k": k})
+
+
+def commanded(rank, words):
+    """Exit code and stderr of a command."""
+    done = CliRunner().invoke(app, words)
+    return done.exit_code, done.stderr
 
 
 def trained_parts(rank, cases):
-    return [trained_part(rank, *case) for case in cases]
+    with joined(CPU, timeout=60):
+        return [trained_part(rank, *case) for case in cases]
 
 
 def trained_part(rank, folder, recipe, dtype, steps):

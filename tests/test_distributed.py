@@ -1,22 +1,52 @@
 """Several processes train as one: the same losses, gradients, weights and classes, whatever the cut."""
 
 import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from rank_jobs import in_type, on_ranks, trained, trained_parts
+from rank_jobs import (
+    commanded,
+    ended,
+    in_type,
+    keep_saving,
+    on_ranks,
+    started,
+    trained,
+    trained_parts,
+    whole_training,
+)
+from typer.testing import CliRunner
 
+from gcn_lpa import storage
+from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
 from gcn_lpa.planner import Size, estimate
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.runs.plan import Source
-from gcn_lpa.scale.partition import write_partition
-from gcn_lpa.splits import Split
+from gcn_lpa.runs.codec import load_run
+from gcn_lpa.runs.output import predict_run, table_text
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import train_run
+from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
+from gcn_lpa.scale.together import Order, require_in_parts
+from gcn_lpa.splits import Split, split
+from gcn_lpa.storage import decode_tensors
 from gcn_lpa.train import ALONE, Batch, Validation
 
+ROOT = Path(__file__).parents[1]
 STEPS = 20
+LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
 PAPER_LIKE = Recipe(
     **{"edges": "free", "loss": "literal", "features": "row", "residual": False, "hidden": 8, "gcn_layers": 3},
     **{"lpa_iterations": 4, "lpa_weight": 2.0, "dropout": 0.3, "lr": 0.02},
@@ -108,15 +138,283 @@ def expected_bytes(graph, recipe, rank, dtype):
     return (STEPS * estimate(size, recipe).received / 4 + once) * dtype.itemsize
 
 
+def measured(parts, folder, names):
+    """The gaps between so many ranks and one process, for recipes and types; bytes are as the planner says."""
+    graph = block_graph(sparse=parts == 3)
+    write_partition(folder, graph, Source("blocks"), uneven(parts), split_of(graph))
+    answers = on_ranks(parts, trained_parts, [(folder, RECIPES[name], dtype, STEPS) for name, dtype in names])
+    for (name, dtype), ranks in zip(names, zip(*answers, strict=True), strict=True):
+        for rank in ranks:
+            assert rank["received"] == expected_bytes(graph, RECIPES[name], rank, dtype), (name, dtype)
+        yield name, dtype, gaps(alone(graph, RECIPES[name], dtype), ranks)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_ranks_train_as_one_process(parts, tmp_path):
-    graph, limits = block_graph(sparse=parts == 3), {torch.float64: 1e-12, torch.float32: 1e-5}
-    write_partition(tmp_path / "cut", graph, Source("blocks"), uneven(parts), split_of(graph))
-    names = [*((name, torch.float64) for name in RECIPES), *((name, torch.float32) for name in ("free", "default"))]
-    answers = on_ranks(parts, trained_parts, [(tmp_path / "cut", RECIPES[name], dtype, STEPS) for name, dtype in names])
-    for (name, dtype), ranks in zip(names, zip(*answers, strict=True), strict=True):
-        found = gaps(alone(graph, RECIPES[name], dtype), ranks)
-        assert max(found.values()) <= limits[dtype], (name, dtype, found)
-        for rank in ranks:
-            assert rank["received"] == expected_bytes(graph, RECIPES[name], rank, dtype), (name, dtype)
+    chosen = ("free", "default", "hops") if parts == 4 else RECIPES  # benchmarks/distributed.py has all, in both types
+    names = [*((name, torch.float64) for name in chosen), *((name, torch.float32) for name in ("free", "default"))]
+    for name, dtype, found in measured(parts, tmp_path / "cut", names):
+        assert max(found.values()) <= LIMITS[dtype], (name, dtype, found)
+
+
+def cut_into(folder, name, parts, **options):
+    """A named graph in parts, and its split."""
+    source = Source(name, None, options)
+    graph = source.load()
+    nodes = split(graph, seed=0)
+    write_partition(folder, graph, source, owners(graph, parts), nodes)
+    return graph, nodes
+
+
+@pytest.mark.long
+def test_a_run_in_parts_is_a_run_like_any_other(tmp_path):
+    """Its accuracy, labels, edge weights and calibration are those of one process, and every command reads its folder."""
+    options = {"n": 120, "classes": 3, "homophily": 0.7, "noise": 1.5}
+    graph, _ = cut_into(tmp_path / "cut", "sbm", 3, **options)
+    changes = {"epochs": 30, "edges": "free", "loss": "held_out", "lpa_iterations": 2, "hidden": 8, "votes": False}
+    found = on_ranks(3, whole_training, Order(tmp_path / "cut", tmp_path / "run", changes=changes))
+    plan, _ = make_plan(Source("sbm", None, options), changes={**changes, "members": ""})
+    one = train_run(plan, graph, tmp_path / "one", device="cpu")
+    assert found == [one.results.scores.accuracy, None, None]
+    together = load_run(tmp_path / "run")
+    assert together.results.scores == one.results.scores
+    ours, theirs = together.trained.model.edges.weight, one.trained.model.edges.weight
+    assert torch.allclose(ours, theirs, atol=1e-4)
+    assert together.trained.calibration.calibrator.temperature == pytest.approx(
+        one.trained.calibration.calibrator.temperature, rel=1e-3
+    )
+    assert (tmp_path / "run" / "predictions.csv").read_text() == table_text(predict_run(tmp_path / "run"))
+    assert predict_run(tmp_path / "run").label.tolist() == predict_run(tmp_path / "one").label.tolist()
+
+
+EPOCHS = {
+    "epochs": 40,
+    "propagation": "layers",
+    "edges": "free",
+    "loss": "held_out",
+    "lpa_iterations": 2,
+    "hidden": 4,
+    "select": "last_best",
+}
+ORDER = {"changes": EPOCHS, "checkpoint_every": 3, "timeout": 60.0}
+
+
+def bits_of(folder):
+    """What a run computed, without its times."""
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return (folder / "model.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
+
+
+def killed_and_resumed(folder, order, victim):
+    """Whether a run whose rank `victim` was killed after a checkpoint, and which was resumed, has the bits of `order.out`."""
+    again = dataclasses.replace(order, out=folder, resume=True)
+    processes, answers = started(3, whole_training, again)
+    wait_for(folder / storage.CHECKPOINT / storage.MANIFEST)
+    os.kill(processes[victim].pid, signal.SIGKILL)
+    lost = ended(processes, answers, 2)
+    assert all("got no answer from the others" in failure for _, failure in lost.values())
+    whole_checkpoint(folder)
+    on_ranks(3, whole_training, again)
+    return bits_of(folder) == bits_of(order.out)
+
+
+def wait_for(path, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.002)
+
+
+def whole_checkpoint(folder):
+    """The tensors of every rank in the last checkpoint, each compared with its sha256."""
+    files = storage.read_some(folder / storage.CHECKPOINT, [])
+    return {name: files.finite_tensors(name) for name in files.files if name != "meta.json"}, files.json("meta.json")
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_changes_no_bit(tmp_path):
+    cut_into(tmp_path / "cut", "sbm", 3, n=90, classes=3)
+    order = Order(tmp_path / "cut", tmp_path / "run", **ORDER)
+    on_ranks(3, whole_training, order)
+    assert killed_and_resumed(tmp_path / "killed", order, victim=1)
+    assert not (tmp_path / "killed" / storage.CHECKPOINT).exists()
+
+
+def kills_while_saving(folder, times, seed=0):
+    """Kill a rank of three while they save checkpoints, so many times; how far the last save had come each time.
+
+    After each kill the checkpoint is whole: every shard has its sha256, and all are of one save, not older than any before.
+    """
+    rng, last, stages = random.Random(seed), 0, Counter()
+    manifest = folder / storage.CHECKPOINT / storage.MANIFEST
+    for _ in range(times):
+        before = manifest.read_bytes() if manifest.exists() else b""
+        processes, answers = started(3, keep_saving, folder, 5_000)
+        wait_for(manifest)
+        while manifest.read_bytes() == before:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.05)
+        os.kill(processes[rng.randrange(3)].pid, signal.SIGKILL)
+        ended(processes, answers, 2)
+        coming = folder / storage.CHECKPOINT / storage.NEXT
+        stages[
+            "committed" if (coming / storage.MANIFEST).exists() else "writing" if coming.exists() else "between"
+        ] += 1
+        shards, meta = whole_checkpoint(folder)
+        assert sorted(shards) == [f"rank-{k}.safetensors" for k in range(3)]
+        assert all((shard["k"] == meta["k"]).all() for shard in shards.values())
+        assert meta["k"] >= last
+        last = meta["k"]
+    return {"kills": times, "torn": 0, "stage_of_the_last_save": dict(stages)}
+
+
+@pytest.mark.long
+def test_kills_while_saving_leave_a_whole_checkpoint(tmp_path):
+    assert kills_while_saving(tmp_path, 3)["kills"] == 3
+
+
+@pytest.mark.slow
+def test_50_kills_while_saving_leave_a_whole_checkpoint(tmp_path):
+    assert sum(kills_while_saving(tmp_path, 50)["stage_of_the_last_save"].values()) == 50
+
+
+def restarted_by_torchrun(folder):
+    """Whether torchrun, after a rank was killed, starts all again and ends with the bits of a run that was not disturbed."""
+    cut_into(folder / "cut", "sbm", 3, n=90, classes=3)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**EPOCHS, "checkpoint_every": 3}.items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--max-restarts=2", "-m", "gcn_lpa"]
+
+    def start(out):
+        words = [*command, "train", str(folder / "cut"), "--out", str(folder / out), *flags]
+        return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    agent = start("run")
+    said = agent.communicate(timeout=120)[1]
+    assert agent.returncode == 0, said
+    agent = start("killed")
+    wait_for(folder / "killed" / storage.CHECKPOINT / storage.MANIFEST)
+    ranks = [int(pid) for pid in Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()]
+    os.kill(ranks[1], signal.SIGKILL)
+    said = agent.communicate(timeout=120)[1]
+    assert agent.returncode == 0, said
+    assert "got no answer from the others" in said
+    return bits_of(folder / "killed") == bits_of(folder / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_torchrun_starts_killed_ranks_again_and_no_bit_changes(tmp_path):
+    assert restarted_by_torchrun(tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_reach_the_others_ends_with_one_sentence(rank, tmp_path):
+    cut_into(tmp_path / "cut", "karate", 2)
+    words = ["train", str(tmp_path / "cut"), "--out", str(tmp_path / "run"), "--timeout", "1"]
+    code, said = ended(*started(2, commanded, words, only=[rank]), 1)[rank][0]
+    assert code == 1
+    assert said.count("\n") == 1
+    assert said.startswith(f"gcn-lpa: rank {rank} of 2 cannot reach the others at 127.0.0.1:")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_a_rank_that_no_longer_answers_ends_the_others_in_time(tmp_path):
+    """It is stopped, not ended: nothing closes its connections."""
+    processes, answers = started(3, keep_saving, tmp_path, 10, 1.0)
+    wait_for(tmp_path / storage.CHECKPOINT / storage.MANIFEST)
+    os.kill(processes[2].pid, signal.SIGSTOP)
+    lost = [answers.get(timeout=30) for _ in range(2)]
+    os.kill(processes[2].pid, signal.SIGKILL)
+    assert sorted(rank for rank, *_ in lost) == [0, 1]
+    assert all("got no answer from the others" in failure for *_, failure in lost)
+    whole_checkpoint(tmp_path)
+
+
+CHANGES_REFUSED = {
+    "members": {"members": "trees"},
+    "votes": {"votes": True},
+    "clusters": {"clusters": 4},
+    "gaussian": {"edges": "gaussian"},
+    "symmetric_edges": {"edges": "free", "symmetric_edges": True},
+    "glorot": {"edges": "free", "edge_init": "glorot"},
+    "leave_one_out": {"loss": "leave_one_out", "lpa_iterations": 2},
+    "method 'gat'": {"method": "gat"},
+}
+
+
+@pytest.mark.parametrize("word", CHANGES_REFUSED)
+def test_what_ranks_cannot_do_exactly_is_refused_by_name(word):
+    require_in_parts(Recipe())
+    with pytest.raises(ValueError, match=f"several processes do not train with .*{word}"):
+        require_in_parts(Recipe().replace(**CHANGES_REFUSED[word]))
+
+
+def test_a_part_has_its_own_rows_and_no_label_of_a_test_node(tmp_path):
+    """By brute force: every entry of the graph is in the part of its row, under the names of both ends."""
+    graph, nodes = cut_into(tmp_path / "cut", "sbm", 4, n=60, classes=3)
+    facts, found = read_facts(tmp_path / "cut"), {}
+    for rank in range(4):
+        for other in set(range(4)) - {rank}:
+            (tmp_path / "cut" / f"part-{other}.safetensors").rename(tmp_path / f"hidden-{other}")
+        part = read_part(tmp_path / "cut", facts, Recipe(self_loops=False), SimpleNamespace(rank=rank))
+        for other in set(range(4)) - {rank}:
+            (tmp_path / f"hidden-{other}").rename(tmp_path / "cut" / f"part-{other}.safetensors")
+        row, col = part.ids[part.graph.row.long()].tolist(), part.halo.ids[part.graph.col.long()].tolist()
+        found |= dict(zip(zip(row, col, strict=True), part.graph.adjacency.values.tolist(), strict=True))
+        assert torch.equal(part.graph.y, torch.where(nodes.train, graph.y, -1)[part.ids])
+        assert torch.equal(part.val_y, graph.y[part.ids][nodes.val[part.ids]])
+        kept = decode_tensors((tmp_path / "cut" / f"part-{rank}.safetensors").read_bytes(), tmp_path)
+        assert (kept["y"][nodes.test[part.ids]] == -1).all()
+    entries = zip(graph.row.tolist(), graph.col.tolist(), graph.adjacency.values.tolist(), strict=True)
+    assert found == {(i, j): weight for i, j, weight in entries}
+
+
+@pytest.mark.parametrize("name", ["parts.json", "part-1.safetensors", "scalings.safetensors"])
+def test_a_part_that_was_changed_is_refused_by_name(name, tmp_path):
+    cut_into(tmp_path / "cut", "karate", 2)
+    content = (tmp_path / "cut" / name).read_bytes()
+    (tmp_path / "cut" / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ValueError, match=name):
+        read_part(tmp_path / "cut", read_facts(tmp_path / "cut"), Recipe(), SimpleNamespace(rank=1))
+
+
+def test_the_command_writes_the_parts_and_says_how_to_train_them(tmp_path):
+    done = CliRunner().invoke(
+        app, ["partition", "karate", "--parts", "2", "--by", "ranges", "--out", str(tmp_path / "cut")]
+    )
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == f"torchrun --nproc-per-node 2 -m gcn_lpa train {tmp_path / 'cut'} --out RUN"
+    again = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--out", str(tmp_path / "cut")])
+    assert (again.exit_code, "--overwrite" in again.stderr) == (1, True)
+    alone = CliRunner().invoke(app, ["train", str(tmp_path / "cut"), "--out", str(tmp_path / "run")])
+    assert alone.exit_code == 1
+    assert "has 2 parts, but this is one process: torchrun --nproc-per-node 2" in alone.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_one_part_is_trained_without_torchrun_and_a_finished_run_is_left_alone(tmp_path):
+    cut_into(tmp_path / "cut", "karate", 1)
+    words = ["train", str(tmp_path / "cut"), "--out", str(tmp_path / "run"), "--epochs", "3"]
+    first = CliRunner().invoke(app, words)
+    assert (first.exit_code, "uniform split, seed 0, 1 parts" in first.stdout) == (0, True)
+    before = bits_of(tmp_path / "run")
+    again = CliRunner().invoke(app, [*words, "--resume"])
+    assert (again.exit_code, again.stdout) == (0, f"{tmp_path / 'run'} is finished\n")
+    assert bits_of(tmp_path / "run") == before
+    other = CliRunner().invoke(app, [*words, "--resume", "--seed", "1"])
+    assert (other.exit_code, "with other settings or data" in other.stderr) == (1, True)
+    assert CliRunner().invoke(app, words).exit_code == 1  # the folder is not empty
+
+
+def test_ranges_and_metis_give_every_part_some_nodes():
+    graph = block_graph()
+    for by in ("ranges", "metis"):
+        assert (np.bincount(owners(graph, 4, by), minlength=4) > 0).all()
+    with pytest.raises(ValueError, match="parts = 91; 'blocks' has 90 nodes"):
+        owners(graph, 91)
+    with pytest.raises(ValueError, match="cut by metis or ranges"):
+        owners(graph, 2, "luck")

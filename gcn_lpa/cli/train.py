@@ -65,9 +65,7 @@ def plan(
         float | None, typer.Option(help="Filled cells of a node on average, where features are sparse.")
     ] = None,
     directed: Annotated[bool, typer.Option("--directed", help="Messages travel from source to target alone.")] = False,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Workers that would share the rows: this version trains on one.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
     halo: Annotated[float, typer.Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")

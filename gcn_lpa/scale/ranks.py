@@ -179,11 +179,14 @@ def _meeting_place(limit: datetime.timedelta) -> tuple[Any, int, int]:
 
     On one machine torchrun keeps its store when it starts the ranks again, with the addresses of those that have ended.
     """
+    from torch.distributed.rendezvous import rendezvous
+
+    stores = torch._C._distributed_c10d
     if not is_torchrun():
-        return torch._C._distributed_c10d.HashStore(), 0, 1
-    store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        return stores.HashStore(), 0, 1
+    store, rank, size = next(rendezvous("env://", timeout=limit))
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-    return dist.PrefixStore(f"start-{num_restarts()}", store) if is_one_machine else store, rank, size
+    return stores.PrefixStore(f"start-{num_restarts()}", store) if is_one_machine else store, rank, size
 
 
 @contextlib.contextmanager
@@ -193,8 +196,12 @@ def joined(device: torch.device, *, timeout: float = TIMEOUT) -> Iterator[None]:
     Args:
         timeout: seconds after which an answer is not waited for any longer.
     """
+    if not dist.is_available():
+        raise ValueError("this build of torch has no torch.distributed; the usual ones have")
     limit = datetime.timedelta(seconds=timeout)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     try:
         store, rank, size = _meeting_place(limit)

@@ -199,7 +199,8 @@ class _Together:
         val, target = part.val.to(self.device), part.val_y.to(self.device)
         watching = Watching(on_epoch, self.order.out, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
         validation = Validation(self.graph, val, target, facts.sizes[1])
-        return fit(self.model, [batch], validation, plan.recipe, seed=plan.seed, watching=watching, world=self.ranks)
+        options: dict[str, Any] = {"seed": plan.seed, "capture": "never", "watching": watching, "world": self.ranks}
+        return fit(self.model, [batch], validation, plan.recipe, **options)
 
     @torch.no_grad()
     def said(self) -> _Said:
