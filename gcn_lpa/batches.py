@@ -42,7 +42,8 @@ def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
         inside = torch.from_numpy(cluster == k)
         if (train & inside).any():
             part = dataclasses.replace(induced(sliceable, inside), x_kind=prepared.x_kind)
-            batches += _divided(Batch(part, train[inside].nonzero().squeeze(1)), recipe.batch_size)
+            batch = Batch(part, train[inside].nonzero().squeeze(1), inside.nonzero().squeeze(1))
+            batches += _divided(batch, recipe.batch_size)
     return batches
 
 

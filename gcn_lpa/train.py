@@ -50,11 +50,12 @@ class Batch(NamedTuple):
 
     graph: Graph  # prepared, with the labels of the training nodes only
     nodes: Tensor  # the training nodes in it: positions, [m]
-    node_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
+    node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
+    random_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
 
     def to(self, device: torch.device) -> Batch:
-        ids = None if self.node_ids is None else self.node_ids.to(device)
-        return Batch(self.graph.to(device), self.nodes.to(device), ids)
+        ids = None if self.random_ids is None else self.random_ids.to(device)
+        return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device), random_ids=ids)
 
 
 class Validation(NamedTuple):
@@ -381,7 +382,7 @@ class _Step:
         """One gradient step; [loss, gcn, lpa]."""
         self.optimizer.zero_grad()
         self.model.train()
-        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch, batch.node_ids))
+        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch, batch.random_ids))
         objective = self.phase.objective(loss)
         objective.backward()
         world = self.training.world

@@ -111,7 +111,7 @@ def trained_part(rank, folder, recipe, dtype, steps):
     graph = in_type(part.graph, dtype)
     part = dataclasses.replace(part, graph=graph)
     validation = Validation(graph, part.val, part.val_y, everywhere)
-    found = trained(Batch(graph, part.train, part.ids), validation, recipe, dtype, steps, ranks)
+    found = trained(Batch(graph, part.train, part.ids, part.ids), validation, recipe, dtype, steps, ranks)
     ends = part.ids[graph.row.long()], part.halo.ids[graph.col.long()]
     travels = {"halo": sum(part.halo.wanted), "read": sum(part.halo.sent)}
     return {**found, "ids": part.ids, "edges": torch.stack(ends), **travels}

@@ -189,7 +189,7 @@ def test_a_run_in_parts_is_a_run_like_any_other(tmp_path):
 
 
 EPOCHS = {
-    "epochs": 40,
+    "epochs": 16,
     "propagation": "layers",
     "edges": "free",
     "loss": "held_out",

@@ -195,7 +195,7 @@ class _Together:
     def fitted(self, on_epoch: Callable[[Epoch], None] | None) -> Run:
         part, plan, facts = self.part, self.plan, self.facts
         identity = {"recipe": plan.recipe.hash(), "seed": plan.seed, "graph": facts.content, "split": facts.split_hash}
-        batch = Batch(self.graph, part.train, part.ids).to(self.device)
+        batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
         val, target = part.val.to(self.device), part.val_y.to(self.device)
         watching = Watching(on_epoch, self.order.out, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
         validation = Validation(self.graph, val, target, facts.sizes[1])
