@@ -182,7 +182,14 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
     if files is None:
         return None
     found = RunFolder(folder, files)
+    if shard_name(0) in files:
+        raise ValueError(f"{folder} was saved by several processes: start them again, with torchrun and --resume")
     return Checkpoint(found.finite_tensors("tensors.safetensors"), found.read("meta.json", dict[str, Any]))
+
+
+def shard_name(rank: int) -> str:
+    """The file of a checkpoint that one of several processes writes."""
+    return f"rank-{rank}.safetensors"
 
 
 def discard_checkpoint(folder: str | Path) -> None:

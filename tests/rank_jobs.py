@@ -21,7 +21,7 @@ from gcn_lpa.train import Batch, Validation, Watching, fit
 CPU = torch.device("cpu")
 PATIENCE = 120  # seconds that a test waits for its ranks
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["gcn_lpa.scale.together", "gcn_lpa.cli.app", "numba", "pandas"])
+CONTEXT.set_forkserver_preload(["tests.rank_warm"])
 
 
 def free_port():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -152,7 +153,9 @@ def measured(parts, folder, names):
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_ranks_train_as_one_process(parts, tmp_path):
-    chosen = ("free", "default", "hops") if parts == 4 else RECIPES  # benchmarks/distributed.py has all, in both types
+    chosen = (
+        ("free", "default", "hops") if parts in (1, 4) else RECIPES
+    )  # benchmarks/distributed.py has all, in both types
     names = [*((name, torch.float64) for name in chosen), *((name, torch.float32) for name in ("free", "default"))]
     for name, dtype, found in measured(parts, tmp_path / "cut", names):
         assert max(found.values()) <= LIMITS[dtype], (name, dtype, found)
@@ -215,6 +218,8 @@ def killed_and_resumed(folder, order, victim):
     lost = ended(processes, answers, 2)
     assert all("got no answer from the others" in failure for _, failure in lost.values())
     whole_checkpoint(folder)
+    with pytest.raises(ValueError, match="was saved by several processes: start them again, with torchrun"):
+        storage.latest_checkpoint(folder)
     on_ranks(3, whole_training, again)
     return bits_of(folder) == bits_of(order.out)
 
@@ -405,9 +410,17 @@ def test_one_part_is_trained_without_torchrun_and_a_finished_run_is_left_alone(t
     again = CliRunner().invoke(app, [*words, "--resume"])
     assert (again.exit_code, again.stdout) == (0, f"{tmp_path / 'run'} is finished\n")
     assert bits_of(tmp_path / "run") == before
-    other = CliRunner().invoke(app, [*words, "--resume", "--seed", "1"])
+    other = CliRunner().invoke(app, [*words, "--resume", "--lr", "1"])
     assert (other.exit_code, "with other settings or data" in other.stderr) == (1, True)
+    other = CliRunner().invoke(app, [*words, "--resume", "--seed", "1"])
+    assert (other.exit_code, "was split with seed 0, not 1; train it with --seed 0" in other.stderr) == (1, True)
     assert CliRunner().invoke(app, words).exit_code == 1  # the folder is not empty
+
+
+def test_neither_the_model_nor_the_loop_knows_of_ranks():
+    for name in ("model", "train"):
+        source = (ROOT / "gcn_lpa" / f"{name}.py").read_text(encoding="utf-8")
+        assert not re.search(r"torch\.distributed|is_part\b|\brank\b|gcn_lpa\.scale", source)
 
 
 def test_ranges_and_metis_give_every_part_some_nodes():

@@ -63,6 +63,7 @@ class PartFacts:
     known: tuple[str, ...]  # the classes that occur among training and validation labels
     label_counts: tuple[int, ...]  # of each of them
     split: str
+    seed: int | None  # of the split
     split_hash: str
     sizes: tuple[int, ...]  # of train, val and test
     rows: tuple[int, ...]  # of each part
@@ -192,6 +193,7 @@ def _facts_of(
         taught.class_names,
         tuple(torch.bincount(taught.y[taught.labeled], minlength=taught.num_classes).tolist()),
         parts.kind,
+        parts.seed,
         parts.hash,
         tuple(int(mask.sum()) for mask in (parts.train, parts.val, parts.test)),
         tuple(rows),

@@ -105,7 +105,7 @@ class Ranks:
         """A shard of each rank; rank 0 replaces the manifest when all of them are on the disk."""
         folder = storage.inside(folder, storage.CHECKPOINT)
         self.first(lambda: storage.begin(folder))
-        files = {_shard(self.rank): storage.encode_tensors(tensors)}
+        files = {storage.shard_name(self.rank): storage.encode_tensors(tensors)}
         if self.rank == 0:
             files["meta.json"] = storage.encode_json(meta)
         written = [storage.write_part(folder, name, data) for name, data in files.items()]
@@ -117,15 +117,17 @@ class Ranks:
         size, digest = written[1]["size"], bytes.fromhex(written[1]["sha256"])
         found = self.collected(torch.tensor([[size, *digest]], dtype=torch.int64))
         return [
-            (_shard(rank), {"sha256": bytes(row[0, 1:].tolist()).hex(), "size": int(row[0, 0])})
+            (storage.shard_name(rank), {"sha256": bytes(row[0, 1:].tolist()).hex(), "size": int(row[0, 0])})
             for rank, row in enumerate(found)
         ]
 
     def latest_checkpoint(self, folder: str | Path) -> Checkpoint | None:
-        found = storage.read_some(storage.inside(folder, storage.CHECKPOINT), [_shard(self.rank), "meta.json"])
+        found = storage.read_some(
+            storage.inside(folder, storage.CHECKPOINT), [storage.shard_name(self.rank), "meta.json"]
+        )
         if found is None:
             return None
-        return Checkpoint(found.finite_tensors(_shard(self.rank)), found.read("meta.json", dict[str, Any]))
+        return Checkpoint(found.finite_tensors(storage.shard_name(self.rank)), found.read("meta.json", dict[str, Any]))
 
     @contextlib.contextmanager
     def _answered(self) -> Iterator[None]:
@@ -136,10 +138,6 @@ class Ranks:
                 f"rank {self.rank} of {self.size} got no answer from the others ({_reason(error)}); what was saved before is "
                 "intact, and the same command with --resume, or torchrun --max-restarts, goes on from it"
             ) from error
-
-
-def _shard(rank: int) -> str:
-    return f"rank-{rank}.safetensors"
 
 
 def _reason(error: Exception) -> str:

@@ -105,6 +105,10 @@ class Order:
 
     def plan(self, facts: PartFacts) -> Plan:
         check_seed(self.seed)
+        if facts.seed not in (None, self.seed):
+            raise ValueError(
+                f"{self.folder} was split with seed {facts.seed}, not {self.seed}; train it with --seed {facts.seed}"
+            )
         settings = recipe_in_parts(facts, recipe=self.recipe, method=self.method, changes=self.changes)
         return Plan(
             facts.source, facts.content, settings, self.seed, facts.split, checkpoint_every=self.checkpoint_every
