@@ -52,13 +52,13 @@ PAPER_LIKE = Recipe(
     **{"edges": "free", "loss": "literal", "features": "row", "residual": False, "hidden": 8, "gcn_layers": 3},
     **{"lpa_iterations": 4, "lpa_weight": 2.0, "dropout": 0.3, "lr": 0.02},
 )  # no edge_dropout: the gradient of a free weight whose edge is left out is rounding, which Adam divides by its ε
-SMALL_DEFAULT = DEFAULT.replace(votes=False, hidden=8, edge_rank=4, propagation_steps=3, lr=0.02)
+SMALL_DEFAULT = DEFAULT.replace(votes=False, members="", hidden=8, edge_rank=4, propagation_steps=3, lr=0.02)
 RECIPES = {
     "free": PAPER_LIKE,
-    "fixed": PAPER_LIKE.replace(edges="fixed", loss="official", normalization="symmetric"),
+    "fixed": PAPER_LIKE.replace(edges="fixed", loss="official", normalization="symmetric", edge_dropout=0.1),
     "default": SMALL_DEFAULT.replace(class_weights="balanced"),
     "hops": SMALL_DEFAULT.replace(
-        **{"propagation": "hops", "edges": "gat", "normalization": "symmetric", "edge_dropout": 0.2},
+        **{"edges": "gat", "normalization": "row", "edge_dropout": 0.2},
         **{"loss": "held_out", "lpa_iterations": 3, "lpa_ratio": 0.7},
     ),
     "bilinear": PAPER_LIKE.replace(edges="bilinear", loss="influence"),
@@ -135,7 +135,7 @@ def expected_bytes(graph, recipe, rank, dtype):
     size = dataclasses.replace(size, nodes=len(rank["ids"]), halo=rank["halo"], read=rank["read"])
     if recipe.training == "two_step":
         return rank["received"]  # the planner's is joint training
-    once = rank["halo"] if recipe.propagation == "both" else 0
+    once = rank["halo"] if recipe.normalization == "symmetric" and recipe.edges == "fixed" else 0
     return (STEPS * estimate(size, recipe).received / 4 + once) * dtype.itemsize
 
 

@@ -35,8 +35,8 @@ LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric 
 class Pattern:
     """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two.
 
-    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total`, `largest`, `share`
-    and `most_rows` are about all of them.
+    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total`, `share` and
+    `most_rows` are about all of them.
     """
 
     is_part = False
@@ -164,10 +164,6 @@ class Pattern:
     def total(self, values: Tensor) -> Tensor:
         """The sum of what each process has."""
         return values
-
-    def largest(self, values: Tensor) -> Tensor | float:
-        """The largest value of all processes; without any, 0."""
-        return values.max() if len(values) else 0.0
 
     def share(self, mean: Tensor, weight: Tensor | None, number: int) -> Tensor:
         """What this process adds to a mean over all rows, given the mean of its own `number`, each of `weight`."""

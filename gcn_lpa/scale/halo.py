@@ -54,9 +54,6 @@ class Part(Pattern):
     def total(self, values: Tensor) -> Tensor:
         return self.ranks.total(values)
 
-    def largest(self, values: Tensor) -> Tensor:
-        return self.ranks.largest(values.max() if len(values) else values.new_tensor(-torch.inf))
-
     def share(self, mean: Tensor, weight: Tensor | None, number: int) -> Tensor:
         size = mean.new_tensor(number) if weight is None else weight.sum()
         return mean * (size / self.total(size).clamp_min(TINY))

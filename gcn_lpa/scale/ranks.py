@@ -44,15 +44,9 @@ class Ranks:
         return came
 
     def total(self, values: Tensor) -> Tensor:
-        return self._reduced(values, dist.ReduceOp.SUM)
-
-    def largest(self, value: Tensor) -> Tensor:
-        return self._reduced(value, dist.ReduceOp.MAX)
-
-    def _reduced(self, values: Tensor, how: Any) -> Tensor:
         values = values.detach().clone()
         with self._answered():
-            dist.all_reduce(values, how)
+            dist.all_reduce(values)
         return values
 
     def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
