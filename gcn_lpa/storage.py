@@ -347,7 +347,7 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
     """Steps 1 to 3 of the module's docstring; a failure before the commit leaves no trace."""
     os.makedirs(folder / NEXT)
     try:
-        commit(folder, dict(write_part(folder, name, data) for name, data in files.items()))
+        _commit(folder, dict(_written(folder, name, data) for name, data in files.items()))
     except OSError:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             if not (folder / NEXT / MANIFEST).exists():
@@ -365,18 +365,26 @@ def begin(folder: Path) -> None:
 def write_part(folder: Path, name: str, data: bytes) -> tuple[str, Entry]:
     """Step 1 for one file: its name and what the manifest says of it."""
     with explained(folder):
-        write_new(folder / NEXT / name, data)
-    return name, {"sha256": _sha256(data), "size": len(data)}
+        return _written(folder, name, data)
 
 
 def commit(folder: Path, entries: Mapping[str, Entry]) -> None:
     """Steps 2 and 3, once all files are written."""
     with explained(folder):
-        sync(folder / NEXT)
-        sync(folder)
-        listed = {name: entries[name] for name in sorted(entries)}
-        replace_file(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": listed}))  # the commit
-        _finish(folder)
+        _commit(folder, entries)
+
+
+def _written(folder: Path, name: str, data: bytes) -> tuple[str, Entry]:
+    write_new(folder / NEXT / name, data)
+    return name, {"sha256": _sha256(data), "size": len(data)}
+
+
+def _commit(folder: Path, entries: Mapping[str, Entry]) -> None:
+    sync(folder / NEXT)
+    sync(folder)
+    listed = {name: entries[name] for name in sorted(entries)}
+    replace_file(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": listed}))  # the commit
+    _finish(folder)
 
 
 def read_some(folder: Path, names: Sequence[str]) -> RunFolder | None:

@@ -338,6 +338,16 @@ def test_a_rank_that_no_longer_answers_ends_the_others_in_time(tmp_path):
     whole_checkpoint(tmp_path)
 
 
+@pytest.mark.long
+def test_a_training_that_diverges_is_told_once_and_leaves_no_run(tmp_path):
+    cut_into(tmp_path / "cut", "sbm", 2, n=40, classes=2)
+    order = Order(tmp_path / "cut", tmp_path / "run", changes={**EPOCHS, "lr": 1e30})
+    found = ended(*started(2, whole_training, order), 2)
+    assert "training diverged at epoch" in found[0][1]
+    assert "SystemExit: 0" in found[1][1]  # rank 0 fails for all
+    assert not (tmp_path / "run" / storage.MANIFEST).exists()
+
+
 CHANGES_REFUSED = {
     "members": {"members": "trees"},
     "votes": {"votes": True},

@@ -144,6 +144,10 @@ def write_partition(
         raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
     given = parts.train | parts.val
     taught = with_classes(graph.reveal(given))
+    if taught.num_classes < 2 or not parts.train.any():
+        raise ValueError(
+            f"to tell classes apart it takes labels of two; the {parts.kind} split gives {taught.num_classes}"
+        )
     shards = cut(graph, owner)
     facts = _facts_of(graph, taught, source, owner, parts, shards)
     kind = torch.zeros(graph.num_nodes, dtype=torch.int64)
@@ -221,14 +225,11 @@ def is_partition(folder: str | Path) -> bool:
     return (Path(folder) / FACTS).is_file()
 
 
-def read_facts(folder: str | Path) -> PartFacts | None:
-    """What a folder of parts says of itself; None where it is none."""
-    folder = Path(folder)
-    if not is_partition(folder):
-        return None
-    files = storage.read_some(folder, [FACTS])
-    if files is None:
-        raise ValueError(f"{folder} has no {storage.MANIFEST}: it was not written to the end; partition the graph anew")
+def read_facts(folder: str | Path) -> PartFacts:
+    """What a folder of parts says of itself."""
+    files = storage.read_some(Path(folder), [FACTS])
+    if files is None or FACTS not in files.files:
+        raise ValueError(f"{folder} holds no parts of a graph: gcn-lpa partition NAME --parts N --out DIR makes them")
     facts: PartFacts = files.read(FACTS, PartFacts)
     with files.explained(FACTS):
         if facts.format != FORMAT:

@@ -36,7 +36,7 @@ from gcn_lpa.runs.stages import Watch, claim, clear, make_folder
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
 from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
 from gcn_lpa.tables.encoders import Columns
-from gcn_lpa.train import Batch, Epoch, Run, Validation, Watching, fit, num_epochs
+from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit, num_epochs
 from gcn_lpa.trained import KnownLabels, Trained
 
 PREDICTIONS = "predictions.csv"
@@ -124,10 +124,6 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         watch: as in `train_run`.
     """
     facts = read_facts(order.folder)
-    if facts is None:
-        raise ValueError(
-            f"{order.folder} holds no parts of a graph: gcn-lpa partition NAME --parts N --out DIR makes them"
-        )
     if world_size() != facts.parts:
         started = f"torchrun started {world_size()} processes" if is_torchrun() else "this is one process"
         raise refused(
@@ -138,26 +134,26 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
     with contextlib.ExitStack() as held:
         held.enter_context(joined(device, timeout=order.timeout))
         ranks = Ranks()
-        is_to_do = ranks.first(lambda: _claimed(order, facts, held))
+        ranks.first(lambda: order.plan(facts))  # rank 0 says what is wrong with it
+        together = _Together(order, order.plan(facts), facts, ranks, device)
+        is_to_do = ranks.first(lambda: _claimed(order, together.plan, held))
         if not bool(ranks.total(torch.tensor(int(bool(is_to_do))))):
             return None
-        plan = order.plan(facts)
-        layer = max(facts.rows) * max(plan.recipe.hidden, len(facts.known))
-        with num_threads(order.threads, layer=layer):
-            on_epoch = None if watch is None else watch("fit", num_epochs(plan.recipe), 0)
-            return _Together(order, plan, facts, ranks, device).run(on_epoch)
+        recipe = together.plan.recipe
+        with num_threads(order.threads, layer=max(facts.rows) * max(recipe.hidden, len(facts.known))):
+            return together.run(None if watch is None else watch("fit", num_epochs(recipe), 0))
 
 
-def _claimed(order: Order, facts: PartFacts, held: contextlib.ExitStack) -> bool:
+def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
     """Make the run folder ours, or go on with what is in it; whether there is anything left to do. For rank 0 alone."""
-    plan, out = order.plan(facts), order.out
+    out, resume = order.out, order.resume or num_restarts() > 0
     make_folder(out)
     held.enter_context(holding(out))
-    if (order.resume or num_restarts()) and (out / PLAN).exists():
+    if resume and (out / PLAN).exists():
         if read_plan(out) != plan:
             raise ValueError(f"{out} holds an unfinished run with other settings or data; choose another folder")
         return True
-    if (order.resume or num_restarts()) and (out / storage.MANIFEST).exists():
+    if resume and (out / storage.MANIFEST).exists():
         if read_run(storage.load(out))[0] != plan:
             raise ValueError(f"{out} holds a finished run with other settings or data; choose another folder")
         return False
@@ -189,7 +185,12 @@ class _Together:
         ranks.own = own_parameters(self.model)
 
     def run(self, on_epoch: Callable[[Epoch], None] | None) -> TrainedRun | None:
-        run = self.fitted(on_epoch)
+        try:
+            run = self.fitted(on_epoch)
+        except DivergedError as error:
+            raise refused(str(error)) from None
+        if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
+            raise KeyboardInterrupt
         said = self.said()
         calibration = self.calibration(said)
         guesses = self.guesses(said, calibration)
