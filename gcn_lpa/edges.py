@@ -245,7 +245,8 @@ class GeniePath(nn.Module):
         self.attend = nn.Parameter(glorot(rank, 1, generator=generator).squeeze(1).detach())
 
     def forward(self, graph: Graph) -> Tensor:
-        return apply(_TanhAttention, graph.pattern, graph.x @ self.left, graph.x @ self.right, self.attend)
+        right = graph.pattern.gathered(graph.x @ self.right)
+        return apply(_TanhAttention, graph.pattern, graph.x @ self.left, right, self.attend)
 
 
 class _TanhAttention(torch.autograd.Function):

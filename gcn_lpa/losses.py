@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.counter_random import Key, random_share
 from gcn_lpa.engine.fused import TINY, accelerated
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 SEED_LAYER, RATIO_LAYER = 1001, 1002  # random bits that are not a layer's dropout
 
@@ -36,11 +36,13 @@ class Labels(NamedTuple):
     counts: Tensor | None  # weight of each, [m]; None: all count alike
     seeds: Tensor  # Y^(0), [n, c]
     labeled: Tensor  # the nodes with a row in it, [n]
+    pattern: Pattern  # of the edges that they travel
 
     @property
     def ids(self) -> Tensor:
         """What names the random bits of each node, [m]."""
-        return torch.arange(len(self.target), device=self.target.device) if self.rows is None else self.rows
+        rows = torch.arange(len(self.target), device=self.target.device) if self.rows is None else self.rows
+        return self.pattern.ids_of(rows)
 
     def spread(self, mask: Tensor) -> Tensor:
         """A mask over the rows as one over all nodes, [n, 1]."""
@@ -50,7 +52,13 @@ class Labels(NamedTuple):
 
 
 def labels_of(
-    y: Tensor, nodes: Tensor, num_classes: int, ratio: float, seed: int | Tensor, dtype: torch.dtype
+    y: Tensor,
+    nodes: Tensor,
+    num_classes: int,
+    ratio: float,
+    seed: int | Tensor,
+    dtype: torch.dtype,
+    pattern: Pattern,
 ) -> Labels:
     """The labels of `nodes`, and of no others, for a loss.
 
@@ -63,7 +71,8 @@ def labels_of(
         rows, target, counts = None, y.clamp_min(0), nodes
     else:
         rows, target, counts = nodes, y.index_select(0, nodes), None
-    found = Labels(rows, target, counts, torch.zeros(len(y), num_classes, dtype=dtype, device=y.device), y >= 0)
+    nothing = torch.zeros(len(y), num_classes, dtype=dtype, device=y.device)
+    found = Labels(rows, target, counts, nothing, y >= 0, pattern)
     shown = random_share(found.ids, ratio, Key(seed), RATIO_LAYER)
     shown = found.spread(shown if counts is None else shown & counts).squeeze(1)
     return found._replace(seeds=one_hot(torch.where(shown, y, -1), num_classes, dtype), labeled=shown)
@@ -147,11 +156,16 @@ def cost_weights(labels: Labels, importance: Tensor | None, scored: Tensor | Non
 
 def class_weights(labels: Labels, num_classes: int) -> Tensor:
     """m / (c m_i) for class i with m_i of the m labels: every class weighs the same in the loss, [c]."""
-    members = one_hot(labels.target, num_classes)
+    members = one_hot(labels.target, num_classes, labels.seeds.dtype)
     if labels.counts is not None:
         members = members * labels.counts.unsqueeze(1)
-    sizes = members.sum(dim=0)  # bincount would wait for the GPU
+    sizes = labels.pattern.total(members.sum(dim=0))  # bincount would wait for the GPU
     return sizes.sum() / (num_classes * sizes.clamp_min(1))
+
+
+def shared_cost(rows: Tensor, labels: Labels, kind: str, weight: Tensor | None) -> Tensor:
+    """`mean_cost` over the labels of all processes: the share of this one, which add up to it."""
+    return labels.pattern.share(mean_cost(rows, labels.target, kind, weight), weight, len(rows))
 
 
 @accelerated(fused.mean_cost)

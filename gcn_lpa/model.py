@@ -26,7 +26,7 @@ from gcn_lpa.engine.fused import accelerated
 from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import LPA_LOSSES, Labels, Votes, class_weights, cost_weights, labels_of, mean_cost
+from gcn_lpa.losses import LPA_LOSSES, Labels, Votes, class_weights, cost_weights, labels_of, shared_cost
 from gcn_lpa.recipes import Recipe
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -233,12 +233,12 @@ def lpa_loss(
     """L_lpa: how badly the edges carry the labels to each other, Eq. (15)."""
     mass, scored = lpa_votes(transition, labels, recipe, key)
     weight = cost_weights(labels, importance, scored)
-    return mean_cost(mass, labels.target, LPA_LOSSES[recipe.loss].kind, weight)  # Eq. (15)
+    return shared_cost(mass, labels, LPA_LOSSES[recipe.loss].kind, weight)  # Eq. (15)
 
 
 def gcn_loss(logits: Tensor, labels: Labels, importance: Tensor | None = None) -> Tensor:
     """L_gcn: the cross-entropy of the rows of `labels`, Eq. (17)."""
-    return mean_cost(logits, labels.target, "logits", cost_weights(labels, importance))  # Eq. (17)
+    return shared_cost(logits, labels, "logits", cost_weights(labels, importance))  # Eq. (17)
 
 
 class GCNLPA(nn.Module):
@@ -303,8 +303,9 @@ class GCNLPA(nn.Module):
         return Loss(gcn, lpa, recipe.lpa_weight)
 
     def labels(self, graph: Graph, nodes: Tensor, key: Key | None) -> Labels:
-        seed = key.seed if key is not None else 0
-        return self._labels(graph.y, nodes, graph.num_classes, self.recipe.lpa_ratio, seed, graph.adjacency.dtype)
+        seed, adjacency = key.seed if key is not None else 0, graph.adjacency
+        settings = graph.num_classes, self.recipe.lpa_ratio, seed, adjacency.dtype
+        return self._labels(graph.y, nodes, *settings, adjacency.pattern)
 
     def embed(self, graph: Graph) -> list[tuple[Tensor | SparseMatrix, Tensor]]:
         """(h^(k), x^(k+1)) of every layer: aggregation and transformation, Eqs. (19) to (21)."""

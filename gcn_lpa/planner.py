@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gcn_lpa.edges import FULL_KERNEL
 from gcn_lpa.engine.class_blocks import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.fusion import BLOCK
@@ -45,7 +46,11 @@ CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph d
 
 @dataclass(frozen=True)
 class Size:
-    """How large a graph is, or a worker's part of one: `nodes` are its own rows, `halo` those it reads of other workers."""
+    """How large a graph is, or a worker's part of one.
+
+    `nodes` are its own rows, `halo` those it reads of other workers, `read` its own that others read, each as often as there
+    are workers that do; None: as many as its halo.
+    """
 
     nodes: float
     entries: float  # of the adjacency, with a self-loop at every node
@@ -54,6 +59,7 @@ class Size:
     stored: float | None = None  # features that are stored, where they are sparse; None: dense
     directed: bool = False
     halo: float = 0.0
+    read: float | None = None
 
     @classmethod
     def of(cls, graph: Graph) -> Size:
@@ -129,7 +135,7 @@ class _Formula:
             step=batch.step(),
             forward=self.forward(),
             prediction=self.prediction(),
-            received=size.halo * FLOAT * self.floats_received(),
+            received=self.received(),
         )
 
     def raw(self) -> float:
@@ -232,12 +238,30 @@ class _Formula:
         each = self.size.nodes * self.size.classes * DOUBLE
         return each * (number + 3) + 2 * min(number * each, DOUBLE * BLOCK) if self.votes else 3 * each
 
-    def floats_received(self) -> float:
-        """Numbers of each row of the halo that a worker receives in an epoch: a step forward and back, and validation."""
-        model = sum(self.products())
-        lpa = self.size.classes * self.recipe.lpa_iterations if self.has_lpa else 0
-        back = lpa - self.size.classes if lpa else 0  # the labels themselves have no gradient
-        return 3 * model + lpa + back
+    def received(self) -> float:
+        """Bytes that a worker receives in an epoch of joint training: rows of its halo, and gradients of its own rows.
+
+        Rows come in a step and once more in validation; the sums of losses and of the gradients of W are not in it. Where the
+        GCN half has a normalisation of its own, degrees travel, and the scores of learned edges are computed twice.
+        """
+        size, recipe, symmetric = self.size, self.recipe, self.recipe.normalization == "symmetric"
+        model, (form, is_const) = sum(self.products()), self.form_travels()
+        degrees = int(symmetric and self.learns)  # of given edges they come once in a run
+        steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
+        walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
+        forward = 2 * (model + degrees + form * (2 if symmetric else 1)) + walks * steps
+        forward += int(symmetric and not self.learns and recipe.edge_dropout > 0)
+        back = model + degrees + (0 if is_const else form * (2 if symmetric and self.has_lpa else 1))
+        if self.has_lpa and self.learns:
+            back += steps - size.classes  # the labels themselves have no gradient
+        return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)
+
+    def form_travels(self) -> tuple[int, bool]:
+        """Numbers of a row that the edge form of another worker reads, and whether they are constant."""
+        recipe = self.recipe
+        if recipe.edges == "bilinear" and self.columns <= FULL_KERNEL:
+            return self.columns, True
+        return {"fixed": 0, "free": 0, "gat": 1}.get(recipe.edges, recipe.edge_rank), False
 
 
 def available_memory(device: torch.device) -> float:

@@ -162,7 +162,7 @@ def with_prior(probabilities: Tensor, graph: Graph, labels: Tensor) -> Tensor:
     Args:
         labels: the class of every given label, -1 elsewhere, [n].
     """
-    blank, given = _has_nothing(graph), labels >= 0
+    blank, given = has_nothing(graph), labels >= 0
     counts = torch.bincount(labels[given], minlength=probabilities.shape[1]).double()
     if blank.any():
         blank &= torch.from_numpy(np.isinf(node_hops(graph, given)))
@@ -171,7 +171,7 @@ def with_prior(probabilities: Tensor, graph: Graph, labels: Tensor) -> Tensor:
     return torch.where(blank.unsqueeze(1), counts / counts.sum(), probabilities)
 
 
-def _has_nothing(graph: Graph) -> Tensor:
+def has_nothing(graph: Graph) -> Tensor:
     """Nodes without features of their own or of a neighbour, bool [n]."""
     if graph.x_kind == "identity":
         return torch.ones(graph.num_nodes, dtype=torch.bool)
@@ -202,8 +202,12 @@ def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
 
 def scores(graph: Graph, nodes: Any, probabilities: Tensor, class_names: Sequence[str] | None = None) -> Scores:
     """The scores of class probabilities, [n, c], on `nodes`; their columns are `class_names`, or the classes of the graph."""
-    mask, names = node_mask(nodes, graph.num_nodes), graph.class_names
-    truth, guess = graph.y.cpu()[mask], probabilities[mask].argmax(dim=1)
+    mask = node_mask(nodes, graph.num_nodes)
+    return scores_of(graph.y.cpu()[mask], probabilities[mask].argmax(dim=1), graph.class_names, class_names)
+
+
+def scores_of(truth: Tensor, guess: Tensor, names: tuple[str, ...], class_names: Sequence[str] | None = None) -> Scores:
+    """The scores of guesses, numbers of `class_names`, for the true classes, numbers of `names`; None: both are of `names`."""
     if len(truth) == 0:
         raise ValueError("there is no node to score: the mask is empty")
     if (truth < 0).any():

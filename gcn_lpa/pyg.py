@@ -117,7 +117,8 @@ class LPARegularizer(nn.Module):
         transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
         self.step += self.training
-        labels = labels_of(y, nodes, num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype)
+        settings = num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype
+        labels = labels_of(y, nodes, *settings, transition.pattern)
         return lpa_loss(transition, labels, self.recipe, key)
 
 

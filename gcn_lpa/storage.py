@@ -14,7 +14,8 @@ that finds `.next/manifest.json` looks in both, in this order. The next `save` r
 clears away what is left of `.next/`. A power cut adds nothing: each step is synced before the next begins.
 
 A checkpoint is a second state, kept in the same way in `checkpoint/`. One process writes to a folder at a time: it holds
-a lock on it where the system has one.
+a lock on it where the system has one. Where several train together, each writes a file of the checkpoint in step 1 (`begin`,
+`write_part`), and when all have, one of them does the rest (`commit`).
 
 People hand run folders on, so what is read is not trusted. Links inside a folder are refused, for reading and for writing. A
 sha256 shows an accident; a person who changes a file can write a new sha256 too. So `decode_as`, and those who read what a
@@ -36,7 +37,7 @@ import shlex
 import stat
 import tomllib
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -51,6 +52,7 @@ FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors
 MANIFEST = "manifest.json"
 NEXT = ".next"
 CHECKPOINT = "checkpoint"
+Entry = dict[str, Any]  # what a manifest says of a file: {"sha256": ..., "size": ...}
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,12 @@ class RunFolder:
                 raise
             problem = said if isinstance(error, ValueError) else f"not as gcn-lpa writes it ({said})"
             raise ValueError(f"{self.folder / name}: {problem}") from error
+
+    def finite_tensors(self, name: str) -> dict[str, Tensor]:
+        tensors = self.tensors(name)
+        if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
+            raise ValueError(f"{self.folder / name}: {broken[0]} holds numbers that are not finite")
+        return tensors
 
 
 class Checkpoint(NamedTuple):
@@ -174,10 +182,14 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
     if files is None:
         return None
     found = RunFolder(folder, files)
-    tensors = found.tensors("tensors.safetensors")
-    if broken := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise ValueError(f"{folder / 'tensors.safetensors'}: {broken[0]} holds numbers that are not finite")
-    return Checkpoint(tensors, found.read("meta.json", dict[str, Any]))
+    if shard_name(0) in files:
+        raise ValueError(f"{folder} was saved by several processes: start them again, with torchrun and --resume")
+    return Checkpoint(found.finite_tensors("tensors.safetensors"), found.read("meta.json", dict[str, Any]))
+
+
+def shard_name(rank: int) -> str:
+    """The file of a checkpoint that one of several processes writes."""
+    return f"rank-{rank}.safetensors"
 
 
 def discard_checkpoint(folder: str | Path) -> None:
@@ -333,20 +345,52 @@ def decode_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
 
 def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
     """Steps 1 to 3 of the module's docstring; a failure before the commit leaves no trace."""
-    entries = {name: {"sha256": _sha256(files[name]), "size": len(files[name])} for name in sorted(files)}
     os.makedirs(folder / NEXT)
     try:
-        for name, data in files.items():
-            write_new(folder / NEXT / name, data)
-        sync(folder / NEXT)
-        sync(folder)
-        replace_file(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": entries}))  # the commit
+        _commit(folder, dict(_written(folder, name, data) for name, data in files.items()))
     except OSError:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             if not (folder / NEXT / MANIFEST).exists():
                 _remove(folder / NEXT)
         raise
+
+
+def begin(folder: Path) -> None:
+    """Make room for a state that is written file by file."""
+    with explained(folder):
+        _recover(folder)
+        os.makedirs(folder / NEXT)
+
+
+def write_part(folder: Path, name: str, data: bytes) -> tuple[str, Entry]:
+    """Step 1 for one file: its name and what the manifest says of it."""
+    with explained(folder):
+        return _written(folder, name, data)
+
+
+def commit(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Steps 2 and 3, once all files are written."""
+    with explained(folder):
+        _commit(folder, entries)
+
+
+def _written(folder: Path, name: str, data: bytes) -> tuple[str, Entry]:
+    write_new(folder / NEXT / name, data)
+    return name, {"sha256": _sha256(data), "size": len(data)}
+
+
+def _commit(folder: Path, entries: Mapping[str, Entry]) -> None:
+    sync(folder / NEXT)
+    sync(folder)
+    listed = {name: entries[name] for name in sorted(entries)}
+    replace_file(folder / NEXT / MANIFEST, encode_json({"format": FORMAT, "files": listed}))  # the commit
     _finish(folder)
+
+
+def read_some(folder: Path, names: Sequence[str]) -> RunFolder | None:
+    """Some files of the current state, each compared with its sha256; None where no state was ever committed."""
+    files = _read(folder, names)
+    return None if files is None else RunFolder(folder, files)
 
 
 def _recover(folder: Path) -> None:
@@ -373,14 +417,19 @@ def _finish(folder: Path) -> None:
     _remove(folder / NEXT)
 
 
-def _read(folder: Path) -> dict[str, bytes] | None:
-    """The files of the current state; None where no state was ever committed."""
+def _read(folder: Path, names: Sequence[str] = ()) -> dict[str, bytes] | None:
+    """The files of the current state, or those of these names; None where no state was ever committed."""
     while True:
         current = _manifest(folder)
         if current is None:
             return None
         try:
-            return {name: _content(folder, current[0], name, entry) for name, entry in _entries(*current).items()}
+            listed = _entries(*current)
+            return {
+                name: _content(folder, current[0], name, entry)
+                for name, entry in listed.items()
+                if not names or name in names
+            }
         except ValueError:
             if _manifest(folder) == current:  # else a save went on meanwhile: read what it left
                 raise

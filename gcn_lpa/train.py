@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa import storage
@@ -51,10 +51,11 @@ class Batch(NamedTuple):
     graph: Graph  # prepared, with the labels of the training nodes only
     nodes: Tensor  # the training nodes in it: positions, [m]
     node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
-    edge_ids: Tensor | None = None  # of its edges in the whole graph, [E]
+    random_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
 
     def to(self, device: torch.device) -> Batch:
-        return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device))
+        ids = None if self.random_ids is None else self.random_ids.to(device)
+        return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device), random_ids=ids)
 
 
 class Validation(NamedTuple):
@@ -63,26 +64,43 @@ class Validation(NamedTuple):
     graph: Graph  # as in `Batch`
     nodes: Tensor  # positions, [v]
     target: Tensor  # their classes, [v]
+    everywhere: int | None = None  # how many all processes have; None: this one has all
+
+    @property
+    def number(self) -> int:
+        return len(self.nodes) if self.everywhere is None else self.everywhere
 
 
 class World(Protocol):
     """The processes that train together."""
 
-    def add_up(self, gradients: Sequence[Tensor]) -> None:
-        """Sum each gradient over all processes, in place."""
+    def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Sum the gradient of each parameter that all processes have, in place."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes."""
+
+    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Replace the checkpoint of a run, entirely or not at all, in all processes."""
+
+    def latest_checkpoint(self, folder: str | Path) -> storage.Checkpoint | None:
+        """What this process saved in the last complete checkpoint; None if there was none."""
 
 
 class Alone:
     """One process."""
 
-    def add_up(self, gradients: Sequence[Tensor]) -> None:
+    def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
         pass
 
     def total(self, values: Tensor) -> Tensor:
         return values
+
+    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        storage.save_checkpoint(folder, tensors, meta)
+
+    def latest_checkpoint(self, folder: str | Path) -> storage.Checkpoint | None:
+        return storage.latest_checkpoint(folder)
 
 
 ALONE = Alone()
@@ -236,7 +254,7 @@ def fit(
     """
     watching = watching or Watching()
     if hasattr(model, "fit_directly"):
-        return _fit_directly(model, batches, validation, recipe, seed, watching)
+        return _fit_directly(model, batches, validation, recipe, seed, watching, world)
     last = last_epoch(model, recipe, stop_at)
     on_gpu = batches[0].graph.device.type == "cuda"
     training = _Training(model, batches, validation, recipe, seed, watching, world)
@@ -249,7 +267,13 @@ def fit(
 
 
 def _fit_directly(
-    model: Any, batches: Sequence[Batch], validation: Validation, recipe: Recipe, seed: int, watching: Watching
+    model: Any,
+    batches: Sequence[Batch],
+    validation: Validation,
+    recipe: Recipe,
+    seed: int,
+    watching: Watching,
+    world: World,
 ) -> Run:
     if len(batches) != 1:
         raise ValueError(
@@ -257,7 +281,7 @@ def _fit_directly(
         )
     start = time.perf_counter()
     model.fit_directly(batches[0].graph, batches[0].nodes)
-    accuracy, cost = validate(model, validation)
+    accuracy, cost = validate(model, validation, world)
     epoch = Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start)
     if watching.on_epoch is not None:
         watching.on_epoch(epoch)
@@ -287,19 +311,20 @@ def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
 
 
 @torch.no_grad()
-def validate(model: Model, validation: Validation) -> tuple[float | None, float | None]:
+def validate(model: Model, validation: Validation, world: World = ALONE) -> tuple[float | None, float | None]:
     """Accuracy and mean cross-entropy on the validation nodes, without dropout; None and None where there are none."""
-    if len(validation.nodes) == 0:
+    if validation.number == 0:
         return None, None
-    correct, cost = measured(model, validation).tolist()
-    return correct / len(validation.nodes), cost
+    correct, cost = world.total(measured(model, validation)).tolist()
+    return correct / validation.number, cost
 
 
 def measured(model: Model, validation: Validation) -> Tensor:
-    """Number of correct predictions and mean cross-entropy, [2]."""
+    """Number of correct predictions and mean cross-entropy, [2]; of several processes, what this one adds to them."""
     logits = model(validation.graph).index_select(0, validation.nodes)
     correct = (logits.argmax(dim=1) == validation.target).sum()
-    return torch.stack([correct.double(), F.cross_entropy(logits, validation.target).double()])
+    cost = F.cross_entropy(logits, validation.target, reduction="sum") / validation.number
+    return torch.stack([correct.double(), cost.double()])
 
 
 def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
@@ -348,7 +373,7 @@ class _Step:
         self.epoch += 1
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
         validation = self.training.validation
-        if len(validation.nodes) == 0 or not self.phase.selects:
+        if validation.number == 0 or not self.phase.selects:
             return mean
         with torch.no_grad():
             return torch.cat([mean, self.training.world.total(measured(self.model, validation))])
@@ -357,11 +382,11 @@ class _Step:
         """One gradient step; [loss, gcn, lpa]."""
         self.optimizer.zero_grad()
         self.model.train()
-        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch))
+        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch, batch.random_ids))
         objective = self.phase.objective(loss)
         objective.backward()
         world = self.training.world
-        world.add_up([parameter.grad for parameter in self.optimizer.parameters() if parameter.grad is not None])
+        world.add_up(self.optimizer.parameters())
         self.optimizer.step()
         self.model.eval()
         return world.total(torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double())
@@ -483,7 +508,7 @@ class _Training:
         """Take one step; refuse what is not a number."""
         start = time.perf_counter()
         report, number = advance().tolist(), len(self.history) + 1
-        return epoch_of(report, number, len(self.validation.nodes), self.recipe, time.perf_counter() - start)
+        return epoch_of(report, number, self.validation.number, self.recipe, time.perf_counter() - start)
 
     def is_patience_over(self, phase: Phase) -> bool:
         return is_patience_over(self.recipe, phase, self.best, len(self.history))
@@ -497,10 +522,10 @@ class _Training:
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
         }
-        storage.save_checkpoint(folder, tensors, meta)
+        self.world.save_checkpoint(folder, tensors, meta)
 
     def load(self, folder: str | Path) -> None:
-        self.saved = storage.latest_checkpoint(folder)
+        self.saved = self.world.latest_checkpoint(folder)
         if self.saved is None:
             return
         place = storage.RunFolder(storage.inside(folder, storage.CHECKPOINT), {})

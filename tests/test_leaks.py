@@ -416,7 +416,8 @@ def seed_rows(transition, nodes, target):
 def votes_on(transition, nodes, target, recipe):
     """What LPA says about `nodes`, whose classes are `target`, in the first step of seed 0."""
     y = torch.full((transition.shape[0],), -1).index_copy(0, nodes, target)
-    return lpa_votes(transition, labels_of(y, nodes, 3, recipe.lpa_ratio, 0, transition.dtype), recipe, Key(0, 1))
+    labels = labels_of(y, nodes, 3, recipe.lpa_ratio, 0, transition.dtype, transition.pattern)
+    return lpa_votes(transition, labels, recipe, Key(0, 1))
 
 
 def own_influence(votes, seeds, node):

@@ -77,7 +77,8 @@ def random_model(recipe, graph, seed=0):
 def labels_at(nodes, target, walk, recipe, *, num_classes=2, key=None):
     """The labels `target` of `nodes` as a loss reads them."""
     y = torch.full((walk.shape[0],), -1).index_copy(0, nodes, target)
-    return labels_of(y, nodes, num_classes, recipe.lpa_ratio, key.seed if key else 0, walk.dtype)
+    settings = num_classes, recipe.lpa_ratio, key.seed if key else 0, walk.dtype
+    return labels_of(y, nodes, *settings, walk.pattern)
 
 
 def votes_on(walk, nodes, target, recipe, key=None):
@@ -421,7 +422,8 @@ def test_class_weights_by_hand():
     """Three labels of class 0 and one of class 1: 4 / (2·3) and 4 / (2·1); a class without labels counts as one."""
 
     def weights(y, nodes, num_classes):
-        return class_weights(labels_of(y, nodes, num_classes, 1.0, 0, torch.float32), num_classes).tolist()
+        pattern = SparseMatrix.identity(len(y)).pattern
+        return class_weights(labels_of(y, nodes, num_classes, 1.0, 0, torch.float32, pattern), num_classes).tolist()
 
     assert weights(torch.tensor([0, 0, 1, 0]), torch.arange(4), 2) == pytest.approx([2 / 3, 2])
     assert weights(torch.tensor([0, 0]), torch.arange(2), 3) == pytest.approx([1 / 3, 2 / 3, 2 / 3])
@@ -843,7 +845,7 @@ def test_labels_that_walk_in_blocks_of_classes_give_the_same_loss_and_gradient(m
         scores = torch.randn(graph.pattern.num_entries, generator=torch.Generator().manual_seed(0)).double()
         scores.requires_grad_()
         transition = SparseMatrix(graph.pattern, scores).row_softmax()
-        labels = labels_of(graph.y, torch.arange(0, 60, 2), 7, 1.0, 0, torch.float64)
+        labels = labels_of(graph.y, torch.arange(0, 60, 2), 7, 1.0, 0, torch.float64, graph.pattern)
         cost = lpa_loss(transition, labels, recipe, Key(3, 1))
         cost.backward()
         found[name] = cost.detach(), scores.grad

@@ -7,6 +7,7 @@ why), 2 mistyped, 130 interrupted. torch and its like are imported inside the co
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import Annotated
 
@@ -20,6 +21,8 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows a ? instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if "RANK" in os.environ:  # of torchrun: we say ourselves who got no answer
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     gc.disable()  # until torch is imported
     try:
         app()

@@ -1,11 +1,15 @@
-"""Commands about data: datasets, info."""
+"""Commands about data: datasets, info, partition."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Annotated
 
-from gcn_lpa.cli.frame import AsJson, Name, Options, Root, command, load_graph
-from gcn_lpa.cli.text import info_lines, print_json, print_table, table1_lines
+import typer
+
+from gcn_lpa.cli.frame import AsJson, Name, Options, Root, command, load_graph, reading
+from gcn_lpa.cli.text import info_lines, part_lines, print_json, print_table, table1_lines
 
 
 @command
@@ -31,3 +35,40 @@ def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson 
         print_json(dataclasses.asdict(described))
     else:
         print("\n".join(info_lines(described, is_named=name.lower() in DATASETS)))
+
+
+@command
+def partition(
+    name: Name,
+    *,
+    parts: Annotated[int, typer.Option(min=1, help="How many processes shall train on the graph.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the parts to.")],
+    by: Annotated[
+        str, typer.Option(metavar="metis|ranges", help="Few edges between parts, or nodes in their order.")
+    ] = "metis",
+    split: Annotated[
+        str, typer.Option(help="uniform (60/20/20), stratified, public, per_class or authors.")
+    ] = "uniform",
+    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace the parts in --out.")] = False,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a graph into parts, one for each process of torchrun, which then train on it together."""
+    from gcn_lpa.runs.plan import Source
+    from gcn_lpa.scale.partition import owners, write_partition
+    from gcn_lpa.splits import require_classes
+    from gcn_lpa.splits import split as split_nodes
+
+    if split == "time":
+        raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")
+    source = Source(name, None if root is None else str(root), reading(name, option))
+    graph = source.load()
+    require_classes(graph)
+    nodes = split_nodes(graph, seed=seed, kind=split)
+    facts = write_partition(out, graph, source, owners(graph, parts, by), nodes, overwrite=overwrite)
+    if as_json:
+        return print_json(dataclasses.asdict(facts))
+    print_table(("part", "rows", "of others", "entries"), part_lines(facts))
+    print(f"torchrun --nproc-per-node {parts} -m gcn_lpa train {out} --out RUN")

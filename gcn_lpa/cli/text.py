@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gcn_lpa.recipes import Recipe
     from gcn_lpa.runs.codec import Results, TrainedRun
     from gcn_lpa.runs.confidence import CalibrationReport
+    from gcn_lpa.scale.partition import PartFacts
     from gcn_lpa.tables.datasets import Counts, Table1Row
     from gcn_lpa.theory.checks import Check
 
@@ -276,6 +277,12 @@ def table1_lines(rows: list[Table1Row]) -> Iterable[tuple[str, ...]]:
         yield (row.name, *(_counts(row) if row.available else ("–",) * 4 + ("files not found",)))
         if row.paper is not None:
             yield ("  paper", *_counts(row.paper))
+
+
+def part_lines(facts: PartFacts) -> Iterable[tuple[str, ...]]:
+    rows = zip(facts.rows, facts.halos, facts.entries, strict=True)
+    for rank, counts in enumerate(rows):
+        yield (str(rank), *(f"{count:,}" for count in counts))
 
 
 def _counts(row: Table1Row | Counts) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ from gcn_lpa.cli.text import (
 )
 
 if TYPE_CHECKING:
+    from gcn_lpa.scale.together import Order
     from gcn_lpa.train import Epoch
 
 PREDICTIONS, PAGE = "predictions.csv", "report.html"  # that `train --report` puts into a run folder
@@ -64,9 +65,7 @@ def plan(
         float | None, typer.Option(help="Filled cells of a node on average, where features are sparse.")
     ] = None,
     directed: Annotated[bool, typer.Option("--directed", help="Messages travel from source to target alone.")] = False,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Workers that would share the rows: this version trains on one.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
     halo: Annotated[float, typer.Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")
@@ -122,6 +121,9 @@ def train(
             help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
         ),
     ] = 0.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
+    ] = 300.0,
     minutes: Annotated[
         float,
         typer.Option(
@@ -138,7 +140,36 @@ def train(
     as_json: AsJson = False,
     changes: dict[str, Any],
 ) -> None:
-    """Train a model on a graph and score it; every field of the recipe is a flag."""
+    """Train a model on a graph and score it; every field of the recipe is a flag.
+
+    A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
+    """
+    from gcn_lpa.scale.partition import is_partition
+    from gcn_lpa.scale.ranks import is_torchrun, refused
+    from gcn_lpa.scale.together import Order
+
+    if is_partition(name):
+        whole: dict[str, Any] = {
+            "--split": split,
+            "--with-data": with_data,
+            "--report": report,
+            "--reserve": reserve,
+            "--root": root,
+        }
+        whole |= {"--minutes": minutes, "--tensorboard": tensorboard, "--mlflow": mlflow, "--option": option}
+        if given := [flag for flag, value in whole.items() if value]:
+            raise typer.BadParameter(
+                f"{given[0]} is not for the parts of a graph, whose split was chosen with the parts"
+            )
+        if out is None:
+            raise typer.BadParameter("the parts of a graph are trained with --out DIR, where checkpoints go")
+        place = "cpu" if device == "auto" else device  # NCCL has not been tried with several ranks
+        settings = Path(name), out, method, recipe, changes, seed
+        return train_in_parts(
+            Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout), as_json=as_json
+        )
+    if is_torchrun():
+        raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
     from gcn_lpa.runs.plan import Source, make_plan
@@ -175,6 +206,20 @@ def train(
     print_run(trained, as_json, start)
     if report and out is not None:
         write_results(out, device, as_json)
+
+
+def train_in_parts(order: Order, *, as_json: bool) -> None:
+    """Train on the parts of a graph, as one of the processes of torchrun; rank 0 says what it gave."""
+    from gcn_lpa.scale.ranks import is_first
+    from gcn_lpa.scale.together import train_parts
+
+    start = time.perf_counter()
+    with progress() if is_first() else contextlib.nullcontext() as watch:
+        found = train_parts(order, watch)
+    if found is not None:
+        print_run(found, as_json, start)
+    elif is_first():
+        print_json({"out": str(order.out), "finished": True}) if as_json else print(f"{order.out} is finished")
 
 
 def write_results(run: Path, device: str, as_json: bool) -> None:

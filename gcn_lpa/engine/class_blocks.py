@@ -20,7 +20,7 @@ def in_class_blocks(walk: Callable[[Tensor], Tensor], transition: SparseMatrix, 
     Classes walk beside each other and never mix, so this is exact. A block keeps nothing: it walks once more in the backward
     pass. On a GPU, and in a stack of models, all classes walk at once.
     """
-    width = class_block(len(seeds), seeds.shape[1], steps)
+    width = class_block(transition.pattern.most_rows, seeds.shape[1], steps)
     if width >= seeds.shape[1] or seeds.is_cuda or is_stacked():
         return walk(seeds)
     if transition.values.requires_grad:

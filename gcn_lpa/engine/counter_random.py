@@ -15,11 +15,12 @@ class Key(NamedTuple):
     """Names the random bits of one training step. The same key gives the same bits on every device and rank.
 
     `step` may be a tensor on the device, so that a captured step draws new bits at each replay; `seed` may be a tensor on
-    the CPU, so that a stack of models has one each.
+    the CPU, so that a stack of models has one each. `rows` are the ids of a process's rows, where it does not have all.
     """
 
     seed: int | Tensor
     step: int | Tensor = 0
+    rows: Tensor | None = None
 
     def step_tensor(self, device: torch.device) -> Tensor:
         if isinstance(self.step, Tensor):
@@ -31,12 +32,13 @@ def dropout(x: Any, rate: float, key: Key | None, layer: int, rows: Tensor | Non
     """Dropout of a Tensor or SparseMatrix by counter: without a key, or at rate 0, x itself.
 
     The bits of an element depend on (seed, step, layer, row id, column) alone, so dense and sparse, CPU and GPU,
-    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch.
+    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch; None: those of the key.
     """
     if key is None or rate == 0:
         return x
     if not isinstance(x, Tensor):
         return x.dropout(rate, key, layer, rows)
+    rows = key.rows if rows is None else rows
     row = torch.arange(len(x), device=x.device) if rows is None else rows
     return apply(Dropout, x, row, None, rate, key.seed, key.step_tensor(x.device), layer)
 

@@ -53,7 +53,7 @@ def convolutions(
     """
     weights, rates = list(body.weights), (body.dropout_rate(0), body.dropout_rate(1))
     kernels = fused_backend(weights[0])
-    if kernels is None or not body.is_plain:
+    if kernels is None or not body.is_plain or matrix.pattern.is_part:
         return None
     widens = weights[-1].shape[1] > weights[-1].shape[0]
     sum_first = rows is not None and len(weights) > 1 and (widens or matrix.shape[0] >= SMALL)
@@ -81,7 +81,7 @@ def propagate(
 ) -> Tensor | None:
     """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset."""
     kernels = fused_backend(seeds)
-    if kernels is None or seeds.requires_grad or not iterations:
+    if kernels is None or seeds.requires_grad or not iterations or matrix.pattern.is_part:
         return None
     held = seeds.sum(dim=1) > 0 if labeled is None else labeled
     return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp, rows)

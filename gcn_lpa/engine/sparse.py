@@ -33,7 +33,13 @@ LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric 
 
 
 class Pattern:
-    """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two."""
+    """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two.
+
+    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total`, `share` and
+    `most_rows` are about all of them.
+    """
+
+    is_part = False
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
@@ -147,6 +153,27 @@ class Pattern:
             return self
         return Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
 
+    def gathered(self, x: Tensor) -> Tensor:
+        """What stands in each row, [n, …], for each column, [m, …]: in a square matrix the same."""
+        return x
+
+    def ids_of(self, columns: Tensor) -> Tensor:
+        """The columns by their numbers in the whole matrix."""
+        return columns
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of what each process has."""
+        return values
+
+    def share(self, mean: Tensor, weight: Tensor | None, number: int) -> Tensor:
+        """What this process adds to a mean over all rows, given the mean of its own `number`, each of `weight`."""
+        return mean
+
+    @property
+    def most_rows(self) -> int:
+        """Of any process."""
+        return self.shape[0]
+
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
         _check_length(values, self.num_entries)
@@ -164,6 +191,7 @@ class Pattern:
 
     def spread_cols(self, per_col: Tensor) -> Tensor:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
+        per_col = self.gathered(per_col)
         _check_length(per_col, self.shape[1])
         return _to_rows(self, apply(SpreadRows, self.T, per_col))
 
@@ -174,6 +202,7 @@ class Pattern:
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
+        v = self.gathered(v)
         if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
             shape = f"{self.shape[0]} x {self.shape[1]}"
             raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
@@ -283,12 +312,16 @@ class SparseMatrix:
         return turned
 
     def __matmul__(self, x: Tensor) -> Tensor:
+        x = self.pattern.gathered(x)
         if x.dim() not in (1, 2) or self.shape[1] != x.shape[0]:
             raise ValueError(f"cannot multiply {self.shape[0]} x {self.shape[1]} by {tuple(x.shape)}")
         if x.dtype != self.dtype and not x.is_cuda:  # the GPU kernels mix types
             raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
         if x.dim() == 1:
-            return (self @ x.unsqueeze(1)).squeeze(1)
+            return self._product(x.unsqueeze(1)).squeeze(1)
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
         if self.pattern.is_identity and not self.values.requires_grad:
             return x if self.is_identity else x * self.values.unsqueeze(1)
         learns = self.values.requires_grad and torch.is_grad_enabled()  # inside torch.func no tensor seems to
@@ -371,9 +404,10 @@ class SparseMatrix:
 
     def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
         """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""
+        rows = key.rows if rows is None else rows
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
-        step = key.step_tensor(self.device)
-        return self.with_values(apply(Dropout, self.values, row, self.pattern.col, rate, key.seed, step, layer))
+        col, step = self.pattern.ids_of(self.pattern.col), key.step_tensor(self.device)
+        return self.with_values(apply(Dropout, self.values, row, col, rate, key.seed, step, layer))
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d x_id² of each row, [n]."""

@@ -45,7 +45,7 @@ def label_distributions(transition: SparseMatrix, seeds: Tensor, iterations: int
     """What LPA predicts, each row a distribution, [n, c]; a node that no label has reached gets the seeds' shares."""
     mass = propagate_labels(transition, seeds, iterations)
     mass = torch.where(seeds.sum(dim=1, keepdim=True) > 0, seeds, mass)  # Eq. (2)
-    total, prior = mass.sum(dim=1, keepdim=True), seeds.sum(dim=0) + LEAST
+    total, prior = mass.sum(dim=1, keepdim=True), transition.pattern.total(seeds.sum(dim=0)) + LEAST
     reached = total > 0
     return torch.where(reached, mass / torch.where(reached, total, 1.0), prior / prior.sum()).clamp_min(LEAST)
 
@@ -156,8 +156,9 @@ def column_blocks(x: Tensor | SparseMatrix) -> Iterator[Tensor]:
 
 
 def training_labels(graph: Graph, nodes: Tensor, recipe: Recipe, key: Key | None) -> Labels:
-    seed = key.seed if key is not None else 0
-    return labels_of(graph.y, nodes, graph.num_classes, recipe.lpa_ratio, seed, graph.adjacency.dtype)
+    seed, adjacency = key.seed if key is not None else 0, graph.adjacency
+    settings = graph.num_classes, recipe.lpa_ratio, seed, adjacency.dtype
+    return labels_of(graph.y, nodes, *settings, adjacency.pattern)
 
 
 def importance(labels: Labels, graph: Graph, recipe: Recipe) -> Tensor | None:

@@ -41,7 +41,7 @@ class GATNetwork(Network):
         x = dropout(graph.x, self.recipe.dropout, key, layer=0) @ self.project.weight.T
         for k, conv in enumerate(self.convs):
             x = x if k == 0 else dropout(F.elu(x), self.recipe.dropout, key, layer=k)
-            with random_bits(graph.device, *(key or Key(0)), k):  # of the attention's dropout
+            with random_bits(graph.device, *(key or Key(0))[:2], k):  # of the attention's dropout
                 x = conv.train(key is not None)(x, edges)
         return cast(Tensor, x)
 

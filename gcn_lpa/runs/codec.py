@@ -372,7 +372,7 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
             raise ValueError("y is not a whole number for each node")
         if not -1 <= int(y.min()) <= int(y.max()) < num_classes:
             raise ValueError(f"y holds classes beyond the {num_classes} of graph.json")
-        adjacency, x = _decode_matrix(tensors, "adjacency", (n, n)), _decode_features(tensors, facts, n)
+        adjacency, x = decode_matrix(tensors, "adjacency", (n, n)), _decode_features(tensors, facts, n)
         if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
             raise ValueError("an edge has a weight that is not positive and finite")
         time = tensors.get("time")
@@ -402,7 +402,7 @@ def _decode_names(names: list[Any], num_nodes: int) -> Any:
 
 def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_nodes: int) -> Tensor | SparseMatrix:
     shape = num_nodes, facts.num_features
-    x = tensors["x"] if "x" in tensors else _decode_matrix(tensors, "x", shape)
+    x = tensors["x"] if "x" in tensors else decode_matrix(tensors, "x", shape)
     values = x.values if isinstance(x, SparseMatrix) else x
     if x.shape != shape or values.dtype != torch.float32 or not torch.isfinite(values).all():
         raise ValueError(f"x is not {shape[0]} rows of {shape[1]} finite numbers")
@@ -412,7 +412,7 @@ def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_node
     return x
 
 
-def _decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
+def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
     """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be."""
     rowptr, col, values = (tensors[f"{name}.{part}"] for part in ("rowptr", "col", "values"))
     if not _is_matrix(rowptr, col, shape) or values.shape != col.shape or values.dtype != torch.float32:

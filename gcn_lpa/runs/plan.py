@@ -103,7 +103,19 @@ def make_plan(
             "choose a split such as 'uniform' to reserve validation nodes"
         )
     taught = graph.labeled if kind is None else split_nodes(graph, seed=seed, kind=kind).train
-    about = facts_of(graph, taught)
+    settings = chosen_recipe(recipe, method, graph.name, facts_of(graph, taught), has_split=kind is not None, wide=wide)
+    settings = with_changes(settings, changes)
+    if kind == "time":
+        _require_generalising(settings, graph)
+    return Plan(
+        source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve, minutes
+    ), graph
+
+
+def chosen_recipe(
+    recipe: str | Path, method: str | None, name: str, about: Mapping[str, Any], *, has_split: bool, wide: bool = False
+) -> Recipe:
+    """The settings that a recipe has for a graph of this name; `about` is `facts_of` it, the rest as in `make_plan`."""
     if Path(recipe).suffix == ".json":
         said = storage.read_json(recipe)
         if not isinstance(said, dict):
@@ -111,24 +123,25 @@ def make_plan(
         settings = Recipe.from_dict(said)
         settings = settings if method is None else settings.replace(method=method)
         if settings.method in METHODS:
-            METHODS[settings.method].check(settings, recipe_for("default", graph.name, **about))
+            METHODS[settings.method].check(settings, recipe_for("default", name, **about))
     else:
-        ours = recipe_for(str(recipe), graph.name, **about, wide=wide)
+        ours = recipe_for(str(recipe), name, **about, wide=wide)
         chosen = METHODS[method or "gcn-lpa"]
         settings = chosen.beside(ours, str(recipe))
-        if kind is None and "select" in chosen.fields:
+        if not has_split and "select" in chosen.fields:
             settings = settings.replace(select="loss")  # many epochs get all of a few nodes right
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
-    if changes:
-        changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        settings = METHODS[settings.method].with_changes(settings, changes)
-        settings = settings.replace(origin=f"{settings.origin}; with {changed}")
-    if kind == "time":
-        _require_generalising(settings, graph)
-    return Plan(
-        source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve, minutes
-    ), graph
+    return settings
+
+
+def with_changes(settings: Recipe, changes: Mapping[str, Any] | None) -> Recipe:
+    """The settings with other values of some fields, which their origin names."""
+    if not changes:
+        return settings
+    changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
+    settings = METHODS[settings.method].with_changes(settings, changes)
+    return settings.replace(origin=f"{settings.origin}; with {changed}")
 
 
 def _require_generalising(recipe: Recipe, graph: Graph) -> None:

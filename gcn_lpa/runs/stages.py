@@ -95,10 +95,10 @@ def train_run(
     if folder is None:
         return calibrated(stages.run())
     is_new = not folder.exists()
-    _make(folder)
+    make_folder(folder)
     with holding(folder):
         if not unfinished:
-            _claim(folder, overwrite)
+            claim(folder, overwrite)
             write_plan(folder, plan)
         elif read_plan(folder) != plan:
             raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
@@ -106,11 +106,11 @@ def train_run(
             trained = calibrated(stages.run())
         except Exception:  # not Ctrl-C: such a run can be resumed
             if not unfinished and storage.latest_checkpoint(folder) is None:
-                _withdraw(folder, is_new)
+                withdraw(folder, is_new)
             raise
         save_run(folder, trained)
         if not trained.run.interrupted:
-            _clear(folder)
+            clear(folder)
     return trained
 
 
@@ -273,14 +273,14 @@ def _stage_folder(folder: Path, stage: str) -> Path:
     return folder if stage in FIRST_STAGES else storage.inside(folder, stage)
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another place for the run")
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _claim(folder: Path, overwrite: bool) -> None:
+def claim(folder: Path, overwrite: bool) -> None:
     """Make sure that a new run may be put into a folder."""
     remove_stale(folder / PLAN)  # of a run killed while its plan was written
     if not overwrite and os.listdir(folder):
@@ -288,17 +288,17 @@ def _claim(folder: Path, overwrite: bool) -> None:
             "holds an unfinished run: `gcn-lpa resume` goes on with it" if (folder / PLAN).exists() else "is not empty"
         )
         raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
-    _clear(folder)
+    clear(folder)
 
 
-def _withdraw(folder: Path, is_new: bool) -> None:
+def withdraw(folder: Path, is_new: bool) -> None:
     """Take a claim back: the plan goes, and the folder too if it was made for it and is empty."""
-    _clear(folder)
+    clear(folder)
     if is_new and not os.listdir(folder):
         os.rmdir(folder)
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what only an unfinished run needs. The plan goes last: until then the run can be resumed."""
     stages = [storage.inside(folder, name) for name in ("random", *(f"fold-{k + 1}" for k in range(NUM_FOLDS)))]
     members = [storage.inside(place, name) for place in [folder, *stages] for name in LIBRARY]

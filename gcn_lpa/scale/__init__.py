@@ -1,0 +1,1 @@
+"""Graphs larger than one machine: rows in parts, one process each, under torchrun."""

@@ -1,0 +1,369 @@
+"""A graph cut into parts, one for each process: `gcn-lpa partition` writes the folder, and each rank reads its part of it.
+
+parts.json                what the graph and the cut are; every rank reads it
+scalings.safetensors      what was learned of all features to scale them, and of the columns about the graph
+part-K.safetensors        of rank K: its rows of the adjacency, which rows it reads of others and sends to them, the features of
+                          its nodes, and the labels that train or validate
+nodes.json, nodes.safetensors   names, labels and status of all nodes; rank 0 reads them when it writes results
+
+Labels of test nodes are in nodes.safetensors alone, so that no rank has them while it trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from gcn_lpa import storage
+from gcn_lpa.batches import clusters
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.features import Scaling
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning import with_classes
+from gcn_lpa.predict import has_nothing, node_status
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.codec import decode_matrix
+from gcn_lpa.runs.plan import Source
+from gcn_lpa.scale.halo import Halo, Part
+from gcn_lpa.scale.ranks import Ranks
+from gcn_lpa.splits import Split
+from gcn_lpa.trained import NAMES
+
+FORMAT = 1
+FACTS, SCALINGS, NODES, NAMES_FILE = "parts.json", "scalings.safetensors", "nodes.safetensors", "nodes.json"
+WAYS = ("metis", "ranges")
+STATUS = ("labeled", "reached", "unreachable")
+SPLIT_PARTS = ("", "train", "val", "test")  # by the number that stands for them
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """parts.json."""
+
+    format: int
+    source: Source
+    content: str  # hash of the graph
+    cut: str  # hash of who owns which node
+    graph: str
+    edges: int
+    directed: bool
+    x_kind: str
+    num_columns: int
+    class_names: tuple[str, ...]
+    known: tuple[str, ...]  # the classes that occur among training and validation labels
+    label_counts: tuple[int, ...]  # of each of them
+    split: str
+    seed: int | None  # of the split
+    split_hash: str
+    sizes: tuple[int, ...]  # of train, val and test
+    rows: tuple[int, ...]  # of each part
+    halos: tuple[int, ...]
+    entries: tuple[int, ...]
+    pattern: str  # fingerprint of the adjacency
+    looped: str  # with self-loops
+    columns: Any = None  # what was made of each column of the table of nodes
+
+    @property
+    def parts(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self.rows)
+
+
+def owners(graph: Graph, parts: int, by: str = "metis") -> np.ndarray:
+    """The part of each node, [n]: by METIS, so that few edges are between parts, or ranges of nodes in their order."""
+    if by not in WAYS:
+        raise ValueError(f"by = {by!r}; a graph is cut by {' or '.join(WAYS)}")
+    if not 1 <= parts <= graph.num_nodes:
+        raise ValueError(f"parts = {parts}; {graph.name!r} has {graph.num_nodes:,} nodes to share out")
+    n = graph.num_nodes
+    owner = clusters(graph, parts) if by == "metis" and parts > 1 else np.arange(n) * parts // n
+    if len(empty := np.flatnonzero(np.bincount(owner, minlength=parts) == 0)):
+        raise ValueError(f"part {empty[0]} would have no node; choose fewer parts, or by='ranges'")
+    return owner
+
+
+def cut(graph: Graph, owner: np.ndarray) -> list[dict[str, Tensor]]:
+    """The rows of each part, and what travels between them: tensors by name, as in part-K.safetensors."""
+    matrix, parts = graph.adjacency.to_scipy(), int(owner.max()) + 1
+    own = [np.flatnonzero(owner == k) for k in range(parts)]
+    halos = []
+    for nodes in own:
+        read = np.unique(matrix[nodes].indices)
+        others = read[owner[read] != owner[nodes[0]]]
+        halos.append(others[np.argsort(owner[others], kind="stable")])
+    place, found = np.zeros(len(owner), dtype=np.int64), []
+    for rank, (nodes, halo) in enumerate(zip(own, halos, strict=True)):
+        place[nodes], place[halo] = np.arange(len(nodes)), len(nodes) + np.arange(len(halo))
+        rows = matrix[nodes]
+        rows = scipy.sparse.csr_array(
+            (rows.data, place[rows.indices], rows.indptr), (len(nodes), len(nodes) + len(halo))
+        )
+        rows.sort_indices()
+        sent = [place[other[owner[other] == rank]] for other in halos]
+        arrays = {
+            "ids": np.concatenate([nodes, halo]),
+            "send": np.concatenate(sent),
+            "sent": np.array([len(some) for some in sent]),
+            "wanted": np.bincount(owner[halo], minlength=parts),
+            "adjacency.rowptr": rows.indptr.astype(np.int64),
+            "adjacency.col": rows.indices.astype(np.int64),
+            "adjacency.values": rows.data,
+        }
+        found.append({name: torch.from_numpy(array) for name, array in arrays.items()})
+    return found
+
+
+def write_partition(
+    folder: str | Path, graph: Graph, source: Source, owner: np.ndarray, parts: Split, *, overwrite: bool = False
+) -> PartFacts:
+    """Write a graph in parts, entirely or not at all.
+
+    Args:
+        owner: the part of each node, [n], as `owners` gives it.
+        parts: which nodes train, validate and test.
+    """
+    folder = Path(folder)
+    is_ours = (folder / FACTS).is_file() and (folder / storage.MANIFEST).is_file()
+    if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_ours))):
+        raise ValueError(f"{folder} exists; choose another folder, or --overwrite to replace a partition")
+    names = None if isinstance(graph.node_names, range) else list(graph.node_names)
+    if odd := [name for name in names or () if type(name) not in NAMES]:
+        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    given = parts.train | parts.val
+    taught = with_classes(graph.reveal(given))
+    if taught.num_classes < 2 or not parts.train.any():
+        raise ValueError(
+            f"to tell classes apart it takes labels of two; the {parts.kind} split gives {taught.num_classes}"
+        )
+    shards = cut(graph, owner)
+    facts = _facts_of(graph, taught, source, owner, parts, shards)
+    kind = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    for code, mask in enumerate((parts.train, parts.val, parts.test), start=1):
+        kind[mask] = code
+    status = torch.tensor([STATUS.index(word) for word in node_status(graph, given)])
+    nothing = has_nothing(graph) & (status == STATUS.index("unreachable"))
+    x, structure = graph.x, None if graph.x_kind == "identity" else torch.from_numpy(graph.structure_columns())
+    folder.mkdir(parents=True, exist_ok=True)
+    storage.begin(folder)
+    files = [
+        storage.write_part(folder, FACTS, storage.encode_json(dataclasses.asdict(facts))),
+        storage.write_part(folder, SCALINGS, storage.encode_tensors(_scalings(graph))),
+        storage.write_part(folder, NAMES_FILE, storage.encode_json(names, indent=None)),
+        storage.write_part(folder, NODES, storage.encode_tensors({"y": graph.y, "kind": kind, "status": status})),
+    ]
+    for rank, shard in enumerate(shards):
+        own = shard["ids"][: facts.rows[rank]]
+        shard["y"], shard["kind"], shard["nothing"] = taught.y[own], kind[own], nothing[own]
+        if structure is not None:
+            shard["structure"] = structure[own]
+        if isinstance(x, SparseMatrix):
+            rows = SparseMatrix.from_scipy(x.to_scipy()[own.numpy()])
+            shard |= {"x.rowptr": rows.pattern.rows.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
+        else:
+            shard["x"] = x[own]
+        files.append(storage.write_part(folder, f"part-{rank}.safetensors", storage.encode_tensors(shard)))
+    storage.commit(folder, dict(files))
+    return facts
+
+
+def _facts_of(
+    graph: Graph, taught: Graph, source: Source, owner: np.ndarray, parts: Split, shards: list[dict[str, Tensor]]
+) -> PartFacts:
+    rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
+    return PartFacts(
+        FORMAT,
+        source,
+        graph.content_hash(64),
+        hashlib.sha256(owner.astype("<i8").tobytes()).hexdigest()[:16],
+        graph.name,
+        graph.num_edges,
+        graph.directed,
+        graph.x_kind,
+        graph.num_features,
+        graph.class_names,
+        taught.class_names,
+        tuple(torch.bincount(taught.y[taught.labeled], minlength=taught.num_classes).tolist()),
+        parts.kind,
+        parts.seed,
+        parts.hash,
+        tuple(int(mask.sum()) for mask in (parts.train, parts.val, parts.test)),
+        tuple(rows),
+        tuple(len(shard["ids"]) - own for shard, own in zip(shards, rows, strict=True)),
+        tuple(len(shard["adjacency.col"]) for shard in shards),
+        graph.pattern.fingerprint,
+        graph.with_self_loops().pattern.fingerprint,
+        None if graph.columns is None else graph.columns.to_json(),
+    )
+
+
+def _scalings(graph: Graph) -> dict[str, Tensor]:
+    """What each kind of scaling learns of all features: a rank cannot."""
+    if graph.x_kind == "identity":
+        return {}
+    values = graph.x.values if isinstance(graph.x, SparseMatrix) else graph.x
+    kinds = ["auto", *(["tfidf"] if values.numel() == 0 or float(values.min()) >= 0 else [])]
+    arrays = {f"{kind}.{name}": array for kind in kinds for name, array in graph.scaling(kind).arrays().items()}
+    columns = graph.scaling("raw", structure=True).structure
+    assert columns is not None
+    return {name: torch.from_numpy(array) for name, array in {**arrays, "structure": columns}.items()}
+
+
+def is_partition(folder: str | Path) -> bool:
+    return (Path(folder) / FACTS).is_file()
+
+
+def read_facts(folder: str | Path) -> PartFacts:
+    """What a folder of parts says of itself."""
+    files = storage.read_some(Path(folder), [FACTS])
+    if files is None or FACTS not in files.files:
+        raise ValueError(f"{folder} holds no parts of a graph: gcn-lpa partition NAME --parts N --out DIR makes them")
+    facts: PartFacts = files.read(FACTS, PartFacts)
+    with files.explained(FACTS):
+        if facts.format != FORMAT:
+            raise ValueError(f"format {facts.format}, but this version of gcn-lpa reads format {FORMAT}")
+        if not facts.rows or len({len(facts.rows), len(facts.halos), len(facts.entries)}) != 1 or min(facts.rows) < 1:
+            raise ValueError("rows, halos and entries are not a number for each part")
+        if len(facts.sizes) != 3 or len(facts.label_counts) != len(facts.known) or len(facts.known) < 2:
+            raise ValueError("it takes the sizes of train, val and test, and two classes or more")
+    return facts
+
+
+@dataclass(frozen=True, eq=False)
+class RankPart:
+    """What one rank knows of a graph: prepared for a recipe, with the labels of its training nodes."""
+
+    graph: Graph
+    train: Tensor  # positions
+    val: Tensor
+    val_y: Tensor  # classes of `val`
+    nothing: Tensor  # nodes of which nothing is known: neither features nor a label that could reach them, [own]
+    scaling: Scaling
+
+    @property
+    def halo(self) -> Halo:
+        pattern = self.graph.pattern
+        assert isinstance(pattern, Part)
+        return pattern.halo
+
+    @property
+    def ids(self) -> Tensor:
+        """Of its own nodes in the whole graph, [own]."""
+        return self.halo.ids[: self.graph.num_nodes]
+
+
+def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks) -> RankPart:
+    """The part of this rank, prepared as the recipe says; its arrays are checked before any kernel reads them."""
+    name = f"part-{ranks.rank}.safetensors"
+    files = storage.read_some(Path(folder), [name, SCALINGS])
+    assert files is not None
+    with files.explained(SCALINGS):
+        scaling = _scaling_of(recipe, facts, files.tensors(SCALINGS))
+    with files.explained(name):
+        return _prepared(files.tensors(name), facts, scaling, recipe, ranks)
+
+
+def _scaling_of(recipe: Recipe, facts: PartFacts, learned: Mapping[str, Tensor]) -> Scaling:
+    if facts.x_kind == "identity":
+        return Scaling("raw")
+    kind, arrays = recipe.features, {name: tensor.numpy() for name, tensor in learned.items()}
+    own = {name.removeprefix(f"{kind}."): array for name, array in arrays.items() if name.startswith(f"{kind}.")}
+    if kind == "tfidf" and not own:
+        raise ValueError("tfidf needs features that are counts, but some are negative")
+    return Scaling.from_arrays(
+        kind, {**own, **({"structure": arrays["structure"]} if recipe.structure else {})}, facts.num_columns
+    )
+
+
+def _prepared(
+    tensors: Mapping[str, Tensor], facts: PartFacts, scaling: Scaling, recipe: Recipe, ranks: Ranks
+) -> RankPart:
+    own, halo_size = facts.rows[ranks.rank], facts.halos[ranks.rank]
+    adjacency = decode_matrix(tensors, "adjacency", (own, own + halo_size))
+    if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
+        raise ValueError("an edge has a weight that is not positive and finite")
+    halo = _halo_of(tensors, facts, ranks.rank)
+    kind, y, nothing = tensors["kind"], tensors["y"], tensors["nothing"]
+    if not {kind.shape, y.shape, nothing.shape} == {(own,)} or nothing.dtype != torch.bool:
+        raise ValueError(f"kind, y and nothing are not a number for each of {own} nodes")
+    train, val = (kind == SPLIT_PARTS.index(part) for part in ("train", "val"))
+    if not ((y >= -1) & (y < len(facts.known))).all() or (y[train | val] < 0).any():
+        raise ValueError(f"y is not one of {len(facts.known)} classes wherever nodes train or validate")
+    raw = tensors["x"].numpy() if "x" in tensors else decode_matrix(tensors, "x", (own, facts.num_columns)).to_scipy()
+    scaled = scaling(raw, tensors["structure"].numpy() if scaling.num_added else None)
+    if scaled.shape != (own, facts.num_columns + scaling.num_added):
+        raise ValueError(f"x is not {own} rows of {facts.num_columns} columns")
+    x = (
+        SparseMatrix.from_scipy(scaled)
+        if scipy.sparse.issparse(scaled)
+        else torch.from_numpy(scaled.astype(np.float32))
+    )
+    matrix = adjacency.to_scipy()
+    if recipe.self_loops:
+        loops = scipy.sparse.diags_array((matrix.diagonal() == 0).astype(np.float32), shape=matrix.shape, format="csr")
+        loops.eliminate_zeros()
+        matrix = scipy.sparse.csr_array(matrix + loops)
+        matrix.sort_indices()
+    rowptr, col, values = (torch.from_numpy(array) for array in (matrix.indptr, matrix.indices, matrix.data))
+    part = SparseMatrix(Part(rowptr, col, halo, ranks), values.float())
+    shown = torch.where(train, y, -1)
+    graph = Graph(part, x, shown, facts.known, range(own), facts.graph, facts.directed, x_kind=facts.x_kind)
+    train_at, val_at = (mask.nonzero().squeeze(1) for mask in (train, val))
+    return RankPart(graph, train_at, val_at, y[val], nothing, scaling)
+
+
+def _halo_of(tensors: Mapping[str, Tensor], facts: PartFacts, rank: int) -> Halo:
+    ids, send = tensors["ids"], tensors["send"]
+    sent, wanted = tensors["sent"].tolist(), tensors["wanted"].tolist()
+    own, size = facts.rows[rank], facts.halos[rank]
+    fits = len(sent) == len(wanted) == facts.parts and min(*sent, *wanted) >= 0 and sent[rank] == wanted[rank] == 0
+    if not fits or sum(sent) != len(send) or sum(wanted) != size or len(ids) != own + size:
+        raise ValueError("what it sends and gets is not what its halo needs")
+    for indices, most in ((ids, facts.num_nodes), (send, own)):
+        if indices.dtype != torch.int64 or (len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < most):
+            raise ValueError(f"it names nodes beyond {most}")
+    return Halo(ids, send, sent, wanted, max(facts.rows))
+
+
+@dataclass(frozen=True, eq=False)
+class AllNodes:
+    """What rank 0 knows of all nodes when it writes results."""
+
+    names: Any
+    y: Tensor  # as classes of the graph, [n]
+    split: Split
+    status: Tensor  # numbers of STATUS, [n]
+
+
+def read_nodes(folder: str | Path, facts: PartFacts) -> AllNodes:
+    files = storage.read_some(Path(folder), [NODES, NAMES_FILE])
+    assert files is not None
+    n = facts.num_nodes
+    with files.explained(NODES):
+        tensors = files.tensors(NODES)
+        y, kind, status = (tensors[name] for name in ("y", "kind", "status"))
+        if {y.shape, kind.shape, status.shape} != {(n,)}:
+            raise ValueError(f"y, kind and status are not a number for each of {n} nodes")
+        if not -1 <= int(y.min()) <= int(y.max()) < len(facts.class_names):
+            raise ValueError(f"y holds classes beyond the {len(facts.class_names)} of {FACTS}")
+        train, val, test = (kind == code for code in (1, 2, 3))
+        parts = Split(train, val, test, facts.split)
+        if parts.hash != facts.split_hash or not ((status >= 0) & (status < len(STATUS))).all():
+            raise ValueError(f"kind is not the split of {FACTS}, or status is not one of {', '.join(STATUS)}")
+    with files.explained(NAMES_FILE):
+        names = files.json(NAMES_FILE)
+        if names is not None and (len(names) != n or len(set(names)) != n):
+            raise ValueError(f"it does not name {n} nodes")
+    return AllNodes(range(n) if names is None else names, y, parts, status)

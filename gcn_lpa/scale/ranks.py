@@ -1,0 +1,209 @@
+"""The processes that torchrun starts, and all that they say to each other.
+
+Rank 0 writes what is about the whole run. An answer that does not come ends a process with one sentence: either the other one
+has ended, or the time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gcn_lpa import storage
+from gcn_lpa.storage import Checkpoint
+
+TIMEOUT = 300.0  # seconds
+T = TypeVar("T")
+
+
+class Ranks:
+    """The processes that train together, as `train.World`.
+
+    `own` are the parameters that this process alone has: free edge weights, which live with their row. `received` counts the
+    bytes of other processes' rows that have come here.
+    """
+
+    def __init__(self, own: Sequence[nn.Parameter] = ()) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.own, self.received = own, 0
+
+    def exchanged(self, rows: Tensor, sent: Sequence[int], wanted: Sequence[int]) -> Tensor:
+        """Send the first sent[0] rows to rank 0, the next sent[1] to rank 1 …; gives what came, wanted[k] rows of rank k."""
+        came = rows.new_empty(sum(wanted), *rows.shape[1:])
+        with self._answered():
+            dist.all_to_all_single(came, rows.contiguous(), list(wanted), list(sent))
+        self.received += came.nbytes
+        return came
+
+    def total(self, values: Tensor) -> Tensor:
+        values = values.detach().clone()
+        with self._answered():
+            dist.all_reduce(values)
+        return values
+
+    def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
+        mine = {id(parameter) for parameter in self.own}
+        shared = [p.grad for p in parameters if p.grad is not None and id(p) not in mine]
+        if shared:
+            sums = self.total(torch.cat([grad.flatten() for grad in shared]))
+            for grad, summed in zip(shared, sums.split([grad.numel() for grad in shared]), strict=True):
+                grad.copy_(summed.view_as(grad))
+
+    def collected(self, rows: Tensor) -> list[Tensor]:
+        """The rows of every rank, which may differ in number, in all of them."""
+        sizes, longest = self._padded(rows)
+        found = [torch.empty_like(longest) for _ in sizes]
+        with self._answered():
+            dist.all_gather(found, longest)
+        return [some[:size] for some, size in zip(found, sizes, strict=True)]
+
+    def gathered(self, rows: Tensor) -> list[Tensor] | None:
+        """The rows of every rank in rank 0; None in the others."""
+        sizes, longest = self._padded(rows)
+        found = [torch.empty_like(longest) for _ in sizes] if self.rank == 0 else None
+        with self._answered():
+            dist.gather(longest, found)
+        return None if found is None else [some[:size] for some, size in zip(found, sizes, strict=True)]
+
+    def _padded(self, rows: Tensor) -> tuple[list[int], Tensor]:
+        """How many rows each rank has, and those of this one with zeros below: ranks exchange equal numbers of them."""
+        sizes = self.total(torch.eye(self.size, dtype=torch.int64, device=rows.device)[self.rank] * len(rows)).tolist()
+        longest = rows.new_zeros(max(sizes), *rows.shape[1:])
+        longest[: len(rows)] = rows
+        return sizes, longest
+
+    def first(self, work: Callable[[], T]) -> T | None:
+        """What `work` gives in rank 0, which alone does it; where it fails, rank 0 says why and all end.
+
+        The others end without an error of theirs: at the first one torchrun would end rank 0 before it has said why.
+        """
+        failed, found = None, None
+        if self.rank == 0:
+            try:
+                found = work()
+            except (ValueError, OSError) as error:
+                failed = error
+        if int(self.total(torch.tensor(int(failed is not None)))) == 0:
+            return found
+        raise failed or SystemExit(0)
+
+    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """A shard of each rank; rank 0 replaces the manifest when all of them are on the disk."""
+        folder = storage.inside(folder, storage.CHECKPOINT)
+        self.first(lambda: storage.begin(folder))
+        files = {storage.shard_name(self.rank): storage.encode_tensors(tensors)}
+        if self.rank == 0:
+            files["meta.json"] = storage.encode_json(meta)
+        written = [storage.write_part(folder, name, data) for name, data in files.items()]
+        entries = self._entries(written[0])
+        self.first(lambda: storage.commit(folder, dict([*entries, *written[1:]])))
+
+    def _entries(self, written: tuple[str, storage.Entry]) -> list[tuple[str, storage.Entry]]:
+        """What every rank has written: a size and a sha256 each."""
+        size, digest = written[1]["size"], bytes.fromhex(written[1]["sha256"])
+        found = self.collected(torch.tensor([[size, *digest]], dtype=torch.int64))
+        return [
+            (storage.shard_name(rank), {"sha256": bytes(row[0, 1:].tolist()).hex(), "size": int(row[0, 0])})
+            for rank, row in enumerate(found)
+        ]
+
+    def latest_checkpoint(self, folder: str | Path) -> Checkpoint | None:
+        found = storage.read_some(
+            storage.inside(folder, storage.CHECKPOINT), [storage.shard_name(self.rank), "meta.json"]
+        )
+        if found is None:
+            return None
+        return Checkpoint(found.finite_tensors(storage.shard_name(self.rank)), found.read("meta.json", dict[str, Any]))
+
+    @contextlib.contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ConnectionError(
+                f"rank {self.rank} of {self.size} got no answer from the others ({_reason(error)}); what was saved before is "
+                "intact, and the same command with --resume, or torchrun --max-restarts, goes on from it"
+            ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The last sentence of what torch says, without its place in torch."""
+    return str(error).strip().splitlines()[0].rpartition("] ")[2][:120].rstrip(". ")
+
+
+def is_torchrun() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def world_size() -> int:
+    return int(os.environ["WORLD_SIZE"]) if is_torchrun() else 1
+
+
+def is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def refused(sentence: str) -> BaseException:
+    """What to raise in every rank where all of them know what is wrong: rank 0 says it, and fails for all."""
+    return ValueError(sentence) if is_first() else SystemExit(0)
+
+
+def local_device(device: torch.device) -> torch.device:
+    """The GPU of this process among those of its machine; a CPU is one for all."""
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.type == "cuda" else device
+
+
+def num_restarts() -> int:
+    """How often torchrun has started this process again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _meeting_place(limit: datetime.timedelta) -> tuple[Any, int, int]:
+    """The store through which the ranks find each other, the rank of this process, and how many there are.
+
+    On one machine torchrun keeps its store when it starts the ranks again, with the addresses of those that have ended.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    stores = torch._C._distributed_c10d
+    if not is_torchrun():
+        return stores.HashStore(), 0, 1
+    store, rank, size = next(rendezvous("env://", timeout=limit))
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    return stores.PrefixStore(f"start-{num_restarts()}", store) if is_one_machine else store, rank, size
+
+
+@contextlib.contextmanager
+def joined(device: torch.device, *, timeout: float = TIMEOUT) -> Iterator[None]:
+    """Be one of the processes of torchrun, or the only one there is, for the length of the block.
+
+    Args:
+        timeout: seconds after which an answer is not waited for any longer.
+    """
+    if not dist.is_available():
+        raise ValueError("this build of torch has no torch.distributed; the usual ones have")
+    limit = datetime.timedelta(seconds=timeout)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    try:
+        store, rank, size = _meeting_place(limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(
+            f"rank {os.environ.get('RANK', 0)} of {os.environ.get('WORLD_SIZE', 1)} cannot reach the others at {where} within "
+            f"{timeout:g} s ({_reason(error)}); all of them must run, and see each other there"
+        ) from error
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
