@@ -63,6 +63,10 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.insight.explanation import explain_all as explain_all
     from gcn_lpa.insight.suggestions import Suggestion as Suggestion
     from gcn_lpa.insight.suggestions import suggest as suggest
+    from gcn_lpa.insight.tuning import Search as Search
+    from gcn_lpa.insight.tuning import Tuning as Tuning
+    from gcn_lpa.insight.tuning import TuningTrial as TuningTrial
+    from gcn_lpa.insight.tuning import tune as tune
     from gcn_lpa.insight.what_ifs import Asked as Asked
     from gcn_lpa.insight.what_ifs import answer as answer
     from gcn_lpa.insight.what_ifs import what_if as what_if
@@ -152,6 +156,7 @@ _NAMES = {  # of each module
     "insight.drawing": ("draw_explanation",),
     "insight.explanation": ("Explainer", "explain", "explain_all"),
     "insight.suggestions": ("Suggestion", "suggest"),
+    "insight.tuning": ("Search", "Tuning", "TuningTrial", "tune"),
     "insight.what_ifs": ("Asked", "answer", "what_if"),
     "learning": ("learn",),
     "methods.registry": ("METHODS", "Method"),
