@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
+    from gcn_lpa.conversion import as_graph as as_graph
     from gcn_lpa.description import GraphInfo as GraphInfo
     from gcn_lpa.description import Homophily as Homophily
     from gcn_lpa.description import describe as describe
@@ -84,6 +85,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.predict import predict_proba as predict_proba
     from gcn_lpa.predict import predictions as predictions
     from gcn_lpa.predict import scores as scores
+    from gcn_lpa.progress import ProgressBar as ProgressBar
     from gcn_lpa.pyg import GCNLPANet as GCNLPANet
     from gcn_lpa.pyg import LPARegularizer as LPARegularizer
     from gcn_lpa.recipes import DEFAULT as DEFAULT
@@ -140,6 +142,7 @@ _NAMES = {  # of each module
         "expected_calibration_error",
         "fit_calibrator",
     ),
+    "conversion": ("as_graph",),
     "description": ("GraphInfo", "Homophily", "describe", "homophily", "node_hops"),
     "engine.backends": ("use_backend",),
     "engine.sparse": ("SparseMatrix",),
@@ -171,6 +174,7 @@ _NAMES = {  # of each module
         "predictions",
         "scores",
     ),
+    "progress": ("ProgressBar",),
     "pyg": ("GCNLPANet", "LPARegularizer"),
     "recipes": ("DEFAULT", "LAYERS", "Recipe", "recipe_for"),
     "runs.codec": ("OutOfFold", "Results", "TrainedRun", "load_run"),

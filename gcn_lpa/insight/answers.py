@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcn_lpa.insight.paths import plain
-from gcn_lpa.insight.wording import explanation_lines, what_if_lines
+from gcn_lpa.insight.wording import explanation_lines, title, what_if_lines
+from gcn_lpa.markup import html_notes, html_table
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(explanation_lines(self))
+
+    def _repr_html_(self) -> str:
+        """Who says what, and the votes, for notebooks."""
+        lpa = f"nothing within {self.hops} hops" if self.lpa_label is None else self.lpa_label
+        scores = (self.method, self.label, self.probability), ("LPA", lpa, self.scores.get(self.lpa_label or ""))
+        votes = [(v.share, v.node, v.label, " → ".join(map(str, v.path.nodes))) for v in self.votes]
+        said = html_table(title(self), scores, ("who", "says", "score"))
+        return said + html_table("votes", votes, ("share", "node", "label", "strongest path")) + html_notes(self.notes)
 
 
 @dataclass(frozen=True)
