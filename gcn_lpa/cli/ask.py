@@ -45,7 +45,10 @@ def explain(
     top: Annotated[int, typer.Option(min=1, help="--node: voters to list.")] = 10,
     hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(
+            "--picture", "--plot", metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf)."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
     overwrite: Overwrite = False,
@@ -57,7 +60,7 @@ def explain(
     if every == (node is not None):
         raise typer.BadParameter("give either --node ID or --all")
     if (plot is not None and every) or (out is not None and not every):
-        raise typer.BadParameter("--plot goes with --node, --out with --all")
+        raise typer.BadParameter("--picture goes with --node, --out with --all")
     from gcn_lpa.insight.drawing import draw_explanation
     from gcn_lpa.insight.explanation import Explainer
     from gcn_lpa.runs.codec import load_run

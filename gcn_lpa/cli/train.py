@@ -370,7 +370,10 @@ def calibrate(
     level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
     score: SetScore = "lac",
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
+        Path | None,
+        typer.Option(
+            "--picture", "--plot", metavar="FILE", help="Draw the reliability diagram, before and after (.png)."
+        ),
     ] = None,
     data: Data = None,
     as_json: AsJson = False,
