@@ -97,11 +97,14 @@ def what_if(
     remove_edge: Annotated[
         list[str] | None, typer.Option(metavar="A,B", help="Take the edge between two nodes away.")
     ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Also train two models, without and with the changes, and compare them.")
+    ] = False,
     hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which predictions would change with other labels or without an edge; nothing is trained again.
+    """Say which predictions would change with other labels or without an edge; without --retrain nothing is trained again.
 
     An id may hold = or a comma: the text is cut where both sides name something.
     """
@@ -117,6 +120,7 @@ def what_if(
         found.trained,
         found.graph,
         hops=hops,
+        retrain=retrain,
         label=_once(cut(one, "=", nodes, classes) for one in label or ()),
         relabel=_once(cut(one, "=", nodes, classes) for one in relabel or ()),
         unlabel=unlabel or (),

@@ -117,7 +117,8 @@ class Shift:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly.
+    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly. `retrained`: those
+    of a model trained with the change beside one trained without it, where that was asked for.
 
     Nodes that have a training label after the change are not listed: theirs is given.
     """
@@ -129,6 +130,7 @@ class WhatIf:
     model: Shift
     lpa: Shift
     notes: tuple[str, ...]
+    retrained: Shift | None = None
 
     def to_dict(self) -> dict[str, Any]:
         facts: dict[str, Any] = plain(dataclasses.asdict(self))
