@@ -60,6 +60,18 @@ def test_the_second_call_installs_nothing(clone):
     assert commands.asked[1] == pip.split()
 
 
+def test_docs_installs_its_tool_once(clone):
+    commands = Commands(**{"import myst_parser, sphinx": 1})
+    assert run.main(["docs"], clone, commands) == 0
+    assert commands.names == [*ANEW, "import myst_parser, sphinx", "pip", "sphinx"]
+    assert commands.asked[-2][-1] == ".[docs]"
+    there = Commands()
+    assert run.main(["docs"], clone, there) == 0
+    assert there.names == ["import myst_parser, sphinx", "sphinx"]
+    assert run.main(["docs"], clone, Commands(sphinx=3)) == 3
+    assert run.main(["docs", "x"], clone, there) == 2
+
+
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
 def test_a_changed_requirement_updates_the_environment_in_place(clone, name):
     run.install(clone, Commands())
