@@ -151,10 +151,9 @@ def as_networkx():
 
 
 def as_pyg():
-    from torch_geometric.data import Data
-
+    pyg = pytest.importorskip("torch_geometric.data")
     index = torch.tensor([[0, 1, 2, 1, 2, 0], [1, 2, 0, 0, 1, 2]])
-    return Data(
+    return pyg.Data(
         edge_index=index, edge_weight=torch.tensor([1.0, 2, 1, 1, 2, 1]), num_nodes=3, y=torch.tensor([0, 1, -1])
     )
 
