@@ -4,6 +4,7 @@
     python3 run.py test [ARGS]     the tests, under 7 minutes; ARGS go to pytest
     python3 run.py test --slow     every test at full size; the outcome goes to benchmarks/results/slow-tests.json
     python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute
+    python3 run.py docs            the documentation as a site in build/site
 
 The first call makes .venv and installs the versions of constraints.txt into it, which takes 1 to 3 minutes; what pip says
 goes to .venv/install.log. Later calls start at once.
@@ -32,7 +33,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 ROOT = Path(__file__).resolve().parent
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]  # two processes, each with whole files of tests
-USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check"
+USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check | docs"
 QUICK = ["--hypothesis-profile=quick"]  # fewer examples of each property
 Call = Callable[..., int]
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     if command in ("-h", "--help"):
         print(__doc__, end="")
         return 0
-    if command not in ("demo", "test", "check") or (command == "check" and rest):
+    if command not in ("demo", "test", "check", "docs") or (command in ("check", "docs") and rest):
         print(USAGE, file=sys.stderr)
         return 2
     code = install(root, call)
@@ -67,6 +68,8 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
         return call([python, "-m", "gcn_lpa", "demo", *rest], cwd=root)
     if command == "check":
         return check(python, root, call)
+    if command == "docs":
+        return docs(python, root, call)
     if "--slow" in rest:
         rest.remove("--slow")
         return slow_tests(python, root, rest, call)
@@ -99,15 +102,30 @@ def check(python: str, root: Path, call: Call) -> int:
     return next((code for code in codes if code), 0)
 
 
+def docs(python: str, root: Path, call: Call) -> int:
+    """Make the site. What only that needs is installed when it is first made."""
+    if call([python, "-c", "import myst_parser, sphinx"], cwd=root, stderr=subprocess.DEVNULL):
+        say("installing what makes the site")
+        code = call([python, "-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[docs]"], cwd=root)
+        if code:
+            return code
+    options = ["-q", "-c", "docs", "-d", "build/doctrees", ".", "build/site"]
+    code = call([python, "-m", "sphinx", *options], cwd=root)
+    if not code:
+        say(f"the site is {root / 'build' / 'site' / 'index.html'}")
+    return code
+
+
 def slow_tests(python: str, root: Path, rest: list[str], call: Call) -> int:
     """Every test; a complete run, passed or failed, is recorded, one narrowed by pytest arguments is not."""
+    env = {**os.environ, "GCN_LPA_BROWSER": "required"}  # a test that needs Chromium fails without it
     if rest:
-        return call([python, "-m", "pytest", "-m", "", *rest], cwd=root)
+        return call([python, "-m", "pytest", "-m", "", *rest], cwd=root, env=env)
     record = root / "benchmarks" / "results" / "slow-tests.json"
     say(f"all tests at full size; the outcome goes to {record.relative_to(root)}")
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.xml")
-        code = call([python, "-m", "pytest", "-m", "", f"--junitxml={report}"], cwd=root)
+        code = call([python, "-m", "pytest", "-m", "", f"--junitxml={report}"], cwd=root, env=env)
         if code in (0, 1):  # 0 all passed, 1 some failed; 2 to 5: pytest did not get through
             outcome = {**counts(report), **circumstances(python, root)}
             record.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
+    from gcn_lpa.conversion import as_graph as as_graph
     from gcn_lpa.description import GraphInfo as GraphInfo
     from gcn_lpa.description import Homophily as Homophily
     from gcn_lpa.description import describe as describe
@@ -63,6 +64,10 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.insight.explanation import explain_all as explain_all
     from gcn_lpa.insight.suggestions import Suggestion as Suggestion
     from gcn_lpa.insight.suggestions import suggest as suggest
+    from gcn_lpa.insight.tuning import Search as Search
+    from gcn_lpa.insight.tuning import Tuning as Tuning
+    from gcn_lpa.insight.tuning import TuningTrial as TuningTrial
+    from gcn_lpa.insight.tuning import tune as tune
     from gcn_lpa.insight.what_ifs import Asked as Asked
     from gcn_lpa.insight.what_ifs import answer as answer
     from gcn_lpa.insight.what_ifs import what_if as what_if
@@ -80,6 +85,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.predict import predict_proba as predict_proba
     from gcn_lpa.predict import predictions as predictions
     from gcn_lpa.predict import scores as scores
+    from gcn_lpa.progress import ProgressBar as ProgressBar
     from gcn_lpa.pyg import GCNLPANet as GCNLPANet
     from gcn_lpa.pyg import LPARegularizer as LPARegularizer
     from gcn_lpa.recipes import DEFAULT as DEFAULT
@@ -136,6 +142,7 @@ _NAMES = {  # of each module
         "expected_calibration_error",
         "fit_calibrator",
     ),
+    "conversion": ("as_graph",),
     "description": ("GraphInfo", "Homophily", "describe", "homophily", "node_hops"),
     "engine.backends": ("use_backend",),
     "engine.sparse": ("SparseMatrix",),
@@ -152,6 +159,7 @@ _NAMES = {  # of each module
     "insight.drawing": ("draw_explanation",),
     "insight.explanation": ("Explainer", "explain", "explain_all"),
     "insight.suggestions": ("Suggestion", "suggest"),
+    "insight.tuning": ("Search", "Tuning", "TuningTrial", "tune"),
     "insight.what_ifs": ("Asked", "answer", "what_if"),
     "learning": ("learn",),
     "methods.registry": ("METHODS", "Method"),
@@ -166,6 +174,7 @@ _NAMES = {  # of each module
         "predictions",
         "scores",
     ),
+    "progress": ("ProgressBar",),
     "pyg": ("GCNLPANet", "LPARegularizer"),
     "recipes": ("DEFAULT", "LAYERS", "Recipe", "recipe_for"),
     "runs.codec": ("OutOfFold", "Results", "TrainedRun", "load_run"),

@@ -360,7 +360,7 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
         bottom.bar(places, found.count, width=0.4 / bins, color=color, label=name)
     top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
     bottom.set(xlabel="confidence", ylabel="nodes")
-    top.legend(frameon=False, loc="upper left")
+    figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
     for axes in (top, bottom):
         axes.grid(alpha=0.3, linewidth=0.5)
         axes.set_axisbelow(True)

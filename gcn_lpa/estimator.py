@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
+from gcn_lpa.conversion import as_graph
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -57,8 +58,9 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     number of epochs; the model is then trained anew on all of them, for so many epochs.
 
     Args:
-        graph: X is then a column of ids of its nodes, and its own labels are not looked at. Without one, X holds
-            features, and the graph joins every row to its nearest.
+        graph: a `Graph`, or what `as_graph` takes: a NetworkX graph, a SciPy sparse matrix, a PyG Data, pandas frames. X is then
+            a column of ids of its nodes, and its own labels are not looked at. Without one, X holds features, and the graph
+            joins every row to its nearest.
         unlabeled: a value of y that also means "no label", usually -1; NaN says that there is none.
         recipe: all settings at once. By default those of `recipes.DEFAULT`, with early stopping; without a graph,
             FROM_FEATURES.
@@ -82,7 +84,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: Graph | None = None,
+        graph: Any = None,
         *,
         unlabeled: Any = None,
         recipe: Recipe | None = None,
@@ -125,18 +127,15 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
         """Train on the rows of X whose y is known; the others take part without a label."""
-        if not (self.graph is None or isinstance(self.graph, Graph)):
-            raise TypeError(
-                f"graph is a gcn_lpa.Graph (see Graph.from_edges, from_networkx and their like), not {type(self.graph)}"
-            )
-        self.recipe_ = self._chosen_recipe()
+        given = None if self.graph is None else as_graph(self.graph).to("cpu")
+        self.recipe_ = self._chosen_recipe(given)
         self._neighborhood: Neighborhood | None = None
-        if self.graph is None:
+        if given is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
             self._neighborhood = Neighborhood(X, self.n_neighbors, self.metric)
             graph, nodes = self._neighborhood.graph, np.arange(X.shape[0])
         else:
-            graph = self.graph.to("cpu")
+            graph = given
             nodes = self._nodes_named(X, graph, reset=True)
         known, labels = self._known_labels(y, len(nodes))
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -197,23 +196,23 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = self.graph is not None
         return tags
 
-    def _chosen_recipe(self) -> Recipe:
+    def _chosen_recipe(self, graph: Graph | None) -> Recipe:
         """`recipe`, or the default for these nodes, with the fields that were given one by one."""
         if not (self.recipe is None or isinstance(self.recipe, Recipe)):
             raise TypeError(
                 f"recipe is a gcn_lpa.Recipe, not {self.recipe!r}; single settings are arguments of their own"
             )
-        if self.graph is None:
+        if graph is None:
             base = FROM_FEATURES
         else:
-            has_features = self.graph.x_kind != "identity"
-            base = recipe_for("default", self.graph.name, has_features=has_features).replace(**STOPPING)
+            has_features = graph.x_kind != "identity"
+            base = recipe_for("default", graph.name, has_features=has_features).replace(**STOPPING)
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         recipe = METHODS["gcn-lpa"].with_changes(self.recipe or base, plain)
         if recipe.method != "gcn-lpa":
             raise ValueError(f"GCNLPAClassifier trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
-        if self.graph is None and recipe.features == "tfidf":
+        if graph is None and recipe.features == "tfidf":
             raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the classifier")
         return recipe
 

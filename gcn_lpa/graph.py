@@ -49,6 +49,7 @@ from gcn_lpa.intake import (
     stated_size,
     unique_names,
 )
+from gcn_lpa.markup import html_notes, html_table
 from gcn_lpa.splits import Split
 
 if TYPE_CHECKING:
@@ -278,6 +279,13 @@ class Graph:
         ]
         head = f"Graph {self.name!r}: {', '.join(parts)}"
         return "\n  ".join([head, *self.notes])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, with the size of each class, for notebooks."""
+        rows = [part.split(" ", 1)[::-1] for part in repr(self).partition("\n")[0].partition(": ")[2].split(", ")]
+        sizes = torch.bincount(self.y[self.labeled], minlength=self.num_classes).tolist()
+        rows += [[f"of class {name}", f"{size:,}"] for name, size in [*zip(self.class_names, sizes, strict=True)][:20]]
+        return html_table(f"Graph {self.name!r}", rows) + html_notes(self.notes)
 
     def __sklearn_clone__(self) -> Graph:
         return self  # never changed, so an estimator and its clones can share it
@@ -527,7 +535,7 @@ class Graph:
 def check_graph(graph: object) -> None:
     """A name in place of a graph is easily given; say what is wanted."""
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
+        raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}; as_graph makes others one")
 
 
 def _assemble(

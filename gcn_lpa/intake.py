@@ -219,6 +219,21 @@ def similar(text: str, names: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(text, itertools.islice(alike, 2_000), n=3)
 
 
+def meant(text: object, names: Iterable[str]) -> str:
+    """What a misspelt name may be meant for, to end a sentence with; else nothing."""
+    close = similar(str(text), names)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def written_alike(text: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that are the text but for case, zeros in front, a .0 behind or blanks: spreadsheets change those."""
+
+    def bare(name: str) -> str:
+        return name.strip().casefold().removesuffix(".0").lstrip("0")
+
+    return list(itertools.islice((name for name in names if bare(name) == bare(text)), 3))
+
+
 def some(values: Sequence[Any], most: int = 5) -> str:
     shown = ", ".join(f"{value!r:.80}" for value in values[:most])
     return shown if len(values) <= most else f"{shown}, … {len(values):,} in all"

@@ -8,6 +8,7 @@ without a seed the first weights come from torch's global generator.
 from __future__ import annotations
 
 import dataclasses
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,7 @@ class LPARegularizer(nn.Module):
         ratio: float = 1.0,
         num_classes: int | None = None,
         seed: int = 0,
+        net: nn.Module | None = None,
     ) -> None:
         """Make the weights of the edges.
 
@@ -56,8 +58,11 @@ class LPARegularizer(nn.Module):
             ratio: the share of the labelled nodes whose labels travel.
             num_classes: without it, one more than the highest label that is scored; matters for `official` alone.
             seed: of the choices that `held_out` and `ratio` make.
+            net: the PyG model that is to read the weights; refused if it has a layer that ignores them.
         """
         super().__init__()
+        if net is not None:
+            require_weights(net)
         if isinstance(edges, bool) or not isinstance(edges, int | nn.Module):
             raise TypeError(
                 f"edges = {edges!r:.40}; it is the number of edges, for a free weight each, or a module of gcn_lpa.edges, "
@@ -120,6 +125,19 @@ class LPARegularizer(nn.Module):
         settings = num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype
         labels = labels_of(y, nodes, *settings, transition.pattern)
         return lpa_loss(transition, labels, self.recipe, key)
+
+
+def require_weights(net: nn.Module) -> None:
+    """Refuse a PyG model with a layer that takes no edge_weight: learned weights would not reach it."""
+    layers = [(name, layer) for name, layer in net.named_modules() if hasattr(layer, "propagate")]
+    if not layers:
+        raise ValueError(f"{type(net).__name__} has no layer of PyTorch Geometric that could read edge weights")
+    for name, layer in layers:
+        if "edge_weight" not in signature(layer.forward).parameters:
+            raise ValueError(
+                f"layer {name or 'net'} is a {type(layer).__name__}, which takes no edge_weight: learned weights would not "
+                "reach it; GCNConv(…, normalize=False) and GraphConv do"
+            )
 
 
 class GCNLPANet(nn.Module):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.intake import check_seed
+from gcn_lpa.intake import check_seed, meant
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -82,7 +82,7 @@ def split(
         fractions: train, val and test. Where they sum to 1, train takes what rounding leaves.
     """
     if kind not in SPLIT_KINDS:
-        raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}")
+        raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}{meant(kind, SPLIT_KINDS)}")
     check_seed(seed)
     if kind == "public":
         if graph.public is None:

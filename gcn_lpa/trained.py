@@ -24,6 +24,7 @@ from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import Grown
 from gcn_lpa.intake import check_seed, node_mask
+from gcn_lpa.markup import html_table
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.methods.team import Team, build_model
 from gcn_lpa.recipes import Recipe
@@ -105,6 +106,21 @@ class Trained:
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        run, best = self.run, self.run.best
+        rows = [
+            ("method", f"{self.recipe.method}: {self.method.note}"),
+            ("recipe", self.recipe.origin),
+            ("classes", ", ".join(self.class_names[:20]) + (", …" if len(self.class_names) > 20 else "")),
+            ("columns", f"{self.num_columns:,} ({self.x_kind})"),
+            ("epoch", f"{run.best_epoch} of {len(run.history)}, {run.seconds:.1f} s"),
+            ("validation", None if best.val_accuracy is None else f"{100 * best.val_accuracy:.1f} %"),
+            ("probabilities", "not calibrated" if self.calibration is None else "calibrated"),
+            *((f"weight of {name}", share) for name, share in self.shares.items()),
+        ]
+        return html_table("Trained", rows)
 
     @property
     def method(self) -> Method:

@@ -402,7 +402,7 @@ def test_a_wrong_argument_is_answered_with_what_would_be_right(karate, settings,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph .* not <class 'numpy.ndarray'>"),
+        ({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph, .* not <class 'numpy.ndarray'>"),
         ({"recipe": "paper"}, "not 'paper'"),
     ],
 )

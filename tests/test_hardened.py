@@ -114,7 +114,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_saved_before_is_intact():
     errors = done.stderr.splitlines()
     assert len(errors) == 2
     for error in errors:
-        assert error.startswith("gcn-lpa: [Errno 28] No space left on device; free some space or choose another folder")
+        assert ": No space left on device; free some space or choose another folder" in error
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_read_only_disk_is_read_and_one_sentence_where_it_would_be_written_to(
     assert done.stdout.splitlines() == ["same", "code 0", "code 1", "code 1", "code 1"]
     assert len(done.stderr.splitlines()) == 3
     for error in done.stderr.splitlines():
-        assert error.startswith("gcn-lpa: [Errno 30] Read-only file system; choose a folder that can be written to")
+        assert ": Read-only file system; choose a folder that can be written to" in error
 
 
 @pytest.mark.slow

@@ -1,6 +1,12 @@
 """How the command line behaves: quiet, with a traceback on request, and with a hint where something is nearly right."""
 
+import contextlib
+import dataclasses
 import json
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 from test_report import run_of
@@ -8,8 +14,11 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
+from gcn_lpa.insight.what_ifs import MOVED, what_if
 from gcn_lpa.learning import learn
-from gcn_lpa.predict import predictions
+from gcn_lpa.predict import predict_proba, predictions
+from gcn_lpa.recipes import WITHOUT_FEATURES
+from gcn_lpa.splits import split
 
 
 def said(*arguments):
@@ -103,3 +112,70 @@ def test_a_file_that_is_no_table_is_called_what_it_is(tmp_path, content, expecte
 def test_a_missing_run_folder_is_called_missing(tmp_path):
     assert "there is nothing of that name" in said("predict", tmp_path / "none").stderr
     assert "it has no manifest.json" in said("predict", tmp_path).stderr
+
+
+@pytest.mark.long
+def test_a_what_if_can_train_again(karate):
+    parts, recipe = split(karate, seed=0), WITHOUT_FEATURES.replace(epochs=20)
+    trained = learn(karate, parts.train, parts.val, recipe)
+    hidden = karate.reveal(parts.train | parts.val)
+    first, new = (int(mask.nonzero()[0]) for mask in (parts.train, parts.test))
+    given = karate.class_names[1 - int(karate.y[first])], karate.class_names[0]
+    answer = what_if(trained, karate, relabel={first: given[0]}, label={new: given[1]}, retrain=True)
+
+    y, train = hidden.y.clone(), parts.train.clone()  # by hand
+    y[first], y[new], train[new] = 1 - y[first], 0, True
+    other = learn(dataclasses.replace(hidden, y=y), train, parts.val, recipe)
+    moves = (predict_proba(other, karate, raw=True) - predict_proba(trained, karate, raw=True)).abs().amax(dim=1)
+    open_nodes = ~train
+    assert answer.retrained.largest_move == pytest.approx(float(moves[open_nodes].max()), rel=1e-5)
+    assert answer.retrained.num_moved == int((moves[open_nodes] > MOVED).sum())
+    assert answer.notes[0].startswith("trained again: two gcn-lpa models")
+    assert "gcn-lpa, trained again: " in str(answer)
+    assert what_if(trained, karate, label={new: given[1]}).retrained is None
+
+    without = what_if(trained, karate, remove_edges=[(0, 1)], retrain=True)
+    kept = [(a, b) for a, b in zip(karate.row.tolist(), karate.col.tolist(), strict=True) if {a, b} != {0, 1}]
+    fewer = Graph.from_edges(kept, num_nodes=34, y=hidden.y.tolist())
+    again = learn(fewer, parts.train, parts.val, recipe)
+    moves = (predict_proba(again, fewer, raw=True) - predict_proba(trained, karate, raw=True)).abs().amax(dim=1)
+    assert without.retrained.largest_move == pytest.approx(float(moves[~parts.train].max()), rel=1e-4)
+
+
+@pytest.mark.long
+def test_a_run_trains_again_on_request(folder):
+    text = said("what-if", folder, "--relabel", "n0=bad", "--retrain").stdout
+    assert "gcn-lpa, trained again: " in text
+    assert json.loads(said("what-if", folder, "--relabel", "n0=bad", "--json").stdout)["retrained"] is None
+
+
+COLOR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
+
+
+def on_a_terminal(*words, **environment):
+    """What a command writes to a terminal."""
+    import pty  # which Windows lacks
+
+    main, terminal = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    command = [sys.executable, "-m", "gcn_lpa", *map(str, words)]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, stdin=terminal, env=settings) as process:
+        os.close(terminal)
+        written = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while part := os.read(main, 65536):
+                written += part
+    os.close(main)
+    assert process.returncode == 0, written
+    return written
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals of Windows are not opened like this")
+def test_no_color_is_respected():
+    words = ["train", "karate", "--epochs", "60"]
+    plain = on_a_terminal(*words, NO_COLOR="1")
+    assert b"karate: gcn-lpa" in plain
+    assert COLOR.search(plain) is None
+    assert COLOR.search(on_a_terminal(*words)) is not None  # the bar
+    assert COLOR.search(on_a_terminal("-q", *words)) is None

@@ -302,6 +302,21 @@ def test_a_regulariser_refuses_what_it_cannot_use(arguments, error, said):
         LPARegularizer(**arguments)
 
 
+@pytest.mark.long
+def test_a_layer_that_would_ignore_the_weights_is_refused():
+    nets = pytest.importorskip("torch_geometric.nn")
+    LPARegularizer(4, net=nets.GCN(3, 4, 2, normalize=False))
+    LPARegularizer(4, net=nets.GraphConv(3, 4))
+    with pytest.raises(
+        ValueError, match=r"layer convs\.0 is a SAGEConv, which takes no edge_weight: learned weights would"
+    ):
+        LPARegularizer(4, net=nets.GraphSAGE(3, 4, 2))
+    with pytest.raises(ValueError, match="layer net is a GATConv, which takes no edge_weight"):
+        LPARegularizer(4, net=nets.GATConv(3, 4))
+    with pytest.raises(ValueError, match="Linear has no layer of PyTorch Geometric that could read edge weights"):
+        LPARegularizer(4, net=nn.Linear(3, 4))
+
+
 def test_labels_that_are_no_whole_numbers_are_refused_in_a_sentence():
     index, y = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1])
     regularizer = LPARegularizer(2)

@@ -51,14 +51,3 @@ def test_the_python_of_the_readme_runs(capsys):
     exec(compile(source, "README.md", "exec"), names)
     assert float(capsys.readouterr().out) > 0.9  # digits; LPA and MLP reach 0.95 and more
     assert list(names["table"].columns) == ["id", "label", "probability", "runner_up", "status"]
-
-
-def test_every_file_the_readme_points_to_exists():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
-def test_every_page_of_the_documentation_points_to_files_that_exist():
-    for page in (ROOT / "docs").glob("*.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)

@@ -60,6 +60,18 @@ def test_the_second_call_installs_nothing(clone):
     assert commands.asked[1] == pip.split()
 
 
+def test_docs_installs_its_tool_once(clone):
+    commands = Commands(**{"import myst_parser, sphinx": 1})
+    assert run.main(["docs"], clone, commands) == 0
+    assert commands.names == [*ANEW, "import myst_parser, sphinx", "pip", "sphinx"]
+    assert commands.asked[-2][-1] == ".[docs]"
+    there = Commands()
+    assert run.main(["docs"], clone, there) == 0
+    assert there.names == ["import myst_parser, sphinx", "sphinx"]
+    assert run.main(["docs"], clone, Commands(sphinx=3)) == 3
+    assert run.main(["docs", "x"], clone, there) == 2
+
+
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
 def test_a_changed_requirement_updates_the_environment_in_place(clone, name):
     run.install(clone, Commands())
@@ -328,3 +340,24 @@ def test_an_old_python_gets_one_sentence():
     assert old.stdout == ""
     assert old.stderr.startswith("run.py: gcn-lpa needs Python 3.11 or newer; this is ")
     assert old.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("rest", [[], ["-k", "page"]])
+def test_slow_tests_need_a_browser(clone, rest):
+    commands = Commands(pytest=3)
+    assert run.main(["test", "--slow", *rest], clone, commands) == 3
+    assert commands.options["pytest"]["env"]["GCN_LPA_BROWSER"] == "required"
+    run.main(["test", *rest], clone, commands)
+    assert "env" not in commands.options["pytest"]
+
+
+@pytest.mark.long
+def test_the_page_without_a_browser_is_skipped_and_fails_where_it_is_required(monkeypatch):
+    page = pytest.importorskip("test_page_in_browser")
+    monkeypatch.setattr(page, "CHROMIUM", None)
+    monkeypatch.delenv("GCN_LPA_BROWSER", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs chromium and chromium-driver"):
+        page.check_chromium()
+    monkeypatch.setenv("GCN_LPA_BROWSER", "required")
+    with pytest.raises(pytest.fail.Exception, match="needs chromium and chromium-driver"):
+        page.check_chromium()

@@ -45,7 +45,10 @@ def explain(
     top: Annotated[int, typer.Option(min=1, help="--node: voters to list.")] = 10,
     hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(
+            "--picture", "--plot", metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf)."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
     overwrite: Overwrite = False,
@@ -57,7 +60,7 @@ def explain(
     if every == (node is not None):
         raise typer.BadParameter("give either --node ID or --all")
     if (plot is not None and every) or (out is not None and not every):
-        raise typer.BadParameter("--plot goes with --node, --out with --all")
+        raise typer.BadParameter("--picture goes with --node, --out with --all")
     from gcn_lpa.insight.drawing import draw_explanation
     from gcn_lpa.insight.explanation import Explainer
     from gcn_lpa.runs.codec import load_run
@@ -94,11 +97,14 @@ def what_if(
     remove_edge: Annotated[
         list[str] | None, typer.Option(metavar="A,B", help="Take the edge between two nodes away.")
     ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Also train two models, without and with the changes, and compare them.")
+    ] = False,
     hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which predictions would change with other labels or without an edge; nothing is trained again.
+    """Say which predictions would change with other labels or without an edge; without --retrain nothing is trained again.
 
     An id may hold = or a comma: the text is cut where both sides name something.
     """
@@ -114,6 +120,7 @@ def what_if(
         found.trained,
         found.graph,
         hops=hops,
+        retrain=retrain,
         label=_once(cut(one, "=", nodes, classes) for one in label or ()),
         relabel=_once(cut(one, "=", nodes, classes) for one in relabel or ()),
         unlabel=unlabel or (),

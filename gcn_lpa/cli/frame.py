@@ -103,12 +103,19 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             message = out_of_memory(error)
             if message is None and isinstance(error, RuntimeError):
                 raise  # a mistake of ours
-            message = message or " ".join(str(error).split())
+            message = message or " ".join(_said(error).split())
             message = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
             print(f"gcn-lpa: {visible(message)}{_as_option(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
     return app.command()(run)
+
+
+def _said(error: Exception) -> str:
+    """The message of an error; one of the system begins with the file that it is about."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _import_torch() -> None:
@@ -298,6 +305,7 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
+    from gcn_lpa.intake import meant
     from gcn_lpa.tables.datasets import reading_options
 
     known = {key: default for key, default in reading_options(name).items() if key != "columns"}
@@ -305,19 +313,23 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     for option in options or ():
         key, separator, value = option.partition("=")
         if not separator or key not in known:
-            raise typer.BadParameter(f"{option!r} is not KEY=VALUE with a key of: {', '.join(known) or 'none'}")
+            keys = f"{', '.join(known) or 'none'}{meant(key, known)}"
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE with a key of: {keys}")
         chosen[key] = _parse(key, value, known[key])
     return chosen
 
 
 def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
     """Settings NAME=VALUE as fields of a recipe, with their types."""
+    from gcn_lpa.intake import meant
+
     known = {spec.name: spec.default for spec in dataclasses.fields(Recipe) if spec.name != "origin"}
     chosen: dict[str, Any] = {}
     for setting in settings or ():
         name, separator, value = setting.partition("=")
         if not separator or name not in known:
-            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE with a field of the recipe: {', '.join(known)}")
+            names = f"{', '.join(known)}{meant(name, known)}"
+            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE with a field of the recipe: {names}")
         chosen[name] = _parse(name, value, known[name])
     return chosen
 

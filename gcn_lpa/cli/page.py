@@ -1,4 +1,4 @@
-"""Commands that make a page or a first folder: init, report, ask."""
+"""Commands that make a page, a picture or a first folder: init, report, picture, ask."""
 
 from __future__ import annotations
 
@@ -49,6 +49,34 @@ def report(
     if as_json:
         return print_json({"out": str(path), "bytes": path.stat().st_size})
     print(f"the page is {path}")
+
+
+@command
+def picture(
+    run: RunDir,
+    what: Annotated[str, typer.Argument(metavar="curve|confusion|neighbourhood|map", help="What to draw.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The ending says as what: .png, .svg or .pdf.")],
+    node: Annotated[str | None, typer.Option(metavar="ID", help="neighbourhood: its middle.")] = None,
+    hops: Annotated[int | None, typer.Option(min=1, help="neighbourhood: how far it reaches; else 2.")] = None,
+    overwrite: Overwrite = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the training curve of a run, which class is taken for which, what is near a node, or a map of all predictions."""
+    from gcn_lpa.report.contents import OpenRun
+    from gcn_lpa.report.pictures import PICTURES
+    from gcn_lpa.runs.codec import load_run
+
+    if what not in PICTURES:
+        raise typer.BadParameter(f"there is no picture {what!r}; there are {', '.join(PICTURES)}")
+    if (what == "neighbourhood") != (node is not None) or (hops is not None and node is None):
+        raise typer.BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
+    check_out(out, overwrite=overwrite)
+    about = {"node": node, "hops": hops or 2} if node is not None else {}
+    PICTURES[what](OpenRun(load_run(run, data)), out, **about)
+    if as_json:
+        return print_json({"out": str(out)})
+    print(f"drawn in {out}")
 
 
 @command

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.advice import Advice, AdviceLine
     from gcn_lpa.insight.comparison import ComparisonRow
     from gcn_lpa.insight.suggestions import Suggestion
+    from gcn_lpa.insight.tuning import Tuning, TuningTrial
     from gcn_lpa.planner import Estimate, Size
     from gcn_lpa.predict import Scores
     from gcn_lpa.recipes import Recipe
@@ -81,6 +83,28 @@ def comparison_line(row: ComparisonRow) -> tuple[str, ...]:
     compared = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
     megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
     return row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}", megabytes
+
+
+def tuning_step(trial: TuningTrial, trials: int) -> str:
+    reached = "pruned" if trial.val_accuracy is None else f"validation {percent(trial.val_accuracy)}"
+    return f"trial {trial.number + 1} of {trials}: {reached}, {trial.seconds:.1f} s"
+
+
+def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]:
+    """What a search found, and how much it may be trusted."""
+    from gcn_lpa.insight.tuning import BEST, FEW_NODES, PLOT
+
+    pruned = sum(trial.val_accuracy is None for trial in found.trials)
+    rates = f"{percent(found.start_accuracy)} → {percent(found.val_accuracy)} on {num_val:,} validation nodes"
+    changed = ", ".join(f"{field} {before} → {after}" for field, (before, after) in found.changes.items())
+    mattered = ", ".join(f"{field} {share:.2f}" for field, share in [*found.importance.items()][:5])
+    return [
+        f"{name}: {len(found.trials)} trials, {pruned} of them pruned: {rates}",
+        *indented(changed or "no recipe was better than the one to start from"),
+        *(indented(f"what mattered: {mattered}") if mattered else []),
+        *(["  check: so few validation nodes cannot tell recipes apart"] if num_val < FEW_NODES else []),
+        f"best recipe in {out / BEST}, picture in {out / PLOT}",
+    ]
 
 
 def check_lines(checks: Iterable[Check]) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""Commands that train a model and use it: plan, train, resume, evaluate, predict, calibrate, edges."""
+"""Commands that train a model and use it: plan, tune, train, resume, evaluate, predict, calibrate, edges."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -45,6 +46,8 @@ from gcn_lpa.cli.text import (
     print_json,
     print_table,
     result_lines,
+    tuning_lines,
+    tuning_step,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +90,70 @@ def plan(
     if as_json:
         return print_json({name: round(value) for name, value in facts.items()})
     print("\n".join(plan_lines(found, size, recipe, workers)))
+
+
+@command
+def tune(
+    name: Name,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
+    trials: Annotated[int, typer.Option(min=1, help="Finished trials in all.")] = 50,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="optuna|coordinate|grid",
+            help="Optuna's sampler; one setting at a time, as the paper did; or all combinations in random order.",
+        ),
+    ] = "optuna",
+    space: Annotated[
+        str, typer.Option(metavar="ours|paper", help="Values to try; the paper's are of Appendix F.")
+    ] = "ours",
+    method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    recipe: Annotated[str, typer.Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the starting recipe.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split, the first weights and the order of trials.")] = 0,
+    split: Annotated[
+        str | None,
+        typer.Option(help="As in train; without one uniform for named data sets, stratified or time for a folder."),
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the recipe that does best on validation nodes; `train --recipe` then scores it once on test nodes."""
+    from gcn_lpa.insight.tuning import BEST, Search
+    from gcn_lpa.insight.tuning import tune as search_recipe
+    from gcn_lpa.runs.growing import past_of
+    from gcn_lpa.runs.plan import Source, make_plan
+    from gcn_lpa.splits import split as split_nodes
+
+    search = Search(trials, strategy, space, seed, device, threads)
+    source = Source(name, None if root is None else str(root), reading(name, option))
+    kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
+    plan, graph = make_plan(
+        source, method=method, recipe=recipe, changes=recipe_fields(settings), seed=seed, split=kind
+    )
+    print_doubts(graph, as_json)
+    parts = split_nodes(graph, seed=seed, kind=kind)
+    if kind == "time":
+        graph, parts = past_of(graph, parts)
+    with contextlib.closing(Steps()) as steps:
+        found = search_recipe(
+            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: steps.say(tuning_step(trial, trials))
+        )
+    where = [("--root", str(root))] if root is not None else []
+    said = [word for pair in [*where, *(("-o", each) for each in option or ())] for word in pair]
+    line = shlex.join(
+        ["gcn-lpa", "train", name, *said, "--recipe", str(out / BEST), "--split", kind, "--seed", str(seed)]
+    )
+    if as_json:
+        return print_json({**found.to_dict(), "validation_nodes": int(parts.val.sum()), "command": line})
+    print("\n".join(tuning_lines(found, graph.name, int(parts.val.sum()), out)))
+    print(f"score it once on test nodes:\n  {line}")
 
 
 @command
@@ -348,7 +415,10 @@ def calibrate(
     level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
     score: SetScore = "lac",
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
+        Path | None,
+        typer.Option(
+            "--picture", "--plot", metavar="FILE", help="Draw the reliability diagram, before and after (.png)."
+        ),
     ] = None,
     data: Data = None,
     as_json: AsJson = False,

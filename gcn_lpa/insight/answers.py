@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcn_lpa.insight.paths import plain
-from gcn_lpa.insight.wording import explanation_lines, what_if_lines
+from gcn_lpa.insight.wording import explanation_lines, title, what_if_lines
+from gcn_lpa.markup import html_notes, html_table
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,14 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(explanation_lines(self))
 
+    def _repr_html_(self) -> str:
+        """Who says what, and the votes, for notebooks."""
+        lpa = f"nothing within {self.hops} hops" if self.lpa_label is None else self.lpa_label
+        scores = (self.method, self.label, self.probability), ("LPA", lpa, self.scores.get(self.lpa_label or ""))
+        votes = [(v.share, v.node, v.label, " → ".join(map(str, v.path.nodes))) for v in self.votes]
+        said = html_table(title(self), scores, ("who", "says", "score"))
+        return said + html_table("votes", votes, ("share", "node", "label", "strongest path")) + html_notes(self.notes)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -108,7 +117,8 @@ class Shift:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly.
+    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly. `retrained`: those
+    of a model trained with the change beside one trained without it, where that was asked for.
 
     Nodes that have a training label after the change are not listed: theirs is given.
     """
@@ -120,6 +130,7 @@ class WhatIf:
     model: Shift
     lpa: Shift
     notes: tuple[str, ...]
+    retrained: Shift | None = None
 
     def to_dict(self) -> dict[str, Any]:
         facts: dict[str, Any] = plain(dataclasses.asdict(self))

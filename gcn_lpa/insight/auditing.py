@@ -42,9 +42,12 @@ from gcn_lpa.insight.evidence import (
 )
 from gcn_lpa.learning import with_classes
 from gcn_lpa.losses import one_hot
+from gcn_lpa.markup import html_table
 from gcn_lpa.predict import node_status
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.trained import Trained
+
+SHOWN = 20  # findings that a notebook shows; to_frame has all
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class LabelAudit:
     def to_frame(self) -> Any:
         """A DataFrame with a row per finding."""
         return _frame(self.findings, LabelFinding)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.suspicion, row.node, row.label, row.suggested, row.evidence) for row in self.findings[:SHOWN]]
+        return html_table(self.summary, rows, ("suspicion", "node", "label", "rather", "evidence"))
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -145,6 +152,10 @@ class EdgeAudit:
     def to_frame(self) -> Any:
         """A DataFrame with a row per finding."""
         return _frame(self.findings, EdgeFinding)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.suspicion, row.source, row.target, row.status, row.evidence) for row in self.findings[:SHOWN]]
+        return html_table(self.summary, rows, ("suspicion", "source", "target", "status", "evidence"))
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -21,7 +21,7 @@ import torch
 from gcn_lpa import storage
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed
+from gcn_lpa.intake import check_seed, meant
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, best_of, facts_of, recipe_for
@@ -204,7 +204,7 @@ def recipes_of(
 ) -> dict[str, Recipe]:
     """The settings of each method on this graph: see `compare`."""
     if unknown := [name for name in methods if name not in COMPARED]:
-        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(COMPARED)}")
+        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(COMPARED)}{meant(unknown[0], COMPARED)}")
     if not methods:
         raise ValueError(f"there is no method to compare; there are {', '.join(COMPARED)}")
     ours = recipe

@@ -1,4 +1,4 @@
-"""Which predictions would change with other labels or fewer edges; nothing is trained again."""
+"""Which predictions would change with other labels or fewer edges; a model is trained again only where that is asked for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from gcn_lpa.insight.answers import Change, Shift, WhatIf
 from gcn_lpa.insight.explanation import Explainer, few_threads
 from gcn_lpa.insight.paths import EQUAL, part_of, winners
 from gcn_lpa.intake import similar
+from gcn_lpa.learning import learn_whole
+from gcn_lpa.predict import predict_proba
 from gcn_lpa.trained import Trained
 
 MOVED = 1e-6  # of a probability or score: less is rounding
@@ -41,6 +43,7 @@ def what_if(
     unlabel: Iterable[Hashable] = (),
     remove_edges: Iterable[tuple[Hashable, Hashable]] = (),
     hops: int | None = None,
+    retrain: bool = False,
 ) -> WhatIf:
     """Which predictions would change if nodes had another label, or none, and edges were not there.
 
@@ -53,9 +56,38 @@ def what_if(
         unlabel: nodes whose known label is taken away.
         remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
         hops: how far a label travels; None: as the recipe says.
+        retrain: also train two models, without and with the changes, from the same first weights, and compare them.
     """
-    nodes = [unlabel] if isinstance(unlabel, str) else unlabel
-    return answer(Explainer.of(trained, graph, hops=hops), Asked(label or {}, relabel or {}, nodes, remove_edges))
+    nodes = [unlabel] if isinstance(unlabel, str) else list(unlabel)
+    explainer, changes = (
+        Explainer.of(trained, graph, hops=hops),
+        Asked(label or {}, relabel or {}, nodes, list(remove_edges)),
+    )
+    found = answer(explainer, changes)
+    if not retrain:
+        return found
+    how = f"trained again: two {found.method} models, without and with the changes, from the same first weights"
+    return dataclasses.replace(found, retrained=retrained(explainer, graph, changes), notes=(how, *found.notes[1:]))
+
+
+def retrained(explainer: Explainer, graph: Graph, changes: Asked) -> Shift:
+    """What changes between a model that is trained on the known labels and one that is trained with the changes."""
+    trained, names = explainer.trained, explainer.trained.class_names
+    known, trains = trained.known.on(graph)
+    y, _ = other_labels(explainer, dict(changes.label), dict(changes.relabel), list(changes.unlabel))
+    moved = y != explainer.graph.y
+    kept, _ = other_edges(graph, list(changes.remove_edges))
+    before = dataclasses.replace(graph, y=known, class_names=names, public=None)
+    after = dataclasses.replace(
+        before, y=torch.where(moved, y, known), adjacency=part_of(graph.adjacency, kept), _derived={}
+    )
+    said = []
+    for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):
+        val = one.labeled & ~learns
+        epochs = None if val.any() else trained.run.best_epoch
+        options: dict[str, Any] = {"seed": trained.run.seed, "classes": names, "stop_at": epochs}
+        said.append(predict_proba(learn_whole(one, learns, val, trained.recipe, **options), one, raw=True).double())
+    return shift(before, (y < 0).nonzero().squeeze(1), *said)
 
 
 def answer(explainer: Explainer, changes: Asked) -> WhatIf:
@@ -73,7 +105,9 @@ def _answer(explainer: Explainer, changes: Asked) -> WhatIf:
     other = changed(explainer, y, kept if removed else None)
     notes = [f"nothing was trained again: {method} has the weights of the run"]
     if asked and not explainer.trained.method.reads_labels and explainer.trained.fusion is None:
-        notes.append(f"labels reach {method} only when it is trained: train it again to see what they do to it")
+        notes.append(
+            f"labels reach {method} only when it is trained: train it again (retrain) to see what they do to it"
+        )
     if removed:
         notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
     predicted = (y < 0).nonzero().squeeze(1)

@@ -79,7 +79,10 @@ def _arrows(path: VotePath) -> str:
 
 def what_if_lines(answer: WhatIf, most: int = 20) -> list[str]:
     lines = [f"what if: {'; '.join(answer.asked)}"]
-    for name, shift in ((answer.method, answer.model), (f"LPA, {hops_in_words(answer.hops)}", answer.lpa)):
+    found = [(answer.method, answer.model), (f"LPA, {hops_in_words(answer.hops)}", answer.lpa)]
+    if answer.retrained is not None:
+        found.append((f"{answer.method}, trained again", answer.retrained))
+    for name, shift in found:
         moved = f"scores of {shift.num_moved:,} moved, by {shift.largest_move:.3f} at most"
         moved = moved if shift.num_moved else "no score moved"
         lines += ["", f"{name}: {len(shift.changes):,} of {answer.num_nodes:,} predictions change; {moved}"]

@@ -11,7 +11,7 @@ from typing import Any
 from gcn_lpa import storage
 from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed
+from gcn_lpa.intake import check_seed, meant
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe, facts_of, recipe_for
 from gcn_lpa.splits import require_classes
@@ -93,7 +93,7 @@ def make_plan(
     """
     check_seed(seed)
     if method is not None and method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}{meant(method, METHODS)}")
     graph = source.load()
     kind = split or ("uniform" if source.is_named else None if graph.time is None else "time")
     require_classes(graph)

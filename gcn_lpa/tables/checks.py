@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import DOUBT, is_missing, of_another_kind, similar, some
+from gcn_lpa.intake import DOUBT, is_missing, of_another_kind, similar, some, written_alike
 from gcn_lpa.tables.columns import USUAL_NAMES, Table, is_text, number, series
 
 UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
@@ -61,7 +61,7 @@ def require_header(table: Table, guessed: Sequence[str], names: Sequence[Any]) -
 def unknown_id(table: Table, column: str, row: int, value: Any, names: Sequence[Any], origin: Table) -> ValueError:
     """The error for an id that the file of nodes does not list, with the ids that are close to it."""
     hint = of_another_kind(value, names)
-    close = similar(str(value), map(str, names))
+    close = written_alike(str(value), map(str, names)) or similar(str(value), map(str, names))
     hint = f"; {hint}" if hint else f"; close to it: {', '.join(close)}" if close else ""
     return ValueError(f"{table.where(row, column)} is {value!r:.80}, which {origin.path.name} does not list{hint}")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.intake import FLOAT32_MAX, is_missing, some
+from gcn_lpa.intake import FLOAT32_MAX, is_missing, meant, some
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
@@ -59,7 +59,8 @@ class Table:
                 f"{option} is '', which names no column of {self.path.name}; leave the option out, or name one"
             )
         if wanted not in self.columns:
-            raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}")
+            hint = meant(wanted, self.columns)
+            raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}{hint}")
         return wanted
 
     def require(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str:

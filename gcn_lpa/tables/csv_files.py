@@ -28,6 +28,7 @@ NOT_TABLES = {  # by the first bytes
     b"<!doctype html": "a web page, perhaps one that asks to log in",
     b"<html": "a web page, perhaps one that asks to log in",
     b"%pdf-": "a PDF",
+    b"\x89png": "a picture",
     b"par1": "a Parquet file (name it .parquet)",
     b"\x1f\x8b": "compressed by gzip (unpack it)",
 }

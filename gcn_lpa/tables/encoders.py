@@ -34,6 +34,7 @@ from gcn_lpa.storage import decode_as
 from gcn_lpa.tables.cells import (
     MOSTLY,
     NO_VALUE,
+    STYLED,
     WORD,
     Cells,
     NumberStyle,
@@ -45,6 +46,7 @@ from gcn_lpa.tables.cells import (
 from gcn_lpa.tables.columns import Table
 
 MOST_CATEGORIES = 50
+LIKE_NUMBERS = 0.75  # share of the values of a category that looks like numbers
 MOST_TERMS = 5_000
 FEWEST_COUNTS = 20  # columns of counts that make a bag of words
 FARTHEST_DAYS = 5.0  # standard deviations
@@ -220,6 +222,17 @@ class CategoryColumn(Encoder):
         places = np.array([place.get(text, -1 if text == "" else width) for text in column.texts])[column.codes]
         kept = tuple((places == k).astype(np.float64) for k in range(width + self.other))
         return Features(table=(*kept, *self._indicator(places == -1)))
+
+    def doubts(self, cells: Mapping[str, Cells]) -> list[str]:
+        """A note where nearly all values are numbers, but not written alike: $12 and €5, or 1,5 and 2.5."""
+        units = {v: found["before"] + found["after"] for v in self.values if (found := STYLED.fullmatch(v)) is not None}
+        if len(self.values) < 2 or len(units) < LIKE_NUMBERS * len(self.values):
+            return []
+        usual, unit = next(iter(units.items()))
+        odd = next((v for v in self.values if np.isnan(NumberStyle(unit).value(v))), self.values[-1])
+        place = cells[self.name].where(cells[self.name].texts.index(odd))
+        said = f"{place} is {odd!r:.40} and other cells are such as {usual!r:.40}: they are read as categories"
+        return [f"{DOUBT}{said}; numbers that are all written in one way, with one unit or none, are read as numbers"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,18 +33,19 @@ from gcn_lpa.tables.checks import (
 from gcn_lpa.tables.columns import USUAL_NAMES, Series, Table, is_weight, series, text_type
 from gcn_lpa.tables.csv_files import Format, column_names, read_delimited, without_first
 from gcn_lpa.tables.encoders import Columns, EncodedTable, learn_columns
-from gcn_lpa.tables.parquet_files import read_parquet
+from gcn_lpa.tables.parquet_files import read_frame, read_parquet
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 STAND_INS = ("identity", "degree")
+DataFrame = Any  # of pandas, which is imported only where it is needed
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 
 
 def read_csv(
-    nodes: str | Path | None,
-    edges: str | Path | None,
+    nodes: str | Path | DataFrame | None,
+    edges: str | Path | DataFrame | None,
     *,
-    labels: str | Path | None = None,
+    labels: str | Path | DataFrame | None = None,
     id: str | None = None,
     label: str | None = None,
     features: Sequence[str] | str | None = None,
@@ -61,7 +62,7 @@ def read_csv(
     name: str | None = None,
     columns: Columns | None = None,
 ) -> Graph:
-    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet.
+    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet. DataFrames do as well.
 
     Args:
         nodes: id, label and features of each node; None where there is only a list of edges.
@@ -190,22 +191,23 @@ class LabelColumn:
     notes: list[str] = field(default_factory=list)
 
 
-def _read_tables(
-    nodes: str | Path | None, edges: str | Path | None, labels: str | Path | None, form: Format, stated: Stated
-) -> Tables:
+def _read_tables(nodes: Any, edges: Any, labels: Any, form: Format, stated: Stated) -> Tables:
     """All files, each with its header; refuse a column that is asked for where there is no file that could have it."""
     notes: list[str] = []
 
-    def read(path: str | Path | None, roles: tuple[str, ...]) -> Table | None:
+    def read(path: Any, roles: tuple[str, ...], content: str) -> Table | None:
         if path is None:
             return None
+        if hasattr(path, "columns"):
+            return read_frame(path, content)
         table = _read_table(Path(path), roles, form)
         named = None if form.header else _with_header(table, roles, stated)
         if named is not None:
             notes.append(f"the first row of {table.path.name} names its columns, and is read as a header all the same")
         return named or table
 
-    tables = Tables(read(nodes, NODE_ROLES), read(edges, EDGE_ROLES), read(labels, NODE_ROLES), notes)
+    found = read(nodes, NODE_ROLES, "nodes"), read(edges, EDGE_ROLES, "edges"), read(labels, NODE_ROLES, "labels")
+    tables = Tables(*found, notes)
     _require_file(tables.nodes, "nodes", text=stated.text, time=stated.time)
     if stated.columns is not None and tables.nodes is None:
         raise ValueError("columns= needs a file of nodes to read them from")

@@ -1,4 +1,4 @@
-"""Parquet files: columns of numbers, text or anything else, by name.
+"""Parquet files and DataFrames: columns of numbers, text or anything else, by name.
 
 A file of a few bytes can hold a billion rows, or one long text a million times, so what it would unpack to is counted first.
 """
@@ -25,11 +25,25 @@ def read_parquet(path: Path) -> Table:
     try:
         _check_size(path, pyarrow.parquet)
         frame = pandas.read_parquet(path)
-        columns = {str(name): series(frame[name].tolist()) for name in frame.columns}
+        columns = _columns_of(frame)
     except MemoryError:
         raise
     except Exception as error:  # pyarrow has its own errors for a damaged file
         raise ValueError(f"{path} is not a Parquet file that can be read ({error!s:.300})") from error
+    return _table(path, frame, columns)
+
+
+def read_frame(frame: Any, role: str) -> Table:
+    """A table of a DataFrame; errors call it by its role and count its rows from 1."""
+    return _table(Path("graph", f"the frame of {role}"), frame, _columns_of(frame))
+
+
+def _columns_of(frame: Any) -> dict[str, Any]:
+    names = dict.fromkeys(frame.columns)
+    return {str(name): series(frame.loc[:, name].tolist()) for name in names if list(frame.columns).count(name) == 1}
+
+
+def _table(path: Path, frame: Any, columns: dict[str, Any]) -> Table:
     if len(columns) < len(frame.columns):
         names = [str(name) for name in frame.columns]
         raise ValueError(f"{path.name} has two columns of one name among {some(names)}; each needs a name of its own")

@@ -1,0 +1,110 @@
+"""The documentation without the tool that makes a site of it: links lead somewhere, every page is in the navigation, and what
+is said of other tools is so."""
+
+import importlib.metadata
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import gcn_lpa
+
+ROOT = Path(__file__).parents[1]
+CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
+LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
+
+
+def anchors(page):
+    """The anchors of a page as GitHub and MyST make them of its headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if re.match(r"https?:|mailto:", target):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert ROOT in [file, *file.parents], f"{target} leads out of the repository"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), target
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = [page for pages in CONF["NAVIGATION"].values() for page in pages if "*" not in page]
+    assert len(listed) == len(set(listed))
+    for page in listed:
+        assert (ROOT / f"{page}.md").is_file(), page
+    written = {f"docs/{path.stem}" for path in (ROOT / "docs").glob("*.md")} - {"docs/index"}
+    assert written <= set(listed)
+    assert "results/*" in CONF["NAVIGATION"]["Results of the paper"]
+
+
+def test_every_page_is_in_the_list_of_the_documentation():
+    linked = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
+
+
+def test_the_api_of_the_site_has_every_public_name():
+    source = [(ROOT / "docs" / "api.md").read_text(encoding="utf-8")]
+    CONF["add_generated"](None, "docs/api", source)
+    named = re.findall(
+        r"^\.\. (?:autoclass|autofunction|py:data):: gcn_lpa\.[\w.]*?(\w+)$", source[0], flags=re.MULTILINE
+    )
+    assert sorted(named) == gcn_lpa.__all__
+    first = ["# Documentation"]
+    CONF["add_generated"](None, CONF["root_doc"], first)
+    assert first[0].count("/docs/data\n") == 1
+
+
+def test_marks_of_restructured_text_in_docstrings_are_themselves():
+    lines = ["D*⁻¹A* of `graph.y`, |x| and a*_ij; y_ ends here"]
+    CONF["escape"](None, "", "", None, None, lines)
+    assert lines == [r"D\*⁻¹A\* of `graph.y`, \|x\| and a\*_ij; \y_ ends here"]
+
+
+COMPARED = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("PyTorch Geometric", "torch-geometric"), ("scikit-learn", "scikit-learn"), ("NetworkX", "networkx")],
+)
+def test_the_comparison_is_with_the_versions_that_are_pinned(name, package):
+    version = re.search(rf"^{package}==(.*)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)[1]
+    assert f"{name} {version}" in COMPARED
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch_geometric.nn", "LabelPropagation"),
+        ("torch_geometric.nn", "CorrectAndSmooth"),
+        ("torch_geometric.explain", "GNNExplainer"),
+        ("torch_geometric.explain", "PGExplainer"),
+        ("torch_geometric.explain", "CaptumExplainer"),
+        ("torch_geometric.data", "HeteroData"),
+        ("sklearn.semi_supervised", "LabelSpreading"),
+        ("sklearn.calibration", "CalibratedClassifierCV"),
+        ("networkx.algorithms.node_classification", "harmonic_function"),
+        ("networkx.algorithms.node_classification", "local_and_global_consistency"),
+    ],
+)
+def test_what_the_comparison_says_others_have_is_there(module, name):
+    assert f"`{name}`" in COMPARED
+    assert hasattr(pytest.importorskip(module), name)
+
+
+@pytest.mark.parametrize("package", ["torch-geometric", "scikit-learn", "networkx"])
+def test_what_the_comparison_says_has_no_command_has_none(package):
+    try:
+        points = importlib.metadata.distribution(package).entry_points
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    assert not [point for point in points if point.group == "console_scripts"]
