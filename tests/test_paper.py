@@ -5,7 +5,6 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -131,92 +130,6 @@ def test_an_exhibit_is_written_as_text_and_json(tmp_path):
     assert text.startswith("# A table\n\nReduced for a quick run: one split.\n\n|  | x |\n|---|---:|\n| a | 1 |\n")
     assert "1 trainings, 0.00 hours one after the other, on cpu; torch 2; code abc." in text
     assert json.loads((tmp_path / "t.json").read_text())["runs"] == runs
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([2, 2.1, 1.9], "holds"), ([-2, -2.1, -1.9], "contradicted"), ([2, -2, 1], "inside the noise")],
-)
-def test_an_effect_beyond_its_interval_decides(values, expected):
-    assert verdicts.effect("x", np.array(values, dtype=float)).verdict == expected
-
-
-def test_one_split_decides_nothing():
-    assert verdicts.effect("x", np.array([5.0])).verdict == "inside the noise"
-
-
-def test_a_claim_of_several_parts_holds_where_all_hold():
-    up, down, noise = (verdicts.Effect("x", value, 1.0) for value in (2, -2, 0.5))
-    claim = CLAIMS[0]
-    assert verdicts.Verdict(claim, (up, up)).verdict == "holds"
-    assert verdicts.Verdict(claim, (up, noise)).verdict == "inside the noise"
-    assert verdicts.Verdict(claim, (up, noise, down)).verdict == "contradicted"
-    assert verdicts.Verdict(claim, (up, noise, down)).counts == "1 holds, 1 inside the noise, 1 contradicted"
-
-
-def claim_of(kind):
-    return next(claim for claim in CLAIMS if claim.kind == kind)
-
-
-def test_the_slope_of_accuracy_along_the_share_of_labels():
-    claim = claim_of("rises")
-    runs = [
-        run_of(f"{loss} {percent} %", seed, 0.7 + 0.01 * seed + slope * percent / 1e4, "citeseer")
-        for loss, slope in (("literal", 3), ("official", -1))
-        for percent in claim.arguments["values"]
-        for seed in range(4)
-    ]
-    found = verdicts.rises(claim, Exhibit("table3", "", "", {}, runs))
-    assert [effect.value for effect in found] == pytest.approx([3, -1])
-    assert [effect.verdict for effect in found] == ["holds", "contradicted"]
-
-
-def test_the_spread_is_compared_by_the_f_distribution():
-    claim = claim_of("steadier")
-    wide, narrow = np.array([-2, -1, 0, 1, 2.0]) / 100, np.array([-1, -0.5, 0, 0.5, 1.0]) / 100
-    runs = [
-        run_of(f"{loss} {percent} %", seed, 0.7 + (wide if percent == 0 else narrow)[seed], "citeseer")
-        for loss in ("literal", "official")
-        for percent in claim.arguments["values"]
-        for seed in range(5)
-    ]
-    found = verdicts.steadier(claim, Exhibit("table3", "", "", {}, runs))[0]
-    assert found.value == pytest.approx(math.log(2))
-    assert found.interval == pytest.approx(0.5 * math.log(9.604530))  # F of (4, 4), 97.5 %
-    assert found.verdict == "inside the noise"
-
-
-def test_the_best_inner_value_is_chosen_on_validation():
-    claim = claim_of("peak")
-    runs = []
-    for layers in claim.arguments["lines"]:
-        for value in claim.arguments["values"]:
-            changes = {} if layers == 2 else {"gcn_layers": layers}
-            changes |= {} if value == 5 else {"lpa_iterations": value}
-            for seed in range(3):
-                test = 0.9 if value == 4 else 0.8 - 0.02 * (value in (1, 9)) - 0.001 * seed * value
-                runs.append(run_of("x", seed, test, "citeseer", val=0.8 if value == 3 else 0.7, **changes))
-    found = verdicts.peak(claim, Exhibit("figure3", "", "", {}, runs))
-    assert found[0].part == "1 layers, 3 over 1"
-    assert found[0].value == pytest.approx(2 - 0.1 * 2)
-    assert len(found) == 2 * len(claim.arguments["lines"])
-
-
-def test_time_below_the_papers_limit():
-    claim = claim_of("at_most")
-    data = {"paper": {"extra_percent": {"1000": 40.0, "10000": 42.0, "100000": 41.0}}}
-    found = verdicts.at_most(claim, Exhibit("figure5", "", "", data))
-    assert found[0].value == pytest.approx(9.2 - 41)
-    assert found[0].verdict == "contradicted"
-
-
-def test_separable_starts_are_compared_start_by_start():
-    claim = next(claim for claim in CLAIMS if claim.key == "karate-denoising")
-    (more, less), *_ = claim.arguments["pairs"]
-    cells = [{**more._asdict(), "wrong": [0, 0, 0, 1]}, {**less._asdict(), "wrong": [0, 3, 2, 1]}]
-    (found,) = verdicts.separable(claim, Exhibit("figure2", "", "", {"untrained": cells}))
-    assert found.value == 50
-    assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
 
 
 def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques, monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 from gcn_lpa.palette import BLUE, SKY
 from gcn_lpa.paper import timing, timing_report, timing_rivals
 from gcn_lpa.paper.canvas import canvas, save
-from gcn_lpa.paper.claims import FIGURE3_ITERATIONS, FIGURE4_LAMBDAS, FIGURE_LAYERS
+from gcn_lpa.paper.claims import FIGURE3_ITERATIONS, FIGURE4_LAMBDAS, FIGURE_LAYERS, PROTOCOLS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
 from gcn_lpa.paper.study import Cell, Study
 from gcn_lpa.recipes import PAPER
@@ -112,7 +112,7 @@ def figure5(study: Study) -> Exhibit:
             repeats=10 if study.quick else 30,
             largest_rival=10_000 if study.quick else None,
         )
-        title = f"One training step, protocol {protocol}, {study.device}"
+        title = f"One training step: {PROTOCOLS[protocol]}; {study.device}"
         for suffix in (".png", ".svg"):
             files.append(study.out / f"figure5-{protocol}{suffix}")
             timing_report.draw_epochs(steps, files[-1], title=title)
@@ -123,5 +123,5 @@ def figure5(study: Study) -> Exhibit:
             "extra_percent_mean": float(np.mean(list(extra.values()))),
         }
         table = markdown_table(*timing_report.epoch_table(steps))
-        parts += [f"## Protocol `{protocol}`", table, " ".join(timing_report.epoch_sentences(steps))]
+        parts += [f"## {PROTOCOLS[protocol]}", table, " ".join(timing_report.epoch_sentences(steps))]
     return Exhibit("figure5", "Figure 5: training time", "\n\n".join(parts), data, [], files)
