@@ -137,6 +137,8 @@ PROTOCOLS = {  # of a timing run, and what its graphs have
     "work": "10 % of the nodes labelled, seven classes",
 }
 
+READINGS = {"official": "the authors' code", "paper": "the text"}  # of GCN-LPA, by recipe; the first is the headline
+
 KINDS: dict[str, str] = {
     "better": "accuracy of `better` minus that of each of `worse`, paired by split, on each of `datasets`: above 0",
     "best": "`method` minus the best other method of the table, paired by split: above 0 on `on`, not above 0 on `not_on`",

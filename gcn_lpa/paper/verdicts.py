@@ -11,22 +11,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gcn_lpa.paper.claims import CLAIMS, PROTOCOLS, SETUP, TABLE2_METHODS, Claim
+from gcn_lpa.paper.claims import CLAIMS, PROTOCOLS, READINGS, SETUP, TABLE2_METHODS, Claim
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
 from gcn_lpa.paper.karate import find_tally
+from gcn_lpa.paper.study import by_split
+from gcn_lpa.paper.tables import TABLE3_LOSSES
 from gcn_lpa.recipes import recipe_for
 from gcn_lpa.stats import Difference, holm, paired_rates, paired_spreads, resampled_difference
 
-READINGS = {  # recipe -> what it reads GCN-LPA by; the first is the headline
-    "official": "the authors' code",
-    "paper": "the text",
-    "": "without a reading: data, baselines, untrained networks, time",
-}
+SECTIONS = {**READINGS, "": "without a reading: data, baselines, untrained networks, time"}
 ALPHA = 0.05
 
 
@@ -39,7 +36,7 @@ class Effect:
     interval: float | None = None
     p_value: float | None = None  # None: counted or timed, so that the sign decides
     unit: str = "points"
-    reading: str = ""  # a key of READINGS
+    reading: str = ""  # a key of SECTIONS
     adjusted: float | None = None  # the p-value by Holm, over all parts of the reading
 
     @property
@@ -103,9 +100,9 @@ def score_claims(exhibits: Mapping[str, Exhibit]) -> Exhibit:
         each = ", ".join(f"{name} of {code}" for code, name in codes.items())
         raise ValueError(f"the claims would mix trainings of several code versions: {each}; reproduce all by one")
     measured = [(c, MEASURES[c.kind](c, exhibits[c.study])) for c in CLAIMS if c.study in exhibits]
-    verdicts = [found for reading in READINGS for found in verdicts_of(measured, reading)]
+    verdicts = [found for reading in SECTIONS for found in verdicts_of(measured, reading)]
     tables = []
-    for reading, said in READINGS.items():
+    for reading, said in SECTIONS.items():
         rows = [verdict_row(found) for found in verdicts if found.reading == reading]
         tests = sum(e.p_value is not None for found in verdicts if found.reading == reading for e in found.effects)
         header = ["claim, in our words", "where", "verdict", "parts", "measured"]
@@ -141,10 +138,10 @@ def verdict_row(found: Verdict) -> list[str]:
 
 
 def accuracies(runs: Sequence[LedgerLine], row: str, dataset: str, score: str = "test_accuracy") -> np.ndarray:
-    found = [run[score] for run in runs if run["row"] == row and run["dataset"] == dataset]
-    if not found:
+    _, found = by_split(runs, row, dataset, score)
+    if not len(found):
         raise ValueError(f"no training of {row!r} on {dataset}; run the study without --dataset and --method")
-    return 100 * np.array(found)
+    return 100 * found
 
 
 def effect(part: str, differences: np.ndarray, reading: str = "", unit: str = "points") -> Effect:
@@ -157,24 +154,30 @@ def effect_of(part: str, found: Difference, reading: str, unit: str, scale: floa
     return Effect(part, scale * found.mean, interval, found.p_value, unit, reading)
 
 
-def row_of(runs: Sequence[LedgerLine], row: str, reading: str) -> str:
-    """The name of a row as a reading has it: GCN-LPA by the authors' code is "official" in Table 2, "…, official" elsewhere."""
-    name = "official" if row == "gcn-lpa" else f"{row}, official"
-    return name if reading == "official" and any(run["row"] == name for run in runs) else row
-
-
 def better(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     a, runs, effects = claim.arguments, exhibit.runs, []
-    for reading in ("official", "paper"):
-        named = partial(row_of, runs, reading=reading)
-        if reading == "official" and named(a["better"]) == a["better"]:
+    there = {run["row"] for run in runs}
+    for reading in READINGS:
+        named = {row: row_of(row, a["better"], reading) for row in (a["better"], *a["worse"])}
+        if reading == "official" and not {*named.values()} <= there:
             continue  # the study has the text's reading alone
         for dataset in a["datasets"]:
-            own = accuracies(runs, named(a["better"]), dataset)
+            own = accuracies(runs, named[a["better"]], dataset)
             for worse in a["worse"]:
                 part = f"{dataset}, {worse}" if len(a["worse"]) > 1 else dataset
-                effects.append(effect(part, own - accuracies(runs, named(worse), dataset), reading))
+                effects.append(effect(part, own - accuracies(runs, named[worse], dataset), reading))
     return effects
+
+
+def row_of(row: str, better: str, reading: str) -> str:
+    """The name of a row as a reading has it.
+
+    GCN-LPA by the authors' code is the row "official" of Table 2, beside baselines that have no reading. In our own tables
+    both sides are GCN-LPA, and rows of the authors' code end so.
+    """
+    if reading != "official" or (better == "gcn-lpa" and row != better):
+        return row
+    return "official" if row == "gcn-lpa" else f"{row}, official"
 
 
 def best(claim: Claim, exhibit: Exhibit) -> list[Effect]:
@@ -190,7 +193,7 @@ def best(claim: Claim, exhibit: Exhibit) -> list[Effect]:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweptRuns:
     """The trainings of Figure 3 or 4 under one reading."""
 
     runs: Sequence[LedgerLine]
@@ -212,10 +215,10 @@ class Sweep:
         return 100 * np.array([run[score] for run in sorted(found, key=lambda run: run["seed"])])
 
 
-def sweeps(claim: Claim, exhibit: Exhibit) -> list[Sweep]:
+def sweeps(claim: Claim, exhibit: Exhibit) -> list[SweptRuns]:
     """One for each reading that the exhibit has."""
     there = {run["recipe"] for run in exhibit.runs}
-    return [Sweep(exhibit.runs, claim.arguments["vary"], reading) for reading in READINGS if reading in there]
+    return [SweptRuns(exhibit.runs, claim.arguments["vary"], reading) for reading in READINGS if reading in there]
 
 
 def peak(claim: Claim, exhibit: Exhibit) -> list[Effect]:
@@ -223,7 +226,7 @@ def peak(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     for sweep in sweeps(claim, exhibit):
         for layers in a["lines"]:
 
-            def chosen(value: float, sweep: Sweep = sweep, layers: int = layers) -> float:
+            def chosen(value: float, sweep: SweptRuns = sweep, layers: int = layers) -> float:
                 return float(sweep.at(value, layers, "val_accuracy").mean())
 
             top = max(a["values"][1:-1], key=chosen)
@@ -258,9 +261,6 @@ def wider_gap(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     return effects
 
 
-TABLE3_LOSSES = {"official": "official", "paper": "literal"}  # reading -> how its rows begin
-
-
 def by_percent(claim: Claim, exhibit: Exhibit, loss: str) -> np.ndarray:
     """[percent, split]"""
     return np.stack(
@@ -272,7 +272,7 @@ def rises(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     share = np.array(claim.arguments["values"]) / 100
     centred = share - share.mean()
     effects = []
-    for reading, loss in TABLE3_LOSSES.items():
+    for loss, reading in TABLE3_LOSSES.items():
         slopes = centred @ by_percent(claim, exhibit, loss) / (centred @ centred)
         effects.append(effect("citeseer", slopes, reading, "points from 0 to 100 %"))
     return effects
@@ -281,7 +281,7 @@ def rises(claim: Claim, exhibit: Exhibit) -> list[Effect]:
 def steadier(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     """log of the ratio of the standard deviations, first over last: both have the same splits."""
     effects = []
-    for reading, loss in TABLE3_LOSSES.items():
+    for loss, reading in TABLE3_LOSSES.items():
         found = by_percent(claim, exhibit, loss)
         unit = "log ratio of standard deviations"
         effects.append(effect_of("citeseer", paired_spreads(found[0], found[-1]), reading, unit))
