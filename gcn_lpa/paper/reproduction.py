@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, sweeps, tables, verdicts
+from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, own_tables, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
 from gcn_lpa.paper.exhibits import Exhibit
 from gcn_lpa.paper.study import PAPER_DATASETS, Grid, Study, cost, stacks_of
@@ -37,10 +37,10 @@ PARTS: dict[str, Callable[[Study], Exhibit]] = {
     "figure5": sweeps.figure5,
     "figure6": drawn(figure6.figure6),
     "figure7": drawn(karate_figures.figure7),
-    "table-two-step": tables.table_two_step,
-    "table-edges": tables.table_edges,
-    "table-lpa": tables.table_lpa,
-    "table-why": tables.table_why,
+    "table-two-step": own_tables.table_two_step,
+    "table-edges": own_tables.table_edges,
+    "table-lpa": own_tables.table_lpa,
+    "table-why": own_tables.table_why,
     "theorems": tables.theorems,
     "influence": influence_study.influence,
 }
@@ -53,7 +53,8 @@ GRIDS: dict[str, Callable[[Study], Grid]] = {  # of the parts that are made of t
     "figure3": sweeps.figure3.grid,
     "figure4": sweeps.figure4.grid,
     **{
-        part.name: part.grid for part in (tables.table_two_step, tables.table_edges, tables.table_lpa, tables.table_why)
+        part.name: part.grid
+        for part in (own_tables.table_two_step, own_tables.table_edges, own_tables.table_lpa, own_tables.table_why)
     },
 }
 

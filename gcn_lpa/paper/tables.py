@@ -1,4 +1,4 @@
-"""The tables of the paper and four of our own, each a function from a `Study` to an `Exhibit`.
+"""The tables of the paper and the theorems, each a function from a `Study` to an `Exhibit`.
 
 Accuracies are in per cent on test nodes, ± the half-width of the 95 % t interval over splits. Differences are paired:
 taken split by split, with the p-value of Wilcoxon's signed-rank test.
@@ -6,15 +6,15 @@ taken split by split, with the p-value of Wilcoxon's signed-rank test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gcn_lpa import storage
-from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.paper.claims import SETUP, TABLE2, TABLE2_METHODS, TABLE3, TABLE4_ROWS
+from gcn_lpa.paper.claims import READINGS, SETUP, TABLE2, TABLE2_METHODS, TABLE3, TABLE4_ROWS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
 from gcn_lpa.paper.study import (
     INITIALISATIONS,
@@ -23,6 +23,7 @@ from gcn_lpa.paper.study import (
     Grid,
     Study,
     Summary,
+    by_split,
     difference_of,
     graph_of,
 )
@@ -34,7 +35,6 @@ from gcn_lpa.tables.datasets import table1 as count_table1
 from gcn_lpa.theory.checks import Check
 from gcn_lpa.theory.theorems import check_theorems
 
-LARGE = ("coauthor-cs", "coauthor-phy")
 Tuned = Mapping[str, Mapping[str, Mapping[str, Any]]]  # settings by data set and row
 TO_THE_END: dict[str, Any] = {"epochs": 3000, "patience": 100}
 CONVERGED: dict[str, dict[str, Any]] = {  # what is changed in a method's published settings
@@ -152,7 +152,7 @@ def table2(study: Study) -> Exhibit:
     cells, runs = grid.cells, study.run(grid)
     reference = "gcn" if any(cell.row == "gcn" for cell in cells) else None
     found = study.summaries(cells, runs, reference)
-    parts = [accuracy_matrix(found), *effects_of(LPA_TERM, "The LPA term", cells, runs)]
+    parts = [beside_the_paper(found), *effects_of(LPA_TERM, "The LPA term", cells, runs), *order_of(cells, runs)]
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         rows = [table2_row(one) for one in found if one.cell.dataset == dataset]
         count = next(one.num_splits for one in found if one.cell.dataset == dataset)
@@ -198,25 +198,89 @@ def effects_of(
         "In points, ± the 95 % interval over these splits, in brackets that of Nadeau & Bengio, which allows for the training "
         "nodes that splits share."
     )
+    if any(run.get("split") == "authors" for run in runs):
+        words = "In points, ± the 95 % interval over initialisations."
     return [f"## {title}", markdown_table(["", *rows_of], lines), words] if lines else []
 
 
 def _effect(runs: Sequence[LedgerLine], row: str, other: str, dataset: str) -> str:
     gain = 100 * difference_of(runs, row, other, dataset)
     usual, corrected = mean_of(gain), resampled_difference(gain, SETUP.test / SETUP.train)
-    if usual.interval is None:
-        return f"{usual.mean:+.2f}"
+    if usual.interval is None or any(run.get("split") == "authors" for run in runs):
+        return f"{usual.mean:+.2f}" + ("" if usual.interval is None else f" ± {usual.interval:.2f}")
     return f"{usual.mean:+.2f} ± {usual.interval:.2f} ({corrected.interval:.2f})"
 
 
+def order_of(cells: Sequence[Cell], runs: Sequence[LedgerLine]) -> list[str]:
+    """How far our order of the paper's methods is the paper's, on each data set; nothing where one of them is missing."""
+    datasets, lines = list(dict.fromkeys(cell.dataset for cell in cells)), []
+    rows_of = {name: {cell.row for cell in cells if cell.dataset == name} for name in datasets}
+    for suffix, kind in (("", "as published"), (", converged", "to the end"), (", tuned", "tuned")):
+        for reading, said in READINGS.items():
+            rows = [("official" if name == "gcn-lpa" and reading == "official" else name) for name in TABLE2_METHODS]
+            each = []
+            for dataset in datasets:
+                there = [f"{row}{suffix}" if f"{row}{suffix}" in rows_of[dataset] else row for row in rows]
+                is_whole = {*there} <= rows_of[dataset] and (there != rows or not suffix)
+                each.append(rank_agreement(runs, there, dataset) if is_whole else "–")
+            if {*each} != {"–"}:
+                lines.append([f"{kind}, GCN-LPA by {said}", *each])
+    words = (
+        "Spearman's rank correlation between the paper's eight means and ours, with the 95 % interval of 2,000 resamplings of "
+        "the splits: 1 is the paper's order, 0 says nothing of it. Where a method has no row of a kind, it is as published."
+    )
+    return ["## The order of the methods", markdown_table(["", *datasets], lines), words] if lines else []
+
+
+def rank_agreement(runs: Sequence[LedgerLine], rows: Sequence[str], dataset: str) -> str:
+    """The rank correlation with the paper's column, and its interval over resampled splits."""
+    ours = np.stack([by_split(runs, row, dataset)[1] for row in rows])  # [methods, splits]
+    paper = ranks(np.array([TABLE2[dataset][name].mean for name in TABLE2_METHODS]))
+
+    def agreement(means: np.ndarray) -> float:
+        return float(np.corrcoef(paper, ranks(means))[0, 1])
+
+    found = agreement(ours.mean(axis=1))
+    if ours.shape[1] < 2:
+        return f"{found:.2f}"
+    rng = np.random.default_rng(0)
+    draws = [agreement(ours[:, rng.integers(ours.shape[1], size=ours.shape[1])].mean(axis=1)) for _ in range(2000)]
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return f"{found:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """From 1 for the smallest; equal values share the mean of their places."""
+    return np.asarray((values[:, None] > values).sum(axis=1) + ((values[:, None] == values).sum(axis=1) + 1) / 2)
+
+
 def accuracy_matrix(found: Sequence[Summary]) -> str:
-    datasets = list(dict.fromkeys(one.cell.dataset for one in found))
-    by = {(one.cell.row, one.cell.dataset): one for one in found}
-    rows = [
-        [row, *(str(by[row, dataset].accuracy) if (row, dataset) in by else "–" for dataset in datasets)]
+    return markdown_table(["", *dict.fromkeys(one.cell.dataset for one in found)], _matrix(found))
+
+
+def _matrix(found: Sequence[Summary]) -> list[list[str]]:
+    datasets = dict.fromkeys(one.cell.dataset for one in found)
+    by = {(one.cell.row, one.cell.dataset): str(one.accuracy) for one in found}
+    return [
+        [row, *(by.get((row, dataset), "–") for dataset in datasets)]
         for row in dict.fromkeys(one.cell.row for one in found)
     ]
-    return markdown_table(["", *datasets], rows)
+
+
+def beside_the_paper(found: Sequence[Summary]) -> str:
+    """Our accuracies, those of one method below each other, and below them the paper's."""
+    datasets, lines = list(dict.fromkeys(one.cell.dataset for one in found)), []
+    ours = {line[0]: line for line in _matrix(found)}
+    for name in TABLE2_METHODS:
+        mine = [line for row, line in ours.items() if row == name or row.startswith(f"{name}, ")]
+        if name == "gcn-lpa":
+            mine = list(ours.values())  # what is left is GCN-LPA too
+        for line in mine:
+            lines.append(line)
+            del ours[line[0]]
+        if any(line[0] == name for line in mine):
+            lines.append([f"*{name}, the paper*", *(f"*{TABLE2[dataset][name]}*" for dataset in datasets)])
+    return markdown_table(["", *datasets], lines)
 
 
 def table2_row(one: Summary) -> list[str]:
@@ -312,157 +376,6 @@ def table4(study: Study) -> Exhibit:
         "\n\nThe paper's settings, unchanged; 200 epochs of Adam, the first epoch of best validation accuracy is kept."
     )
     return Exhibit("table4", "Table 4: the settings", text, data)
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """A table per data set with differences to one of its rows."""
-
-    name: str
-    title: str
-    cells: Callable[[], list[Cell]]
-    reference: str
-    notes: str
-    asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as in `effects_of`
-
-    def grid(self, study: Study) -> Grid:
-        return Grid(study.chosen(study.by_text_if_quick(self.cells())), most=10)
-
-    def __call__(self, study: Study) -> Exhibit:
-        grid = self.grid(study)
-        cells, runs, reference = grid.cells, study.run(grid), self.reference
-        there = reference if any(cell.row == reference for cell in cells) else None
-        found = study.summaries(cells, runs, there)
-        parts = [accuracy_matrix(found), *effects_of(self.asked, "The LPA term", cells, runs)]
-        for dataset in dict.fromkeys(cell.dataset for cell in cells):
-            own = [one for one in found if one.cell.dataset == dataset]
-            rows = [[one.cell.row, str(one.accuracy), *reported(one.difference), *trained_as(one)] for one in own]
-            header = ["", "accuracy", f"to {reference}", "p", "training accuracy", "median epoch", "device"]
-            parts += [
-                f"## {dataset}, {own[0].num_splits} splits",
-                markdown_table(header, rows),
-                verdict(own, reference),
-            ]
-        text = "\n\n".join([*parts, self.notes])
-        return Exhibit(self.name, self.title, text, {"rows": [facts(one) for one in found]}, runs)
-
-
-def by_reading(row: str, method: str, changes: Mapping[str, Any]) -> list[Cell]:
-    """A row by the text and by the authors' code, on every data set."""
-    return [
-        Cell(dataset, row if recipe == "paper" else f"{row}, official", method, recipe, changes)
-        for recipe in ("paper", "official")
-        for dataset in PAPER_DATASETS
-    ]
-
-
-def _by_dataset(cells: Sequence[Cell]) -> list[Cell]:
-    return sorted(cells, key=lambda cell: PAPER_DATASETS.index(cell.dataset))
-
-
-def two_step_cells() -> list[Cell]:
-    """Edges and weights together, one after the other, or edges without LPA."""
-    cells = [*by_reading("joint", "gcn-lpa", {}), *by_reading("two-step", "gcn-lpa", {"training": "two_step"})]
-    cells += by_reading("λ = 0", "gcn-lpa", {"lpa_weight": 0.0})
-    return _by_dataset([*cells, *(Cell(dataset, "fixed edges", "gcn-same") for dataset in PAPER_DATASETS)])
-
-
-table_two_step = Grouped(
-    "table-two-step",
-    "Joint or two-step training",
-    two_step_cells,
-    reference="joint",
-    notes="joint: Eq. (18). two-step: the edges by Eq. (15) alone, then the weights by Eq. (17). Settings of Table 4; official: "
-    "by the authors' code.",
-    asked={
-        "the authors' code: joint minus two-step": ("joint, official", "two-step, official"),
-        "the text: joint minus two-step": ("joint", "two-step"),
-    },
-)
-FORMS = [form for form in EDGE_FORMS if form not in ("fixed", "cosine")]  # cosine is not of the paper
-
-
-def edge_cells() -> list[Cell]:
-    """Every edge form, without and with the LPA loss."""
-    cells = [Cell(dataset, "fixed", "gcn-same") for dataset in PAPER_DATASETS]
-    for form in FORMS:
-        edges = {} if form == "free" else {"edges": form}  # as in Table 2, whose trainings are these
-        cells += by_reading(form, "gcn-lpa", {**edges, "lpa_weight": 0.0})
-        cells += by_reading(f"{form} + λ", "gcn-lpa", edges)
-    return _by_dataset(cells)
-
-
-table_edges = Grouped(
-    "table-edges",
-    "Edge forms with and without the LPA loss",
-    edge_cells,
-    reference="fixed",
-    notes="Settings of Table 4; only the edge form and λ differ: 0, or the paper's in the rows with + λ. Its form is `free`. "
-    "official: by the authors' code.",
-    asked={
-        f"{form}{said}: with the LPA loss, minus without": (f"{form} + λ{said}", f"{form}{said}")
-        for said in (", official", "")
-        for form in FORMS
-    },
-)
-
-
-def lpa_cells() -> list[Cell]:
-    """LPA alone, along edges given or learned for it."""
-    names = {
-        "lpa": "classical",
-        "lpa-gaussian": "Gaussian kernel",
-        "lpa-reconstruction": "reconstruction",
-        "lpa-leave-one-out": "leave-one-out",
-        "lpa-sparse": "sparse",
-        "lpa-learned": "A* of Eq. (15)",
-    }
-    few = {"epochs": 50}  # an epoch of these reads every feature of every neighbour
-    return [
-        Cell(dataset, row, method, changes=few if row in ("reconstruction", "sparse") and dataset in LARGE else {})
-        for dataset in PAPER_DATASETS
-        for method, row in names.items()
-    ]
-
-
-table_lpa = Grouped(
-    "table-lpa",
-    "Label propagation alone",
-    lpa_cells,
-    reference="classical",
-    notes="All predict by label propagation; see `gcn_lpa.methods.registry.METHODS` for the settings of each. "
-    f"reconstruction and sparse have 50 epochs on {' and '.join(LARGE)}, else all that learn have 200.",
-)
-
-
-def why_cells() -> list[Cell]:
-    """What separates the text's model from the authors' code, one change at a time."""
-    cells = []
-    for dataset in PAPER_DATASETS:
-        recipe = PAPER[dataset]
-        changes: dict[str, dict[str, Any]] = {
-            "the text": {},
-            "edges learn at lr / 10": {"edge_lr": recipe.lr / 10},
-            "edges learn at lr / 100": {"edge_lr": recipe.lr / 100},
-            "softplus mask": {"edge_mask": "softplus"},
-            "L2 on log-weights": {"l2_edges": recipe.l2},
-            "1,000 epochs": {"epochs": 1000},
-            "last best epoch": {"select": "last_best"},
-            "no reset, votes as logits": {"loss": "official"},
-        }
-        cells += [Cell(dataset, row, "gcn-lpa", changes=change) for row, change in changes.items()]
-        cells += [Cell(dataset, "the authors' code", "gcn-lpa", "official"), Cell(dataset, "fixed edges", "gcn-same")]
-    return cells
-
-
-table_why = Grouped(
-    "table-why",
-    "What separates the text's model from the authors' code",
-    why_cells,
-    reference="the text",
-    notes="Settings of Table 4 and the text's model, with one change each. The authors' code has three of them: L2 on log-weights, "
-    "the later of two epochs that are equally good on validation nodes, and an LPA loss without reset whose votes are logits.",
-)
 
 
 def theorems(study: Study) -> Exhibit:
