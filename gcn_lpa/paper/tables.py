@@ -400,7 +400,8 @@ def theorems(study: Study) -> Exhibit:
 def _check_row(check: Check) -> list[str]:
     sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
     holds = "holds" if check.holds else "**does not**"
-    return [check.name, check.on, sides, f"{check.gap:.2g}", holds, check.assumptions.replace("|", "\\|")]
+    name, words = (text.replace("|", "\\|") for text in (check.name, check.assumptions))
+    return [name, check.on, sides, f"{check.gap:.2g}", holds, words]
 
 
 def _side(value: float | tuple[float, ...]) -> str:
