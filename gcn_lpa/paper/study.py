@@ -37,7 +37,6 @@ from gcn_lpa.tables.datasets import load_known
 from gcn_lpa.train import DivergedError
 from gcn_lpa.trained import Trained
 
-FIRST_EDITION = "a5d3f6de4a39"  # the code version of the trainings in results/
 PAPER_DATASETS = tuple(PAPER)
 SPLITS = {"cora": 20, "citeseer": 20}  # all others: 10
 QUICK_EPOCHS = {"pubmed": 60, "coauthor-cs": 20, "coauthor-phy": 10}  # all others as the recipe says
