@@ -143,7 +143,11 @@ LPA_TERM = {  # what is asked of the LPA loss, and the rows whose difference ans
 
 def table2_grid(study: Study) -> Grid:
     tuned = read_tuned(study)
-    return Grid(study.chosen([cell for dataset in PAPER_DATASETS for cell in table2_cells(dataset, tuned)]))
+    cells = [cell for dataset in PAPER_DATASETS for cell in table2_cells(dataset, tuned)]
+    if study.quick:
+        study.note("no row that is trained to the end")
+        cells = [cell for cell in cells if not cell.row.endswith(", converged")]
+    return Grid(study.chosen(cells))
 
 
 def table2(study: Study) -> Exhibit:
