@@ -41,6 +41,11 @@ PAPER_DATASETS = tuple(PAPER)
 SPLITS = {"cora": 20, "citeseer": 20}  # all others: 10
 QUICK_EPOCHS = {"pubmed": 60, "coauthor-cs": 20, "coauthor-phy": 10}  # all others as the recipe says
 STACKED = ("gcn-lpa", "gcn-same", "gcn", "jk-net", "lpa-learned", "lpa-leave-one-out", "lpa-gaussian")
+SLOW = (
+    "lpa-reconstruction",
+    "lpa-sparse",
+    "graphsage-sampled",
+)  # an epoch reads features of many neighbours, or has many steps
 DEEP, INITIALISATIONS = 5, 3  # on Cora the rounding of a device moves so many layers by points: see `Study.seeds`
 
 
@@ -198,7 +203,7 @@ class Study:
         epochs = QUICK_EPOCHS.get(cell.dataset, quick_epochs) if self.quick else None
         if epochs is None or cell.method in ("lr", "lpa"):
             return cell
-        slow = cell.method in ("lpa-reconstruction", "lpa-sparse")  # an epoch reads the features of all neighbours
+        slow = cell.method in SLOW
         epochs = max(1, epochs // 10) if slow else epochs
         self.note(f"{epochs} epochs on {cell.dataset}{f' for {cell.row}' if slow else ''}")
         return Cell(cell.dataset, cell.row, cell.method, cell.recipe, {**cell.changes, "epochs": epochs})
