@@ -23,6 +23,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 
+SOFTPLUS_ONE = math.log(math.e - 1)  # its softplus is 1
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
 
 
@@ -47,16 +48,23 @@ class Fixed(nn.Module):
 
 
 class Free(nn.Module):
-    """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4).
+    """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4), or the log of its softplus.
 
     `ties` gives each entry the number of its parameter, [E]: the two directions of an edge (`symmetric=True`)
     or all edges of one type share theirs.
     """
 
     def __init__(
-        self, graph: Graph, *, init: str = "zeros", ties: Tensor | None = None, generator: torch.Generator
+        self,
+        graph: Graph,
+        *,
+        init: str = "zeros",
+        mask: str = "exp",
+        ties: Tensor | None = None,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
+        self.mask = mask
         num_weights = graph.pattern.num_entries if ties is None else int(ties.max()) + 1 if len(ties) else 0
         start = torch.zeros(num_weights)
         if init == "glorot":  # the authors' code: fan-in and fan-out of a vector are its length
@@ -85,6 +93,11 @@ class Free(nn.Module):
         super()._load_from_state_dict(state, prefix, *options)
 
     def forward(self, graph: Graph) -> Tensor:
+        weight = self.of_entries(graph)
+        return weight if self.mask == "exp" else log_softplus(weight + SOFTPLUS_ONE)
+
+    def of_entries(self, graph: Graph) -> Tensor:
+        """w_ij of every entry, [E]."""
         if graph.pattern.fingerprint != self.fingerprint:
             raise ValueError(
                 "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
@@ -102,7 +115,7 @@ class Free(nn.Module):
         Args:
             place: the position of every node of `graph` in the other one, -1 where it is gone, [n].
         """
-        learned = self(graph).detach()
+        learned = self.of_entries(graph).detach()
         weights = learned.new_zeros(pattern.num_entries)
         at, here = shared_entries(pattern, graph.pattern, place)
         weights[at.to(learned.device)] = learned[here.to(learned.device)]
@@ -316,7 +329,7 @@ def _of_features(form: Any) -> Builder:
 
 def _free(recipe: Recipe, graph: Graph, generator: torch.Generator) -> nn.Module:
     ties = both_directions(graph.pattern) if recipe.symmetric_edges else None
-    return Free(graph, init=recipe.edge_init, ties=ties, generator=generator)
+    return Free(graph, init=recipe.edge_init, mask=recipe.edge_mask, ties=ties, generator=generator)
 
 
 EDGE_FORMS: dict[str, Builder] = {

@@ -345,9 +345,13 @@ class Graph:
             raise ValueError(f"a mask is boolean, [{self.num_nodes}], not {mask.dtype} {list(mask.shape)}")
         return dataclasses.replace(self, y=torch.where(mask.to(self.device), self.y, -1))
 
-    def with_unknown_as(self, label: int) -> Graph:
-        """The same graph with unlabelled nodes put into one class, as the authors' code does with class 0."""
-        return dataclasses.replace(self, y=torch.where(self.labeled, self.y, label))
+    def with_unknown_as(self, label: int, nodes: Tensor | None = None) -> Graph:
+        """The same graph with unlabelled nodes, or those of the mask `nodes`, put into one class.
+
+        The authors' code scores them as class 0.
+        """
+        unknown = ~self.labeled if nodes is None else ~self.labeled & nodes.to(self.device)
+        return dataclasses.replace(self, y=torch.where(unknown, label, self.y))
 
     def with_self_loops(self) -> Graph:
         """The same graph with a self-loop of weight 1 at every node that has none."""

@@ -102,6 +102,13 @@ class Recipe:
     clusters: int = _field(
         0, "train on so many parts of the graph in turn, cut by METIS: less memory; 0: on the whole graph", added=True
     )
+    edge_lr: float | None = _field(None, "learning rate of the parameters of the edges; None: lr", added=True)
+    edge_mask: str = _field(
+        "exp",
+        "free weights: M_ij = exp(w_ij), or the softplus of w_ij, 1 where w_ij is 0",
+        ("exp", "softplus"),
+        added=True,
+    )
     batch_size: int = _field(0, "graphsage-sampled: training nodes of a gradient step; 0: all of them", added=True)
     samples: str = _field("", "graphsage-sampled: neighbours drawn for each layer, such as '25 10'", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
@@ -142,8 +149,9 @@ class Recipe:
         for name in ("lpa_ratio", "teleport"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is in [0, 1]")
-        if not self.lr > 0:
-            raise ValueError(f"recipe: lr = {self.lr}; it is positive")
+        for name in ("lr", "edge_lr"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is positive")
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
             raise ValueError(
                 f"recipe: leave_one_out is exact for one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"

@@ -75,8 +75,8 @@ def split(
     public: the split that was published with the data (Planetoid).
     per_class: `per_class` training nodes of each class, then `num_val` validation nodes, the rest tests.
     time: the earliest train, the next validate and the latest test; nodes of one time stay together (`graph.time`).
-    authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: they count
-    unlabelled nodes as class 0, so use it with `graph.with_unknown_as(0)`.
+    authors: the one split of the authors' code (NumPy seed 234 whatever `seed` says) over *all* nodes: one without a
+    label teaches nothing there, and is scored as class 0 (`graph.with_unknown_as(0, parts.val | parts.test)`).
 
     Args:
         fractions: train, val and test. Where they sum to 1, train takes what rounding leaves.

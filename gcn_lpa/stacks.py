@@ -389,14 +389,20 @@ class _StackedStep:
         self.validates = phase.selects and any(lesson.val.any() for lesson in lessons)
         self.parameters = {name: nn.Parameter(stacked.detach()) for name, stacked in parameters.items()}
         groups = [
-            (self.named(call.model.weight_parameters()), recipe.l2, phase.trains_weights),
-            (self.named(call.model.edge_parameters()), recipe.l2_edges, phase.trains_edges),
+            (self.named(call.model.weight_parameters()), recipe.l2, recipe.lr, phase.trains_weights),
+            (
+                self.named(call.model.edge_parameters()),
+                recipe.l2_edges,
+                recipe.edge_lr or recipe.lr,
+                phase.trains_edges,
+            ),
         ]
-        for names, _, trains in groups:
+        for names, *_, trains in groups:
             for name in names:
                 self.parameters[name].requires_grad_(trains)
-        trained = [([self.parameters[name] for name in names], l2) for names, l2, trains in groups if trains and names]
-        self.optimizer = Adam(trained, lr=recipe.lr)
+        moving = [(names, l2, lr) for names, l2, lr, trains in groups if trains and names]
+        parts = [([self.parameters[name] for name in names], l2) for names, l2, _ in moving]
+        self.optimizer = Adam(parts, lr=[lr for *_, lr in moving])
 
     def named(self, parameters: Sequence[nn.Parameter]) -> list[str]:
         mine = {id(parameter) for parameter in parameters}

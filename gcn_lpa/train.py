@@ -360,13 +360,14 @@ class _Step:
         recipe, device = training.recipe, training.batches[0].graph.device
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
         groups = [
-            (self.model.weight_parameters(), recipe.l2, phase.trains_weights),
-            (self.model.edge_parameters(), recipe.l2_edges, phase.trains_edges),
+            (self.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
+            (self.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
         ]
-        for parameters, _, trains in groups:
+        for parameters, *_, trains in groups:
             for parameter in parameters:
                 parameter.requires_grad_(trains)
-        self.optimizer = Adam([(some, l2) for some, l2, trains in groups if trains and some], lr=recipe.lr)
+        moving = [(some, l2, lr) for some, l2, lr, trains in groups if trains and some]
+        self.optimizer = Adam([(some, l2) for some, l2, _ in moving], lr=[lr for *_, lr in moving])
 
     def __call__(self) -> Tensor:
         losses = [self.learn(batch) for batch in self.training.batches]

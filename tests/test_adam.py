@@ -97,3 +97,12 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_each_group_has_its_rate():
+    """The first step of Adam moves a parameter by its learning rate, whatever the gradient."""
+    one, two = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+    adam = Adam([([one], 0.0), ([two], 0.0)], lr=[0.5, 0.01])
+    (3 * one + 7 * two).backward()
+    adam.step()
+    assert (one.item(), two.item()) == pytest.approx((-0.5, -0.01))

@@ -231,3 +231,17 @@ def test_a_graph_of_ones_own_can_be_named(tmp_path):
     result = run("info", tmp_path, "-o", "name=club")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("club: 2 nodes")
+
+
+@pytest.mark.long
+def test_reproduce_lists_its_trainings_and_skips_methods(tmp_path):
+    runner = CliRunner()
+    done = runner.invoke(app, ["reproduce", "table3", "--plan", "--json", "--device", "cpu", "--out", str(tmp_path)])
+    lines = json.loads(done.stdout)
+    assert sum(line["left"] for line in lines) == sum(line["trainings"] for line in lines) == 2 * 6 * 10
+    shown = runner.invoke(app, ["reproduce", "table3", "--plan", "--device", "cpu", "--out", str(tmp_path)]).stdout
+    assert shown.splitlines()[-1] == "120 of 120 trainings are left"
+    none = ["reproduce", "table3", "--minutes", "1", "--skip", "gcn-lpa", "--device", "cpu", "--out", str(tmp_path)]
+    assert runner.invoke(app, none).stdout == "0 trainings are left; the same command goes on\n"
+    wrong = runner.invoke(app, ["reproduce", "table3", "--skip", "gcn-lpa"])
+    assert (wrong.exit_code, "--skip goes with --plan or --minutes" in wrong.stderr) == (2, True)

@@ -410,3 +410,20 @@ def test_the_cosine_form_normalises_as_torch_does():
     z = graph.x @ form.project
     expected = form.scale * F.cosine_similarity(z[graph.row.long()], z[graph.col.long()], eps=1e-12)
     torch.testing.assert_close(form(graph), expected)
+
+
+def test_a_free_weight_is_the_log_of_a_mask_or_of_its_softplus(karate):
+    """Both start at M = 1; log(1 + eʷ) for w = 0, 2, -3 beyond the w of M = 1."""
+    recipe = LAYERS.replace(edges="free")
+    plain, soft = (
+        edge_form(recipe.replace(edge_mask=mask), karate, generator=torch.Generator()) for mask in ("exp", "softplus")
+    )
+    assert torch.equal(plain(karate), torch.zeros(karate.pattern.num_entries))
+    assert soft(karate).abs().max() < 1e-6
+    start = math.log(math.e - 1)
+    with torch.no_grad():
+        for form in (plain, soft):
+            form.weight[:3] = torch.tensor([0.0, 2.0, -3.0])
+    assert plain(karate)[:3].tolist() == [0, 2, -3]
+    expected = [math.log(math.log1p(math.exp(start + w))) for w in (0, 2, -3)]
+    assert soft(karate)[:3].tolist() == pytest.approx(expected, abs=1e-6)

@@ -54,10 +54,10 @@ def test_the_lpa_loss_is_that_of_training(karate):
 def test_a_study_pairs_its_rows_split_by_split(karate):
     rows = {"λ = 0": RECIPE.replace(lpa_weight=0.0), "joint": RECIPE, "two-step": RECIPE.replace(training="two_step")}
     records = influence_study(karate, 3, rows=rows, iterations=3, device="cpu")
-    assert [(record["row"], record["seed"]) for record in records[:4]] == [*((name, 0) for name in rows), ("λ = 0", 1)]
+    assert [(record["row"], record["seed"]) for record in records] == [(name, k) for name in rows for k in range(3)]
     base, joint, two_step = summary(records)
     assert base["links"]["test_accuracy"]["difference"] is None
-    gains = [records[3 * k + 1]["label_test"] - records[3 * k]["label_test"] for k in range(3)]
+    gains = [records[3 + k]["label_test"] - records[k]["label_test"] for k in range(3)]
     difference = joint["links"]["label_test"]["difference"]
     assert difference["mean"] == pytest.approx(sum(gains) / 3)
     spread = math.sqrt(sum((gain - difference["mean"]) ** 2 for gain in gains) / 2)
@@ -79,3 +79,26 @@ def test_every_row_has_a_job_on_every_split():
     assert [settings[row].training for row in ("joint", "two-step")] == ["joint", "two_step"]
     assert settings["λ = 0"].lpa_weight == 0
     assert settings["joint, leave-one-out"].loss == "leave_one_out"
+    assert settings["joint, official"].loss == settings["λ = 0, official"].loss == "official"
+
+
+def test_rows_of_the_authors_code_are_compared_with_its_own_without_lpa():
+    links = dict.fromkeys(LINKS, 0.5)
+    values = {"λ = 0": 0.1, "joint": 0.3, "λ = 0, official": 0.2, "joint, official": 0.6}
+    records = [
+        {
+            "dataset": "d",
+            "row": row,
+            "seed": k,
+            **links,
+            "label_test": value + 0.01 * k,
+            "class_names": [],
+            "classes": {},
+        }
+        for row, value in values.items()
+        for k in range(2)
+    ]
+    found = {row["row"]: row["links"]["label_test"]["difference"] for row in summary(records)}
+    assert found["joint"]["mean"] == pytest.approx(0.2)
+    assert found["joint, official"]["mean"] == pytest.approx(0.4)
+    assert found["λ = 0"] is found["λ = 0, official"] is None

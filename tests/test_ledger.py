@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,25 @@ def test_processes_end_with_the_one_that_started_them(tmp_path):
         assert all(int(parent.stdout.readline()) > 0 for _ in range(2))  # both are at work
         parent.kill()
         assert parent.stdout.read() == ""  # the pipe is closed: nobody is left who could write to it
+
+
+def squares(stack):
+    """The work of a stack; it notes how many jobs it was given."""
+    return [{**square(job), "together": len(stack)} for job in stack]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_jobs_of_a_stack_are_computed_together_and_those_in_the_file_not_again(tmp_path, workers):
+    book = Ledger(tmp_path / "ledger.jsonl")
+    book.run(JOBS[1:2], square)
+    assert book.fill([JOBS[:3], JOBS[2:]], squares, workers=workers) == 0
+    found = Ledger(tmp_path / "ledger.jsonl").read(JOBS)
+    assert [line["square"] for line in found] == [0, 1, 4, 9, 16]
+    assert [line.get("together") for line in found] == [2, None, 2, 2, 2]  # 2 is of the first stack
+
+
+def test_no_stack_is_begun_after_that_time(tmp_path):
+    book = Ledger(tmp_path / "ledger.jsonl")
+    assert book.fill([JOBS[:2], JOBS[2:]], squares, until=time.perf_counter() - 1) == 5
+    assert book.missing(JOBS) == JOBS
+    assert book.fill([JOBS[:2], JOBS[2:]], squares, until=time.perf_counter() + 60) == 0

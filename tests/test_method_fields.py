@@ -31,8 +31,8 @@ QUICK = {"epochs": 4, "hidden": 5, "edge_rank": 3, "heads": 2, "propagation_step
 CARRIES_LABELS = {"edges": "agnn", "lpa_weight": 1.0, "loss": "literal", "lpa_iterations": 2}
 BASE = {  # what has to hold for a field to matter
     **dict.fromkeys(("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training"), CARRIES_LABELS),
-    **{name: {"edges": "agnn"} for name in ("features", "structure", "edge_rank", "l2_edges")},
-    **{name: {"edges": "free"} for name in ("edge_init", "symmetric_edges")},
+    **{name: {"edges": "agnn"} for name in ("features", "structure", "edge_rank", "edge_lr", "l2_edges")},
+    **{name: {"edges": "free"} for name in ("edge_init", "edge_mask", "symmetric_edges")},
     **{name: {"epochs": 25} for name in ("patience", "select")},
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2", "edge_sparsity")},
@@ -50,7 +50,9 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "edges": ("gaan",),
     "edge_rank": (2,),
     "edge_init": ("glorot",),
+    "edge_mask": ("softplus",),
     "symmetric_edges": (True,),
+    "edge_lr": (0.5,),
     "normalization": ("row", "symmetric"),
     "dropout": (0.7,),
     "feature_dropout": (0.3,),

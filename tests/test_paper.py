@@ -5,7 +5,6 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,10 +14,9 @@ from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.reproduction import PARTS, WITH_ROWS, reproduce
-from gcn_lpa.paper.study import FIRST_EDITION, PAPER_DATASETS, Cell, Study, job_of, summary
+from gcn_lpa.paper.study import PAPER_DATASETS, Cell, Grid, Study, job_of, summary
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
-from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import DivergedError
@@ -133,92 +131,6 @@ def test_an_exhibit_is_written_as_text_and_json(tmp_path):
     assert json.loads((tmp_path / "t.json").read_text())["runs"] == runs
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([2, 2.1, 1.9], "holds"), ([-2, -2.1, -1.9], "contradicted"), ([2, -2, 1], "inside the noise")],
-)
-def test_an_effect_beyond_its_interval_decides(values, expected):
-    assert verdicts.effect("x", np.array(values, dtype=float)).verdict == expected
-
-
-def test_one_split_decides_nothing():
-    assert verdicts.effect("x", np.array([5.0])).verdict == "inside the noise"
-
-
-def test_a_claim_of_several_parts_holds_where_all_hold():
-    up, down, noise = (verdicts.Effect("x", value, 1.0) for value in (2, -2, 0.5))
-    claim = CLAIMS[0]
-    assert verdicts.Verdict(claim, (up, up)).verdict == "holds"
-    assert verdicts.Verdict(claim, (up, noise)).verdict == "inside the noise"
-    assert verdicts.Verdict(claim, (up, noise, down)).verdict == "contradicted"
-    assert verdicts.Verdict(claim, (up, noise, down)).counts == "1 holds, 1 inside the noise, 1 contradicted"
-
-
-def claim_of(kind):
-    return next(claim for claim in CLAIMS if claim.kind == kind)
-
-
-def test_the_slope_of_accuracy_along_the_share_of_labels():
-    claim = claim_of("rises")
-    runs = [
-        run_of(f"{loss} {percent} %", seed, 0.7 + 0.01 * seed + slope * percent / 1e4, "citeseer")
-        for loss, slope in (("literal", 3), ("official", -1))
-        for percent in claim.arguments["values"]
-        for seed in range(4)
-    ]
-    found = verdicts.rises(claim, Exhibit("table3", "", "", {}, runs))
-    assert [effect.value for effect in found] == pytest.approx([3, -1])
-    assert [effect.verdict for effect in found] == ["holds", "contradicted"]
-
-
-def test_the_spread_is_compared_by_the_f_distribution():
-    claim = claim_of("steadier")
-    wide, narrow = np.array([-2, -1, 0, 1, 2.0]) / 100, np.array([-1, -0.5, 0, 0.5, 1.0]) / 100
-    runs = [
-        run_of(f"{loss} {percent} %", seed, 0.7 + (wide if percent == 0 else narrow)[seed], "citeseer")
-        for loss in ("literal", "official")
-        for percent in claim.arguments["values"]
-        for seed in range(5)
-    ]
-    found = verdicts.steadier(claim, Exhibit("table3", "", "", {}, runs))[0]
-    assert found.value == pytest.approx(math.log(2))
-    assert found.interval == pytest.approx(0.5 * math.log(9.604530))  # F of (4, 4), 97.5 %
-    assert found.verdict == "inside the noise"
-
-
-def test_the_best_inner_value_is_chosen_on_validation():
-    claim = claim_of("peak")
-    runs = []
-    for layers in claim.arguments["lines"]:
-        for value in claim.arguments["values"]:
-            changes = {} if layers == 2 else {"gcn_layers": layers}
-            changes |= {} if value == 5 else {"lpa_iterations": value}
-            for seed in range(3):
-                test = 0.9 if value == 4 else 0.8 - 0.02 * (value in (1, 9)) - 0.001 * seed * value
-                runs.append(run_of("x", seed, test, "citeseer", val=0.8 if value == 3 else 0.7, **changes))
-    found = verdicts.peak(claim, Exhibit("figure3", "", "", {}, runs))
-    assert found[0].part == "1 layers, 3 over 1"
-    assert found[0].value == pytest.approx(2 - 0.1 * 2)
-    assert len(found) == 2 * len(claim.arguments["lines"])
-
-
-def test_time_below_the_papers_limit():
-    claim = claim_of("at_most")
-    data = {"paper": {"extra_percent": {"1000": 40.0, "10000": 42.0, "100000": 41.0}}}
-    found = verdicts.at_most(claim, Exhibit("figure5", "", "", data))
-    assert found[0].value == pytest.approx(9.2 - 41)
-    assert found[0].verdict == "contradicted"
-
-
-def test_separable_starts_are_compared_start_by_start():
-    claim = next(claim for claim in CLAIMS if claim.key == "karate-denoising")
-    (more, less), *_ = claim.arguments["pairs"]
-    cells = [{**more._asdict(), "wrong": [0, 0, 0, 1]}, {**less._asdict(), "wrong": [0, 3, 2, 1]}]
-    (found,) = verdicts.separable(claim, Exhibit("figure2", "", "", {"untrained": cells}))
-    assert found.value == 50
-    assert found.interval == pytest.approx(3.182446 * 100 * math.sqrt(1 / 3) / 2)  # t of three degrees of freedom
-
-
 def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques, monkeypatch):
     """The same training, ended by hand before the loss is not finite, has the same accuracies."""
     monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: two_cliques)
@@ -258,6 +170,9 @@ def committed_runs():
     return [json.loads(line) for line in (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+(EDITION,) = {entry["result"]["code"] for entry in committed_runs()}  # one code version trained all of results/
+
+
 def test_the_committed_runs_have_the_recipes_they_say():
     entries = [entry for entry in committed_runs() if "study" not in entry["task"]]
     assert len(entries) > 2000
@@ -265,7 +180,7 @@ def test_the_committed_runs_have_the_recipes_they_say():
     for job, outcome in ((entry["task"], entry["result"]) for entry in entries):
         settings = job["dataset"], job["method"], job["recipe"], json.dumps(job["changes"])
         hashes.setdefault(settings, set()).add(outcome["recipe_hash"])
-        assert outcome["code"] == FIRST_EDITION
+        assert outcome["code"] == EDITION
     for (dataset, method, recipe, changes), found in hashes.items():
         assert found == {Cell(dataset, "", method, recipe, json.loads(changes)).settings().hash()}
 
@@ -277,8 +192,8 @@ def lines_of_tables(text):
 @pytest.mark.parametrize("name", ["table3", *WITH_ROWS])
 def test_a_committed_table_is_made_of_the_committed_runs(name):
     """The same trainings, read under the code that did them, give the same tables, digit by digit."""
-    exhibit = PARTS[name](Study(RESULTS, device="cpu", code=FIRST_EDITION))
-    assert exhibit.code == FIRST_EDITION
+    exhibit = PARTS[name](Study(RESULTS, device="cpu", code=EDITION))
+    assert exhibit.code == EDITION
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
     assert "|" in text
     assert lines_of_tables(exhibit.markdown()) == lines_of_tables(text)
@@ -286,11 +201,19 @@ def test_a_committed_table_is_made_of_the_committed_runs(name):
     assert exhibit.runs == committed["runs"]
 
 
-def test_the_committed_runs_are_not_those_of_this_code():
-    study = Study(RESULTS, device="cpu")
-    jobs = [job_of(cell, "uniform", 0) for cell in tables.table2_cells("cora")]
-    assert study.ledger.missing(jobs) == jobs
-    assert Study(RESULTS, device="cpu", code=FIRST_EDITION).ledger.missing(jobs) == []
+def test_an_earlier_edition_is_read_as_far_as_it_goes(tmp_path, monkeypatch):
+    """A ledger of other code: a cell on three splits, one on two, one on none. All cells of a table have the same splits."""
+    cells = [Cell("citeseer", name, "gcn", changes={"epochs": k}) for k, name in enumerate("abc", 1)]
+    jobs = [job_of(cells[0], "uniform", k) for k in range(3)] + [job_of(cells[1], "uniform", k) for k in range(2)]
+    lines = [json.dumps({"task": job, "result": {"code": "old", "test_accuracy": 0.5}}) for job in jobs]
+    (tmp_path / "runs.jsonl").write_text("\n".join(lines) + "\n")
+    study = Study(tmp_path, device="cpu", code="old")
+    assert [cell.row for cell in study.available(cells)] == ["a", "b"]
+    runs = study.run(Grid(study.available(cells)))
+    assert [(run["row"], run["split_seed"]) for run in runs] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert study.ledger.missing([job_of(cells[2], "uniform", 0)])
+    with pytest.raises(ValueError, match="by code old, and 1 of 3 jobs are missing"):
+        Study(tmp_path, device="cpu", code="old", splits=3).run(Grid(cells[1:2]))
 
 
 def copied(tmp_path, *names):
@@ -301,23 +224,16 @@ def copied(tmp_path, *names):
 
 def test_the_committed_claims_follow_from_the_committed_exhibits(tmp_path):
     copied(tmp_path, "runs.jsonl", *(f"{name}.json" for name in {claim.study for claim in CLAIMS}))
-    (claims,) = reproduce("claims", Study(tmp_path, device="cpu", code=FIRST_EDITION))
+    (claims,) = reproduce("claims", Study(tmp_path, device="cpu", code=EDITION))
     assert claims.markdown() == (RESULTS / "claims.md").read_text(encoding="utf-8")
-    assert claims.code == json.loads((tmp_path / "claims.json").read_text())["code"] == FIRST_EDITION
+    assert claims.code == json.loads((tmp_path / "claims.json").read_text())["code"] == EDITION
 
 
 def test_claims_are_not_scored_by_exhibits_of_another_code(tmp_path):
     copied(tmp_path, "table3.json")
-    message = rf"table3.json is of code {FIRST_EDITION}, not {code_hash()}; --code {FIRST_EDITION} scores"
+    message = rf"table3.json is of code {EDITION}, not another; --code {EDITION} scores"
     with pytest.raises(ValueError, match=message):
-        next(reproduce("claims", Study(tmp_path, device="cpu")))
-
-
-def test_this_code_computes_nothing_in_the_name_of_another(tmp_path):
-    options = {"splits": 30, "methods": ("gcn-same",), "datasets": ("cora",)}
-    many = Study(copied(tmp_path, "runs.jsonl"), device="cpu", code=FIRST_EDITION, **options)
-    with pytest.raises(ValueError, match=f"by code {FIRST_EDITION}, and 10 of 30 jobs are missing"):
-        next(reproduce("table2", many))
+        next(reproduce("claims", Study(tmp_path, device="cpu", code="another")))
 
 
 def test_an_exhibit_has_one_code_version():

@@ -16,7 +16,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.theory.checks import walk_matrix
-from gcn_lpa.theory.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, star
+from gcn_lpa.theory.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, ring, star
 from gcn_lpa.theory.energy import energy, worst_features
 from gcn_lpa.theory.lemmas import jacobian
 from gcn_lpa.theory.theorems import (
@@ -24,6 +24,7 @@ from gcn_lpa.theory.theorems import (
     check_theorems,
     cumulative_feature_influence,
     expected_label_influence,
+    locally_linear,
     simplex_fit,
 )
 
@@ -104,6 +105,53 @@ def test_lemma_4_is_false_on_the_star(found):
     assert found["Lemma 4, ½∇²E ⪯ 2D", "star"].holds
 
 
+def test_where_all_nodes_have_one_degree_the_lemmas_hold_with_each_edge_counted_once(found):
+    """A ring of six with self-loops, x = ±1 in turn: h = -x/3, D(x) = 8, D(h) = 8/9, ∇D = 8x/3, ½∇²D = I - D⁻¹A."""
+    walk, x = fractions_of(ring()), [Fraction(int(value)) for value in ring().x.flatten().tolist()]
+    h = [sum(a * b for a, b in zip(row, x, strict=True)) for row in walk]
+    assert h == [-value / 3 for value in x]
+    assert (exact_energy(walk, x), exact_energy(walk, h)) == (8, Fraction(8, 9))
+    step = found["Lemma 3, h = x - ½∇D", "ring"]
+    assert (abs(step.lhs), step.holds) == (pytest.approx(1 / 3), True)
+    bound = found["Lemma 4, ½∇²D ⪯ 2I", "ring"]
+    assert (bound.lhs, bound.holds) == (pytest.approx(4 / 3), True)  # x itself is the eigenvector
+    printed = found["Theorem 4, D(h) ≤ D(x), as printed", "ring"]
+    assert (printed.lhs, printed.rhs, printed.holds) == (pytest.approx(8 / 9), pytest.approx(8), True)
+    assert found["Theorem 4, D(h) ≤ D(x) for every x", "ring"].holds
+
+
+def test_theorem_4_holds_up_to_the_ratio_of_degrees(found):
+    """Hubs of the double star have degree 8 with their self-loops, leaves 2."""
+    bound = found["Theorem 4, D(h) ≤ (d_max / d_min) D(x)", "double star"]
+    assert (bound.lhs, bound.rhs, bound.holds) == (33 / 64, 8 / 2 * 1 / 2, True)
+
+
+def test_theorem_2_with_one_power_less_is_exact_for_two_steps_without_self_loops():
+    """From 0 to 2: one step, 1/2; two steps through 3, 1/2 · 1/3, open with probability β = 1/2."""
+    bare = diamond(self_loops=False).adjacency.to(torch.float64).row_normalized()
+    exact = expected_label_influence(bare, 0, 2, 2, 0.5)
+    assert exact == pytest.approx(1 / 2 + 1 / 2 * 1 / 3 * 1 / 2, abs=1e-15)
+    one_less = cumulative_feature_influence(bare, torch.tensor([0]), 2, [1.0, 0.5])[0, 2]
+    assert float(one_less) == pytest.approx(exact, abs=1e-15)
+
+
+@pytest.mark.parametrize(("places", "weights"), [((-1.0, 2.0), (2 / 3, 1 / 3)), ((1.0, 3.0), (3 / 2, -1 / 2))])
+def test_lle_rebuilds_a_point_of_a_line_from_any_two_neighbours(places, weights):
+    """A point at 0: between its neighbours with weights that are shares, beside them with one that is negative."""
+    x = np.array([[0.0], *([place] for place in places)])
+    graph = Graph.from_edges([(0, 1), (0, 2)], x=x, y=[0, 0, 1], name="line")
+    found = locally_linear(graph, scipy.sparse.csr_array(x), torch.tensor([0]), ridge=1e-12)
+    assert found[0].tolist() == pytest.approx([0, *weights], abs=1e-6)
+
+
+def test_the_steps_of_appendix_a_hold_where_the_mapping_is_known(found):
+    steps = [check for (name, _), check in found.items() if name.startswith("Appendix A")]
+    assert len(steps) == 3
+    assert all(check.holds for check in steps)
+    error, bound = found["Theorem 1, known mapping", "400 points in a square"].lhs, steps[1].rhs + steps[2].rhs
+    assert error <= steps[1].lhs + steps[2].lhs <= bound  # |y_i - Σ ã_ij y_j| by the triangle inequality
+
+
 def test_theorem_2_on_the_diamond(found):
     """Node 0 unlabelled, node 2 labelled, β = 1/2. One step: 1/3. Three steps, worked by hand over the four label patterns."""
     small = walk_matrix(diamond())
@@ -124,8 +172,8 @@ def test_theorem_2_on_the_diamond(found):
     )
     assert (round(printed, 3), round(shifted, 3)) == (0.272, 0.544)
     checks = [check for check in check_theorems(diamond_with_labels(), ["theorem-2"]) if check.on == "diamond"]
-    assert [check.holds for check in checks] == [False, True, False, False]
-    assert [round(check.rhs, 3) for check in checks] == [0.167, 0.333, 0.272, 0.544]
+    assert [check.holds for check in checks] == [False, True, False, True, False, False]
+    assert [round(check.rhs, 3) for check in checks] == [0.167, 0.333, 0.292, 0.583, 0.272, 0.544]
 
 
 def diamond_with_labels():
@@ -246,7 +294,7 @@ def test_a_trained_model_adds_its_edges_and_layers(karate):
     assert "Theorem 1, learned weights" in names
     assert "Lemma 1, trained" in names
     layers = [check for check in checks if "trained model's edges, input of layer" in check.assumptions]
-    assert len(layers) == 2 * recipe.gcn_layers
+    assert len(layers) == 3 * recipe.gcn_layers
     assert all(check.holds for check in layers if check.name == "Theorem 4, E(h) ≤ E(x)")
 
 

@@ -100,7 +100,8 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="all, table1 to table4, figure1 to figure7, table-two-step, table-edges, table-lpa, theorems, influence or claims."
+            help="all, table1 to table4, figure1 to figure7, table-two-step, table-edges, table-lpa, table-why, theorems, "
+            "influence or claims."
         ),
     ],
     dataset: Annotated[
@@ -109,7 +110,9 @@ def reproduce(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Only this row of table2, table-two-step, table-edges or table-lpa; may be repeated."),
+        typer.Option(
+            help="Only this row of table2, table-two-step, table-edges, table-lpa or table-why; may be repeated."
+        ),
     ] = None,
     splits: Annotated[
         int | None, typer.Option(min=1, help="Splits of every cell; without it those of the full study.")
@@ -129,6 +132,15 @@ def reproduce(
     code: Annotated[
         str | None,
         typer.Option(metavar="HASH", help="Read trainings of this code version from --out; without it this code's."),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only list the trainings, and how many are left.")] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Only train, and begin nothing after so many minutes; the next call goes on."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="With --plan or --minutes: not this method; may be repeated."),
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
@@ -153,6 +165,13 @@ def reproduce(
         report=_say_progress,
         code=code,
     )
+    if skip and not plan and minutes is None:
+        raise typer.BadParameter("--skip goes with --plan or --minutes: a table needs every one of its rows")
+    if plan:
+        return _print_plan(reproduction.plan(what, budget, skip or ()), as_json=as_json)
+    if minutes is not None:
+        left = reproduction.train(what, budget, minutes=minutes, skip=skip or ())
+        return print_json({"left": left}) if as_json else print(f"{left} trainings are left; the same command goes on")
     found = []
     for exhibit in reproduction.reproduce(what, budget, on_part=lambda name: print(f"{name} …", file=sys.stderr)):
         found.append({"name": exhibit.name, "title": exhibit.title, "data": exhibit.data, "runs": exhibit.runs})
@@ -161,6 +180,22 @@ def reproduce(
             print(f"kept in {out / exhibit.name}.md and .json\n", flush=True)
     if as_json:
         print_json(found)
+
+
+def _print_plan(lines: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        return print_json(lines)
+    total = sum(line["cost"] for line in lines) or 1
+    shown = [
+        (
+            *(line["part"], line["dataset"], line["method"], line["recipe"] or ""),
+            ", ".join(f"{name} = {value}" for name, value in (line["changes"] or {}).items()),
+            *(f"{line['trainings']}", f"{line['left']}", f"{100 * line['cost'] / total:.1f}"),
+        )
+        for line in lines
+    ]
+    print_table(("part", "data set", "method", "recipe", "changes", "trainings", "left", "% of the time"), shown)
+    print(f"{sum(line['left'] for line in lines):,} of {sum(line['trainings'] for line in lines):,} trainings are left")
 
 
 def _say_progress(progress: Any) -> None:

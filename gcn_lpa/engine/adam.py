@@ -20,8 +20,8 @@ class Adam:
     one group share device and dtype.
     """
 
-    def __init__(self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float) -> None:
-        self.lr = lr
+    def __init__(self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float | Sequence[float]) -> None:
+        self.rates = [lr] * len(groups) if isinstance(lr, float) else list(lr)  # of each group
         self.groups = [([_Moments(parameter) for parameter in group], decay) for group, decay in groups]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -35,7 +35,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        for group, decay in self.groups:
+        for (group, decay), rate in zip(self.groups, self.rates, strict=True):
             found = [(moments, grad) for moments in group if (grad := moments.parameter.grad) is not None]
             if not found:
                 continue
@@ -49,7 +49,7 @@ class Adam:
                 [moments.exp_avg_sq for moments in moving],
                 [],
                 steps,
-                lr=self.lr,
+                lr=rate,
                 beta1=BETA1,
                 beta2=BETA2,
                 weight_decay=decay,

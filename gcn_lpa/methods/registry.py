@@ -29,7 +29,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
 
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "clusters")  # of all that follow a gradient
-EDGES = ("edges", "edge_rank", "edge_init", "symmetric_edges", "l2_edges", "edge_dropout")
+EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges", "edge_dropout")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 LAYERS = (
     *("propagation", "propagation_steps", "teleport", "structure", "votes"),
@@ -44,7 +44,9 @@ ADAPTIVE = (
         "edges",
         "edge_rank",
         "edge_init",
+        "edge_mask",
         "symmetric_edges",
+        "edge_lr",
         "l2_edges",
         "propagation_steps",
     ),

@@ -24,14 +24,14 @@ STYLE: dict[Any, Any] = {
 
 
 @contextlib.contextmanager
-def canvas(rows: int, columns: int, size: tuple[float, float], *, shared: bool = False) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, [rows, columns], in the style of all our figures; `shared`: with the same limits."""
+def canvas(rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes, [rows, columns], in the style of all our figures."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        yield figure, figure.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared)
+        yield figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def save(figure: Any, path: Path) -> list[Path]:

@@ -132,6 +132,12 @@ class Karate:
 
 
 SETUP, FIGURE5, KARATE = Setup(), TimingStudy(), Karate()
+PROTOCOLS = {  # of a timing run, and what its graphs have
+    "paper": "100 labelled nodes of one class, as in the paper",
+    "work": "10 % of the nodes labelled, seven classes",
+}
+
+READINGS = {"official": "the authors' code", "paper": "the text"}  # of GCN-LPA, by recipe; the first is the headline
 
 KINDS: dict[str, str] = {
     "better": "accuracy of `better` minus that of each of `worse`, paired by split, on each of `datasets`: above 0",

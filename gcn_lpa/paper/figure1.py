@@ -142,8 +142,8 @@ def figure1(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
     )
 
 
-def _edge_facts(runs: Sequence[tuple[list[LearnedEdge], float]]) -> dict[str, list[float | None]]:
-    """Shares over all toys, each with the half-width of its interval."""
+def _edge_facts(runs: Sequence[tuple[list[LearnedEdge], float]]) -> dict[str, Any]:
+    """Shares over all toys, each with the half-width of its interval; and the gain of each toy."""
 
     def share(chosen: Callable[[LearnedEdge], bool], wanted: Callable[[LearnedEdge], bool]) -> list[float | None]:
         groups = [[wanted(edge) for edge in edges if chosen(edge)] for edges, _ in runs]
@@ -151,8 +151,10 @@ def _edge_facts(runs: Sequence[tuple[list[LearnedEdge], float]]) -> dict[str, li
         return [*vars(mean_of(shares)).values()] if len(shares) else [None, None]
 
     accuracy = mean_of(np.array([accuracy for _, accuracy in runs]))
-    gain = mean_of(np.array([_intra_class_gain(edges) for edges, _ in runs]))
+    gains = [_intra_class_gain(edges) for edges, _ in runs]
+    gain = mean_of(np.array(gains))
     return {
+        "gains": gains,
         "gain": [gain.mean, gain.interval],
         "stronger_intra": share(lambda e: e.is_stronger, lambda e: e.intra_class),
         "weaker_intra": share(lambda e: not e.is_stronger, lambda e: e.intra_class),

@@ -20,17 +20,18 @@ from torch import Tensor
 
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn_whole
 from gcn_lpa.losses import mean_cost, one_hot
 from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.study import Cell, Study, graph_of, versions
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import Recipe, recipe_for
-from gcn_lpa.runs.ledger import Job, Outcome
+from gcn_lpa.runs.ledger import Job, Outcome, job_key
 from gcn_lpa.splits import Split, split
+from gcn_lpa.stacks import learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.theory.influence import intra_class_feature_influence, intra_class_label_influence
+from gcn_lpa.trained import Trained
 
 ROWS: dict[str, str] = {
     "gcn": "fixed edges, λ = 0",
@@ -38,6 +39,9 @@ ROWS: dict[str, str] = {
     "joint": "edges trained by both losses, Eq. (18), as printed: a node votes for itself",
     "two-step": "edges trained by the LPA loss alone, Eq. (15), then the GCN on them, Eq. (17)",
     "joint, leave-one-out": "as joint, each training node scored as if it had no label; at most two LPA iterations",
+    "λ = 0, official": "the authors' code without its LPA loss",
+    "joint, official": "the authors' code",
+    "two-step, official": "the authors' code, edges first and then the GCN on them",
 }
 LINKS: dict[str, str] = {  # in the order of the paper's argument
     "lpa_loss_train": "LPA loss, training nodes",
@@ -60,6 +64,9 @@ def cell_of(dataset: str, row: str) -> Cell:
         "joint": Cell(dataset, row, "gcn-lpa"),
         "two-step": Cell(dataset, row, "gcn-lpa", changes={"training": "two_step"}),
         "joint, leave-one-out": Cell(dataset, row, "gcn-lpa", changes={"loss": "leave_one_out", "lpa_iterations": few}),
+        "λ = 0, official": Cell(dataset, row, "gcn-lpa", "official", {"lpa_weight": 0.0}),
+        "joint, official": Cell(dataset, row, "gcn-lpa", "official"),
+        "two-step, official": Cell(dataset, row, "gcn-lpa", "official", {"training": "two_step"}),
     }[row]
 
 
@@ -71,20 +78,22 @@ def jobs(dataset: str, splits: int = 10, *, rows: Sequence[str] = tuple(ROWS), e
     ]
 
 
-def work(job: Job, *, device: str = "auto", root: str | None = None, threads: int = 1) -> Outcome:
-    """Train one row on one split by the paper's recipe of the data set, and measure every link.
+def work(stack: Sequence[Job], *, device: str = "auto", root: str | None = None, threads: int = 1) -> list[Outcome]:
+    """Train one row by its recipe for the data set on several splits at once, and measure every link.
 
     Args:
         root: the folder of the data sets.
     """
     torch.set_num_threads(threads)
-    recipe = cell_of(job["dataset"], job["row"]).settings().replace(**job["changes"])
-    graph, device = graph_of(job["dataset"], root), str(choose_device(device))
-    reach = recipe_for("paper", job["dataset"]).lpa_iterations  # the same for every row
-    parts, seed = split(graph, seed=job["seed"]), job["seed"]
-    found = train_and_measure(graph, parts, recipe, iterations=reach, seed=seed, device=device)
+    dataset, row = stack[0]["dataset"], stack[0]["row"]
+    recipe = cell_of(dataset, row).settings().replace(**stack[0]["changes"])
+    graph, device = graph_of(dataset, root), str(choose_device(device))
+    reach = recipe_for("paper", dataset).lpa_iterations  # the same for every row
+    seeds = [job["seed"] for job in stack]
+    parts = [split(graph, seed=seed) for seed in seeds]
+    found = train_and_measure(graph, parts, recipe, iterations=reach, seeds=seeds, device=device)
     name = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
-    return {**found, "device": name, "versions": versions()}
+    return [{**one, "device": name, "versions": versions()} for one in found]
 
 
 def influence_study(
@@ -103,33 +112,48 @@ def influence_study(
     """
     parts = [split(graph, seed=k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     records = []
-    for k, part in enumerate(parts):
-        for row, recipe in rows.items():
-            found = train_and_measure(graph, part, recipe, iterations=iterations, seed=k, device=device)
-            records.append({"dataset": graph.name, "row": row, "seed": k, **found})
+    for row, recipe in rows.items():
+        found = train_and_measure(graph, parts, recipe, iterations=iterations, seeds=range(len(parts)), device=device)
+        for k, one in enumerate(found):
+            records.append({"dataset": graph.name, "row": row, "seed": k, **one})
             if on_record is not None:
                 on_record(records[-1])
     return records
 
 
 def train_and_measure(
-    graph: Graph, parts: Split, recipe: Recipe, *, iterations: int, seed: int = 0, device: str = "auto"
-) -> dict[str, Any]:
-    """One row of the study on one split: accuracies, overall and per class, and the links."""
+    graph: Graph,
+    parts: Sequence[Split],
+    recipe: Recipe,
+    *,
+    iterations: int,
+    seeds: Sequence[int],
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """One row of the study on each split: accuracies, overall and per class, and the links."""
     start = time.perf_counter()
-    trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
-    seconds = time.perf_counter() - start
+    models = learn_many(graph, [(one.train, one.val) for one in parts], recipe, seeds=seeds, device=device)
+    seconds = (time.perf_counter() - start) / len(parts)
+    return [
+        {
+            "split_hash": one.hash,
+            "recipe_hash": recipe.hash(),
+            "best_epoch": trained.run.best_epoch,
+            "val_accuracy": trained.run.best.val_accuracy,
+            "class_names": list(graph.class_names),
+            "seconds": round(seconds, 3),
+            **_scored(trained, graph, one, iterations),
+        }
+        for one, trained in zip(parts, models, strict=True)
+    ]
+
+
+def _scored(trained: Trained, graph: Graph, parts: Split, iterations: int) -> dict[str, Any]:
     probabilities = predict_proba(trained, graph, raw=True)
     test, links = scores(graph, parts.test, probabilities), measure(trained.model, graph, parts, iterations)
     return {
-        "split_hash": parts.hash,
-        "recipe_hash": recipe.hash(),
-        "best_epoch": trained.run.best_epoch,
         "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
-        "val_accuracy": trained.run.best.val_accuracy,
         "test_accuracy": test.accuracy,
-        "class_names": list(graph.class_names),
-        "seconds": round(seconds, 3),
         **links,
         "classes": {**links["classes"], "test_accuracy": [one.recall for one in test.per_class.values()]},
     }
@@ -175,13 +199,14 @@ def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
 
 def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list[dict[str, Any]]:
     """For each data set, row and link its mean over the splits with a 95 % interval, and its difference to the row `to` split by
-    split; and per class the same of the links that are known per class.
+    split; and per class the same of the links that are known per class. Rows of the authors' code are compared with its own.
     """
-    records, rows = list(records), []
+    records, rows, first = list(records), [], to
     for dataset in dict.fromkeys(record["dataset"] for record in records):
         here = [record for record in records if record["dataset"] == dataset]
-        base = {record["seed"]: record for record in here if record["row"] == to}
         for row in dict.fromkeys(record["row"] for record in here):
+            to = f"{first}, official" if row.endswith(", official") else first
+            base = {record["seed"]: record for record in here if record["row"] == to}
             own = [record for record in here if record["row"] == row]
             paired = [base[record["seed"]] for record in own] if row != to and base else []
             links = {name: _link([r[name] for r in own], [r[name] for r in paired]) for name in LINKS}
@@ -206,18 +231,36 @@ def _link(own: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
     return {"mean": vars(mean), "difference": None if difference is None else vars(difference)}
 
 
-def influence(study: Study) -> Exhibit:
-    """`gcn-lpa reproduce influence`: the chain on each data set."""
+def study_jobs(study: Study) -> list[Job]:
+    """The jobs of every data set; of an earlier edition those that it has."""
     datasets = [name for name in study.datasets if not study.quick or name in ("cora", "citeseer")]
+    rows = [row for row in ROWS if not study.quick or not row.endswith(", official")]
     if study.quick:
-        study.note("Cora and Citeseer only")
-    todo = [
+        study.note("Cora and Citeseer only, and the text's reading alone")
+    found = [
         job
         for dataset in datasets
-        for job in jobs(dataset, study.num_splits(dataset, 10), epochs=_epochs(study, dataset))
+        for job in jobs(dataset, study.num_splits(dataset, 10), rows=rows, epochs=_epochs(study, dataset))
     ]
+    absent = {job_key(job) for job in study.ledger.missing(found)} if study.is_earlier else set()
+    return [job for job in found if job_key(job) not in absent]
+
+
+def train(study: Study, todo: Sequence[Job], until: float | None = None) -> int:
+    """Compute the jobs that are not in the ledger, those of a row together; how many are left."""
+    stacks: dict[tuple[str, str], list[Job]] = {}
+    for job in todo:
+        stacks.setdefault((job["dataset"], job["row"]), []).append(job)
     here = partial(work, device=study.device, root=study.root, threads=study.threads)
-    records = study.ledger.run(todo, here, workers=study.workers or 1, on_outcome=study.report)
+    options: dict[str, Any] = {"workers": study.workers or 1, "on_outcome": study.report, "until": until}
+    return study.ledger.fill(list(stacks.values()), here, **options)
+
+
+def influence(study: Study) -> Exhibit:
+    """`gcn-lpa reproduce influence`: the chain on each data set."""
+    todo = study_jobs(study)
+    train(study, todo)
+    records = study.ledger.read(todo)
     rows = summary(records)
     return Exhibit("influence", "From the LPA loss to accuracy, link by link", text_of(rows), {"rows": rows}, records)
 
@@ -245,7 +288,8 @@ def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
         parts.append(markdown_table(["", *names], _lines(here, lambda row, link: _mean(row["links"][link]))))
         changed = [row for row in here if row["row"] != row["to"]]
         if changed and here[0]["splits"] > 1:
-            parts.append(f"Difference to {here[0]['to']}, split by split; an interval that holds 0 is noise:")
+            bases = " and ".join(dict.fromkeys(row["to"] for row in changed))
+            parts.append(f"Difference to {bases}, split by split; an interval that holds 0 is noise:")
             lines = _lines(changed, lambda row, link: _difference(row["links"][link]))
             parts.append(markdown_table(["", *(row["row"] for row in changed)], lines))
             parts.append("\n".join(f"- {row['row']} against {row['to']}: {chain(row)}" for row in changed))

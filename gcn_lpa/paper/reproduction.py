@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, sweeps, tables, verdicts
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, own_tables, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
 from gcn_lpa.paper.exhibits import Exhibit
-from gcn_lpa.paper.study import PAPER_DATASETS, Study
+from gcn_lpa.paper.study import PAPER_DATASETS, Grid, Study, cost, stacks_of
+from gcn_lpa.runs.ledger import Job, job_key
 
 
 def drawn(figure: Callable[..., Exhibit]) -> Callable[[Study], Exhibit]:
@@ -33,15 +37,26 @@ PARTS: dict[str, Callable[[Study], Exhibit]] = {
     "figure5": sweeps.figure5,
     "figure6": drawn(figure6.figure6),
     "figure7": drawn(karate_figures.figure7),
-    "table-two-step": tables.table_two_step,
-    "table-edges": tables.table_edges,
-    "table-lpa": tables.table_lpa,
+    "table-two-step": own_tables.table_two_step,
+    "table-edges": own_tables.table_edges,
+    "table-lpa": own_tables.table_lpa,
+    "table-why": own_tables.table_why,
     "theorems": tables.theorems,
     "influence": influence_study.influence,
 }
 NAMES = ("all", *PARTS, "claims")
 ON_CITESEER = ("table3", "figure3", "figure4")
-WITH_ROWS = ("table2", "table-two-step", "table-edges", "table-lpa")  # that can be chosen
+WITH_ROWS = ("table2", "table-two-step", "table-edges", "table-lpa", "table-why")  # that can be chosen
+GRIDS: dict[str, Callable[[Study], Grid]] = {  # of the parts that are made of trainings
+    "table2": tables.table2_grid,
+    "table3": tables.table3_grid,
+    "figure3": sweeps.figure3.grid,
+    "figure4": sweeps.figure4.grid,
+    **{
+        part.name: part.grid
+        for part in (own_tables.table_two_step, own_tables.table_edges, own_tables.table_lpa, own_tables.table_why)
+    },
+}
 
 
 def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None = None) -> Iterator[Exhibit]:
@@ -50,10 +65,7 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
     "all" drops the parts about data sets that were not chosen, and the claims, which need all five. "claims" scores the
     claims by the parts that `study.out` holds, and computes only the parts that it lacks.
     """
-    check_choice(what, study)
-    needed = {claim.study for claim in CLAIMS}
-    wanted = [name for name in PARTS if what in ("all", name) or (what == "claims" and name in needed)]
-    wanted = [name for name in wanted if name not in ON_CITESEER or "citeseer" in study.datasets]
+    wanted = parts_of(what, study)
     exhibits = kept_parts(wanted, study) if what == "claims" else {}
     todo = [name for name in wanted if name not in exhibits]
     study.out.mkdir(parents=True, exist_ok=True)
@@ -70,6 +82,51 @@ def reproduce(what: str, study: Study, *, on_part: Callable[[str], None] | None 
         claims.reduced = sorted({note for exhibit in exhibits.values() for note in exhibit.reduced})
         claims.write(study.out)
         yield claims
+
+
+def parts_of(what: str, study: Study) -> list[str]:
+    """The names of the parts that "all", "claims" or one part asks for."""
+    check_choice(what, study)
+    needed = {claim.study for claim in CLAIMS}
+    wanted = [name for name in PARTS if what in ("all", name) or (what == "claims" and name in needed)]
+    return [name for name in wanted if name not in ON_CITESEER or "citeseer" in study.datasets]
+
+
+def trainings_of(what: str, study: Study, skip: Sequence[str] = ()) -> dict[str, list[Job]]:
+    """The trainings that each part is made of, but those of the methods `skip`; no training twice."""
+    if unknown := [name for name in skip if name not in METHODS]:
+        raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    found: dict[str, list[Job]] = {}
+    seen: set[str] = set()
+    for name in parts_of(what, study):
+        if name == "influence":
+            jobs = influence_study.study_jobs(study)
+        else:
+            jobs = [job for _, job in study.trainings(GRIDS[name](study))] if name in GRIDS else []
+        own = {key: job for job in jobs if (key := job_key(job)) not in seen and job["method"] not in skip}
+        seen |= own.keys()
+        found[name] = list(own.values())
+    return {name: jobs for name, jobs in found.items() if jobs}
+
+
+def train(what: str, study: Study, *, minutes: float | None = None, skip: Sequence[str] = ()) -> int:
+    """Train for so many minutes and write no table: how many trainings are left for the next call."""
+    until = None if minutes is None else time.perf_counter() + 60 * minutes
+    jobs = [job for own in trainings_of(what, study, skip).values() for job in own]
+    left = study.train([job for job in jobs if "study" not in job], until)
+    return left + influence_study.train(study, [job for job in jobs if "study" in job], until)
+
+
+def plan(what: str, study: Study, skip: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What `train` would do, a line for each stack: its part, data set, method and settings, and how much is left."""
+    lines = []
+    for part, jobs in trainings_of(what, study, skip).items():
+        for stack in stacks_of(jobs):
+            first = stack[0]
+            line = {name: first.get(name) for name in ("dataset", "method", "recipe", "changes")}
+            left = len(study.ledger.missing(stack))
+            lines.append({"part": part, **line, "trainings": len(stack), "left": left, "cost": cost(first) * left})
+    return lines
 
 
 def kept_parts(names: list[str], study: Study) -> dict[str, Exhibit]:

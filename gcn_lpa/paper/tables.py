@@ -1,4 +1,4 @@
-"""The tables of the paper and three of our own, each a function from a `Study` to an `Exhibit`.
+"""The tables of the paper and the theorems, each a function from a `Study` to an `Exhibit`.
 
 Accuracies are in per cent on test nodes, ± the half-width of the 95 % t interval over splits. Differences are paired:
 taken split by split, with the p-value of Wilcoxon's signed-rank test.
@@ -6,24 +6,42 @@ taken split by split, with the p-value of Wilcoxon's signed-rank test.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gcn_lpa.edges import EDGE_FORMS
+import numpy as np
+
+from gcn_lpa import storage
 from gcn_lpa.learning import learn_whole
-from gcn_lpa.paper.claims import TABLE2, TABLE3, TABLE4_ROWS
-from gcn_lpa.paper.exhibits import Exhibit, markdown_table
-from gcn_lpa.paper.study import PAPER_DATASETS, Cell, Study, Summary, graph_of
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.paper.claims import BASELINES, READINGS, SETUP, TABLE2, TABLE2_METHODS, TABLE3, TABLE4_ROWS
+from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
+from gcn_lpa.paper.study import (
+    INITIALISATIONS,
+    PAPER_DATASETS,
+    Cell,
+    Grid,
+    Study,
+    Summary,
+    by_split,
+    difference_of,
+    graph_of,
+)
 from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
 from gcn_lpa.splits import split
-from gcn_lpa.stats import Difference
+from gcn_lpa.stats import Difference, mean_of, resampled_difference
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.datasets import table1 as count_table1
 from gcn_lpa.theory.checks import Check
 from gcn_lpa.theory.theorems import check_theorems
 
-LARGE = ("coauthor-cs", "coauthor-phy")
-ROW_NORMALISED = ("cora", "citeseer")  # on the larger graphs one such perceptron takes scikit-learn minutes
+Tuned = Mapping[str, Mapping[str, Mapping[str, Any]]]  # settings by data set and row
+TO_THE_END: dict[str, Any] = {"epochs": 3000, "patience": 100}
+CONVERGED: dict[str, dict[str, Any]] = {  # what is changed in a method's published settings
+    "mlp": {"epochs": 3000},
+    "lpa": {"propagation_steps": 1000},
+    **dict.fromkeys(("gcn", "gat", "jk-net", "graphsage", "graphsage-sampled", "gcn-lpa"), TO_THE_END),
+}
 
 
 def table1(study: Study) -> Exhibit:
@@ -46,26 +64,63 @@ def table1(study: Study) -> Exhibit:
     return Exhibit("table1", "Table 1: statistics of the data sets", text, {"rows": data})
 
 
-def table2_cells(dataset: str) -> list[Cell]:
-    """The rows of Table 2 on one data set: the paper's eight, and variants that separate the effects."""
+def table2_cells(dataset: str, tuned: Tuned | None = None) -> list[Cell]:
+    """The rows of Table 2 on one data set: the paper's eight, the same trained to the end and tuned, and variants that
+    separate the effects.
+    """
     few = min(2, PAPER[dataset].lpa_iterations)  # leave-one-out is exact for at most two
     by_rows = {"features": "row"}
+    published = [Cell(dataset, name, name) for name in TABLE2_METHODS]
+    official = Cell(dataset, "official", "gcn-lpa", "official")
+    sampled = Cell(dataset, "graphsage, sampled", "graphsage-sampled")
     return [
-        *(Cell(dataset, name, name) for name in ("mlp", "lr", "lpa", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")),
-        *(Cell(name, "mlp, row-normalised", "mlp", changes=by_rows) for name in ROW_NORMALISED if name == dataset),
+        *published,
+        *(converged(cell) for cell in (*published, official, sampled) if cell.method in CONVERGED),
+        *(cell for one in (*published, official) if (cell := tuned_cell(one, tuned)) is not None),
+        sampled,
+        Cell(dataset, "mlp, row-normalised", "mlp", changes=by_rows),
         Cell(dataset, "lr, row-normalised", "lr", changes=by_rows),
         Cell(dataset, "gcn, D⁻¹A", "gcn", changes={"normalization": "row"}),
         Cell(dataset, "gcn-same", "gcn-same"),
         Cell(dataset, "λ = 0", "gcn-lpa", changes={"lpa_weight": 0.0}),
         Cell(dataset, "L2 on edges", "gcn-lpa", changes={"l2_edges": PAPER[dataset].l2}),
-        Cell(dataset, "official", "gcn-lpa", "official"),
+        official,
+        Cell(dataset, "λ = 0, official", "gcn-lpa", "official", {"lpa_weight": 0.0}),
         Cell(dataset, "held_out", "gcn-lpa", changes={"loss": "held_out"}),
         Cell(dataset, "leave_one_out", "gcn-lpa", changes={"loss": "leave_one_out", "lpa_iterations": few}),
     ]
 
 
+def converged(cell: Cell) -> Cell:
+    """The row trained to the end."""
+    changes = {**cell.changes, **CONVERGED[cell.method]}
+    return Cell(cell.dataset, f"{cell.row}, converged", cell.method, cell.recipe, changes)
+
+
+def tuned_cell(cell: Cell, tuned: Tuned | None) -> Cell | None:
+    """The row with the settings that a search on validation nodes found for it; None where there was none."""
+    found = (tuned or {}).get(cell.dataset, {}).get(cell.row)
+    if found is None:
+        return None
+    own = cell.settings()
+    fields = {name: value for name, value in found.items() if name not in ("method", "origin")}
+    METHODS[cell.method].with_changes(own, fields)  # refuses what the method does not use
+    changes = {name: value for name, value in fields.items() if getattr(own, name) != value}
+    return Cell(cell.dataset, f"{cell.row}, tuned", cell.method, cell.recipe, changes)
+
+
+def read_tuned(study: Study) -> Tuned | None:
+    """`tuned.json` of the study's folder: settings, all or those that differ, by data set and row of Table 2."""
+    path = study.out / "tuned.json"
+    return storage.read_json(path) if path.is_file() else None
+
+
 ROWS2 = {
     "gcn-lpa": "the text: free edges, Eqs. (1), (2), (15) to (18), Table 4's settings (loss `literal`)",
+    "gcn, converged": "…, converged: until 100 epochs bring no better validation accuracy, 3,000 at most (mlp: until "
+    "scikit-learn stops, lpa: 1,000 iterations); lr as published has converged",
+    "gcn, tuned": "…, tuned: the settings of tuned.json, found on validation nodes with the same budget for all",
+    "graphsage, sampled": "in batches of 512, from a sample of 25 and 10 neighbours, as in its paper",
     "mlp, row-normalised": "the perceptron on rows that sum to 1, as the GNNs read them",
     "lr, row-normalised": "the regression on rows that sum to 1: scikit-learn's default penalty is far too strong for them",
     "gcn, D⁻¹A": "Kipf & Welling's settings on the matrix of the paper",
@@ -73,30 +128,64 @@ ROWS2 = {
     "λ = 0": "GCN-LPA's settings with trainable edges and no LPA loss",
     "L2 on edges": "the text, with the L2 weight on the edges' parameters too, as in the authors' code",
     "official": "the authors' code: see docs/theory.md",
+    "λ = 0, official": "the authors' code without its LPA loss",
     "held_out": "each step half of the training labels predict the other half",
     "leave_one_out": "each training node is scored as if it had no label; at most two LPA iterations",
 }
+LPA_TERM = {  # what is asked of the LPA loss, and the rows whose difference answers
+    "the authors' code: with the LPA loss, minus without": ("official", "λ = 0, official"),
+    "the authors' code, minus fixed edges": ("official", "gcn-same"),
+    "the authors' code, minus the text without the LPA loss": ("official", "λ = 0"),
+    "the text: with the LPA loss, minus without": ("gcn-lpa", "λ = 0"),
+    "the text, minus fixed edges": ("gcn-lpa", "gcn-same"),
+}
+
+
+KINDS = {"": "as published", ", converged": "to the end", ", tuned": "tuned"}  # how the names of rows end
+AGAINST = {  # both sides of one kind
+    f"{name}, both {said}": (f"official{suffix}", f"{name}{suffix}")
+    for suffix, said in KINDS.items()
+    for name in BASELINES
+}
+
+
+def table2_grid(study: Study) -> Grid:
+    tuned = read_tuned(study)
+    cells = [cell for dataset in PAPER_DATASETS for cell in table2_cells(dataset, tuned)]
+    if study.quick:
+        study.note("no row that is trained to the end")
+        cells = [cell for cell in cells if not cell.row.endswith(", converged")]
+    return Grid(study.chosen(cells))
 
 
 def table2(study: Study) -> Exhibit:
     """All methods on all data sets."""
-    cells = study.chosen([cell for dataset in PAPER_DATASETS for cell in table2_cells(dataset)])
+    grid = table2_grid(study)
+    cells, runs = grid.cells, study.run(grid)
     reference = "gcn" if any(cell.row == "gcn" for cell in cells) else None
-    runs = study.run(cells)
     found = study.summaries(cells, runs, reference)
-    parts = [accuracy_matrix(found)]
+    parts = [
+        beside_the_paper(found),
+        *effects_of(LPA_TERM, "The LPA term", cells, runs),
+        *effects_of(AGAINST, "The authors' code minus each baseline", cells, runs),
+        *order_of(cells, runs),
+    ]
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         rows = [table2_row(one) for one in found if one.cell.dataset == dataset]
-        count = next(one.num_runs for one in found if one.cell.dataset == dataset)
+        count = next(one.num_splits for one in found if one.cell.dataset == dataset)
         parts.append(f"## {dataset}, {count} {'splits' if study.split == 'uniform' else 'initialisations'}")
-        parts.append(markdown_table(["", "ours", "paper", "gap", "to gcn", "p", "training accuracy"], rows))
+        header = ["", "ours", "paper", "gap", "to gcn", "p", "training accuracy", "median epoch", "device"]
+        parts.append(markdown_table(header, rows))
         parts.append(verdict([one for one in found if one.cell.dataset == dataset], reference))
+    if several := [one.cell.row for one in found if one.cell.dataset == "cora" and len(study.seeds(one.cell, 0)) > 1]:
+        words = f"On Cora the mean of {INITIALISATIONS} initialisations a split: {', '.join(several)}."
+        parts += [words] if any(run["seed"] >= 1000 for run in runs) else []
     parts.append("\n".join(f"- {row}: {said}" for row, said in ROWS2.items() if any(c.row == row for c in cells)))
     if study.split == "authors":
         parts.insert(
             0, "On the one split that the authors' code fixes (NumPy seed 234); intervals are over initialisations."
         )
-    elif (splits := max(one.num_runs for one in found)) == 3:
+    elif (splits := max(one.num_splits for one in found)) == 3:
         parts.insert(
             0,
             "Three repeats as in the paper: a 95 % t interval of three runs is 2.5 standard deviations wide on each side, "
@@ -110,20 +199,117 @@ def table2(study: Study) -> Exhibit:
     )
 
 
+def effects_of(
+    asked: Mapping[str, tuple[str, str]], title: str, cells: Sequence[Cell], runs: Sequence[LedgerLine]
+) -> list[str]:
+    """Differences between two rows on each data set, with both intervals; nothing where no pair of rows is there."""
+    rows_of: dict[str, set[str]] = {}
+    for cell in cells:
+        rows_of.setdefault(cell.dataset, set()).add(cell.row)
+    lines = []
+    for question, (row, other) in asked.items():
+        if any({row, other} <= there for there in rows_of.values()):
+            each = (_effect(runs, row, other, name) if {row, other} <= rows_of[name] else "–" for name in rows_of)
+            lines.append([question, *each])
+    words = (
+        "In points, ± the 95 % interval over these splits, in brackets that of Nadeau & Bengio, which allows for the training "
+        "nodes that splits share."
+    )
+    if any(run.get("split") == "authors" for run in runs):
+        words = "In points, ± the 95 % interval over initialisations."
+    return [f"## {title}", markdown_table(["", *rows_of], lines), words] if lines else []
+
+
+def _effect(runs: Sequence[LedgerLine], row: str, other: str, dataset: str) -> str:
+    gain = 100 * difference_of(runs, row, other, dataset)
+    usual, corrected = mean_of(gain), resampled_difference(gain, SETUP.test / SETUP.train)
+    if usual.interval is None or any(run.get("split") == "authors" for run in runs):
+        return f"{usual.mean:+.2f}" + ("" if usual.interval is None else f" ± {usual.interval:.2f}")
+    return f"{usual.mean:+.2f} ± {usual.interval:.2f} ({corrected.interval:.2f})"
+
+
+def order_of(cells: Sequence[Cell], runs: Sequence[LedgerLine]) -> list[str]:
+    """How far our order of the paper's methods is the paper's, on each data set; nothing where one of them is missing."""
+    datasets, lines = list(dict.fromkeys(cell.dataset for cell in cells)), []
+    rows_of = {name: {cell.row for cell in cells if cell.dataset == name} for name in datasets}
+    for suffix, kind in KINDS.items():
+        for reading, said in READINGS.items():
+            rows = [("official" if name == "gcn-lpa" and reading == "official" else name) for name in TABLE2_METHODS]
+            each = []
+            for dataset in datasets:
+                there = [f"{row}{suffix}" if f"{row}{suffix}" in rows_of[dataset] else row for row in rows]
+                is_whole = {*there} <= rows_of[dataset] and (there != rows or not suffix)
+                each.append(rank_agreement(runs, there, dataset) if is_whole else "–")
+            if {*each} != {"–"}:
+                lines.append([f"{kind}, GCN-LPA by {said}", *each])
+    words = (
+        "Spearman's rank correlation between the paper's eight means and ours, with the 95 % interval of 2,000 resamplings of "
+        "the splits: 1 is the paper's order, 0 says nothing of it. Where a method has no row of a kind, it is as published."
+    )
+    return ["## The order of the methods", markdown_table(["", *datasets], lines), words] if lines else []
+
+
+def rank_agreement(runs: Sequence[LedgerLine], rows: Sequence[str], dataset: str) -> str:
+    """The rank correlation with the paper's column, and its interval over resampled splits."""
+    ours = np.stack([by_split(runs, row, dataset)[1] for row in rows])  # [methods, splits]
+    paper = ranks(np.array([TABLE2[dataset][name].mean for name in TABLE2_METHODS]))
+
+    def agreement(means: np.ndarray) -> float:
+        return float(np.corrcoef(paper, ranks(means))[0, 1])
+
+    found = agreement(ours.mean(axis=1))
+    if ours.shape[1] < 2:
+        return f"{found:.2f}"
+    rng = np.random.default_rng(0)
+    draws = [agreement(ours[:, rng.integers(ours.shape[1], size=ours.shape[1])].mean(axis=1)) for _ in range(2000)]
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return f"{found:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """From 1 for the smallest; equal values share the mean of their places."""
+    return np.asarray((values[:, None] > values).sum(axis=1) + ((values[:, None] == values).sum(axis=1) + 1) / 2)
+
+
 def accuracy_matrix(found: Sequence[Summary]) -> str:
-    datasets = list(dict.fromkeys(one.cell.dataset for one in found))
-    by = {(one.cell.row, one.cell.dataset): one for one in found}
-    rows = [
-        [row, *(str(by[row, dataset].accuracy) if (row, dataset) in by else "–" for dataset in datasets)]
+    return markdown_table(["", *dict.fromkeys(one.cell.dataset for one in found)], _matrix(found))
+
+
+def _matrix(found: Sequence[Summary]) -> list[list[str]]:
+    datasets = dict.fromkeys(one.cell.dataset for one in found)
+    by = {(one.cell.row, one.cell.dataset): str(one.accuracy) for one in found}
+    return [
+        [row, *(by.get((row, dataset), "–") for dataset in datasets)]
         for row in dict.fromkeys(one.cell.row for one in found)
     ]
-    return markdown_table(["", *datasets], rows)
+
+
+def beside_the_paper(found: Sequence[Summary]) -> str:
+    """Our accuracies, those of one method below each other, and below them the paper's."""
+    datasets, lines = list(dict.fromkeys(one.cell.dataset for one in found)), []
+    ours = {line[0]: line for line in _matrix(found)}
+    for name in TABLE2_METHODS:
+        mine = [line for row, line in ours.items() if row == name or row.startswith(f"{name}, ")]
+        if name == "gcn-lpa":
+            mine = list(ours.values())  # what is left is GCN-LPA too
+        for line in mine:
+            lines.append(line)
+            del ours[line[0]]
+        if any(line[0] == name for line in mine):
+            lines.append([f"*{name}, the paper*", *(f"*{TABLE2[dataset][name]}*" for dataset in datasets)])
+    return markdown_table(["", *datasets], lines)
 
 
 def table2_row(one: Summary) -> list[str]:
     paper = TABLE2[one.cell.dataset].get(one.cell.row if one.cell.row != "official" else "gcn-lpa")
     printed = ["–", "–"] if paper is None else [str(paper), f"{100 * one.accuracy.mean - paper.mean:+.1f}"]
-    return [one.cell.row, str(one.accuracy), *printed, *reported(one.difference), str(one.train_accuracy)]
+    return [one.cell.row, str(one.accuracy), *printed, *reported(one.difference), *trained_as(one)]
+
+
+def trained_as(one: Summary) -> list[str]:
+    """The columns of a training: accuracy on its own labels, the median of the epochs chosen, the device."""
+    has_epochs = one.best_epoch is not None and one.cell.method not in ("mlp", "lr", "lpa")
+    return [str(one.train_accuracy), f"{one.best_epoch:.0f}" if has_epochs else "–", one.device]
 
 
 def reported(difference: Difference | None) -> tuple[str, str]:
@@ -149,28 +335,36 @@ def facts(one: Summary) -> dict[str, Any]:
         "dataset": one.cell.dataset,
         "row": one.cell.row,
         "recipe_hash": one.cell.settings().hash(),
-        "runs": one.num_runs,
+        "runs": one.num_splits,
         "accuracy": one.accuracy.mean,
         "interval": one.accuracy.interval,
         "deviation": one.deviation,
         "train_accuracy": one.train_accuracy.mean,
+        "best_epoch": one.best_epoch,
+        "device": one.device,
         "paper": None if paper is None else paper.mean / 100,
         "paper_interval": None if paper is None else paper.interval / 100,
         "difference": None if one.difference is None else vars(one.difference),
     }
 
 
-def table3(study: Study) -> Exhibit:
-    """Share of the labelled nodes that LPA may see, Citeseer."""
-    losses = ("literal", "official")
+TABLE3_LOSSES = {"official": "official", "literal": "paper"}  # how rows begin, and their recipe
+
+
+def table3_grid(study: Study) -> Grid:
     cells = []
-    for name in losses:
-        recipe = "paper" if name == "literal" else name
+    for name, recipe in TABLE3_LOSSES.items():
         for percent in TABLE3:
             changes = {} if percent == 100 else {"lpa_ratio": percent / 100}
             cells.append(Cell("citeseer", f"{name} {percent} %", "gcn-lpa", recipe, changes))
-    runs, parts, data = study.run(cells, most=10), [], []
-    for name in losses:
+    return Grid(cells, most=10)
+
+
+def table3(study: Study) -> Exhibit:
+    """Share of the labelled nodes that LPA may see, Citeseer."""
+    grid = table3_grid(study)
+    cells, runs, parts, data = grid.cells, study.run(grid), list[str](), []
+    for name in TABLE3_LOSSES:
         of_loss = [cell for cell in cells if cell.row.startswith(name)]
         found = study.summaries(of_loss, runs, of_loss[0].row)
         rows = []
@@ -201,76 +395,6 @@ def table4(study: Study) -> Exhibit:
     return Exhibit("table4", "Table 4: the settings", text, data)
 
 
-def grouped(
-    study: Study, name: str, title: str, cells: Sequence[Cell], *, reference: str, most: int, notes: str
-) -> Exhibit:
-    """A table per data set with differences to one of its rows."""
-    cells = study.chosen(cells)
-    runs = study.run(cells, most=most)
-    there = reference if any(cell.row == reference for cell in cells) else None
-    found = study.summaries(cells, runs, there)
-    parts = [accuracy_matrix(found)]
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        own = [one for one in found if one.cell.dataset == dataset]
-        rows = [[one.cell.row, str(one.accuracy), *reported(one.difference), str(one.train_accuracy)] for one in own]
-        header = ["", "accuracy", f"to {reference}", "p", "training accuracy"]
-        parts += [f"## {dataset}, {own[0].num_runs} splits", markdown_table(header, rows), verdict(own, reference)]
-    return Exhibit(name, title, "\n\n".join([*parts, notes]), {"rows": [facts(one) for one in found]}, runs)
-
-
-def table_two_step(study: Study) -> Exhibit:
-    """Edges and weights together, one after the other, or edges without LPA."""
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("joint", "gcn-lpa", {}),
-        ("two-step", "gcn-lpa", {"training": "two_step"}),
-        ("λ = 0", "gcn-lpa", {"lpa_weight": 0.0}),
-        ("fixed edges", "gcn-same", {}),
-    ]
-    cells = [Cell(dataset, row, method, changes=changes) for dataset in PAPER_DATASETS for row, method, changes in rows]
-    notes = "joint: Eq. (18). two-step: the edges by Eq. (15) alone, then the weights by Eq. (17). Settings of Table 4."
-    return grouped(
-        study, "table-two-step", "Joint or two-step training", cells, reference="joint", most=10, notes=notes
-    )
-
-
-def table_edges(study: Study) -> Exhibit:
-    """Every edge form, without and with the LPA loss."""
-    cells = []
-    for dataset in PAPER_DATASETS:
-        cells.append(Cell(dataset, "fixed", "gcn-same"))
-        for form in (form for form in EDGE_FORMS if form not in ("fixed", "cosine")):  # cosine is not of the paper
-            edges = {} if form == "free" else {"edges": form}  # as in Table 2, whose trainings are these
-            cells.append(Cell(dataset, form, "gcn-lpa", changes={**edges, "lpa_weight": 0.0}))
-            cells.append(Cell(dataset, f"{form} + λ", "gcn-lpa", changes=edges))
-    notes = "Settings of Table 4; only the edge form and λ differ: 0, or the paper's in the rows with + λ. Its form is `free`."
-    return grouped(
-        study, "table-edges", "Edge forms with and without the LPA loss", cells, reference="fixed", most=5, notes=notes
-    )
-
-
-def table_lpa(study: Study) -> Exhibit:
-    """LPA alone, along edges given or learned for it."""
-    names = {
-        "lpa": "classical",
-        "lpa-gaussian": "Gaussian kernel",
-        "lpa-reconstruction": "reconstruction",
-        "lpa-leave-one-out": "leave-one-out",
-        "lpa-sparse": "sparse",
-        "lpa-learned": "A* of Eq. (15)",
-    }
-    few = {"epochs": 50}  # an epoch of these reads every feature of every neighbour
-    cells = [
-        Cell(dataset, row, method, changes=few if row in ("reconstruction", "sparse") and dataset in LARGE else {})
-        for dataset in PAPER_DATASETS
-        for method, row in names.items()
-    ]
-    notes = (
-        "All predict by label propagation; see `gcn_lpa.methods.registry.METHODS` for the settings of each. "
-        f"reconstruction and sparse have 50 epochs on {' and '.join(LARGE)}, else all that learn have 200."
-    )
-    return grouped(study, "table-lpa", "Label propagation alone", cells, reference="classical", most=5, notes=notes)
-
-
 def theorems(study: Study) -> Exhibit:
     """Lemmas 1 to 4, Theorems 1 to 4, Eqs. (4) and (5), each with both of its sides."""
     names = ["karate"] if study.quick else ["karate", "cora"]
@@ -293,7 +417,8 @@ def theorems(study: Study) -> Exhibit:
 def _check_row(check: Check) -> list[str]:
     sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
     holds = "holds" if check.holds else "**does not**"
-    return [check.name, check.on, sides, f"{check.gap:.2g}", holds, check.assumptions.replace("|", "\\|")]
+    name, words = (text.replace("|", "\\|") for text in (check.name, check.assumptions))
+    return [name, check.on, sides, f"{check.gap:.2g}", holds, words]
 
 
 def _side(value: float | tuple[float, ...]) -> str:

@@ -27,6 +27,7 @@ from torch import Tensor
 from gcn_lpa.engine.backends import use_backend
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.paper.claims import PROTOCOLS
 from gcn_lpa.paper.timing_rivals import ON_GPU_ONLY, RIVALS, Problem, Step, optimizer_of
 
 
@@ -146,7 +147,7 @@ def epochs(
     report: Callable[[Timing], None] = lambda timing: None,
 ) -> list[Timing]:
     """Time a training step of every rival at every size. Rivals other than ours stop at `largest_rival` nodes."""
-    if protocol not in ("paper", "work"):
+    if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; there are paper and work")
     place, results = torch.device(device), []
     on_gpu, bandwidth = place.type == "cuda", copy_bandwidth(place)

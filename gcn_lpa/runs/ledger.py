@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from gcn_lpa.runs.code_version import code_hash
 Job = dict[str, Any]
 Outcome = dict[str, Any]
 Work = Callable[[Job], Outcome]
+StackWork = Callable[[list[Job]], list[Outcome]]  # of jobs that are computed together
 
 
 class Ledger:
@@ -88,19 +90,53 @@ class Ledger:
             workers: processes; 1 computes here.
             on_outcome: called with each new outcome.
         """
-        todo, start = self.missing(jobs), time.perf_counter()
+        self.fill([[job] for job in jobs], partial(_one, work), workers=workers, on_outcome=on_outcome)
+        return self.read(jobs)
+
+    def read(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """`{**job, **outcome}` for every job, in order; all of them have been computed."""
+        return [{**job, **self.found[job_key(job)]} for job in jobs]
+
+    def fill(
+        self,
+        stacks: Sequence[Sequence[Job]],
+        work: StackWork,
+        *,
+        workers: int = 1,
+        on_outcome: Callable[[Progress], None] | None = None,
+        until: float | None = None,
+    ) -> int:
+        """Compute the jobs that are not in the file, those of a stack by one call of `work`; how many are left.
+
+        Args:
+            until: a time of `time.perf_counter` after which no further stack is begun.
+        """
+        todo, start = self._missing_of(stacks), time.perf_counter()
         if todo and self.code != code_hash():
             raise ValueError(
-                f"{self.path} has no outcome of {json.dumps(todo[0])} by code {self.code}, and {len(todo)} of "
-                f"{len(jobs)} jobs are missing; this is code {code_hash()}, which cannot compute them as that code would"
+                f"{self.path} has no outcome of {json.dumps(todo[0][0])} by code {self.code}, and {sum(map(len, todo))} of "
+                f"{sum(map(len, stacks))} jobs are missing; this is code {code_hash()}, which cannot compute them as that code "
+                "would"
             )
         with self._held() if todo else contextlib.nullcontext():
-            todo = self.missing(todo)  # another process may have computed some since the file was read
-            for done, (job, outcome) in enumerate(_compute(todo, work, min(workers, len(todo))), 1):
+            todo = self._missing_of(todo)  # another process may have computed some since the file was read
+            total, done = sum(map(len, todo)), 0
+            for job, outcome in _compute(todo, work, min(workers, len(todo)), until):
                 kept = self._keep(job, outcome)
+                done += 1
                 if on_outcome is not None:
-                    on_outcome(Progress(job, kept, done, len(todo), time.perf_counter() - start))
-        return [{**job, **self.found[job_key(job)]} for job in jobs]
+                    on_outcome(Progress(job, kept, done, total, time.perf_counter() - start))
+        return total - done
+
+    def _missing_of(self, stacks: Sequence[Sequence[Job]]) -> list[list[Job]]:
+        """Each stack without the jobs that are computed; none has a job twice, or one of another."""
+        left = {job_key(job) for job in self.missing([job for stack in stacks for job in stack])}
+        found = []
+        for stack in stacks:
+            mine = {key: job for job in stack if (key := job_key(job)) in left}
+            left -= mine.keys()
+            found.append(list(mine.values()))
+        return [stack for stack in found if stack]
 
     def _keep(self, job: Job, outcome: Outcome) -> Outcome:
         """Append a finished job; returns its outcome as a later run will read it."""
@@ -156,20 +192,29 @@ def job_key(job: Job) -> str:
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _compute(jobs: Sequence[Job], work: Work, workers: int) -> Iterator[tuple[Job, Outcome]]:
+def _one(work: Work, stack: Sequence[Job]) -> list[Outcome]:
+    """A stack of one job."""
+    return [work(stack[0])]
+
+
+def _compute(
+    stacks: Sequence[list[Job]], work: StackWork, workers: int, until: float | None
+) -> Iterator[tuple[Job, Outcome]]:
     if workers <= 1:
-        for job in jobs:
+        for stack in stacks:
+            if until is not None and time.perf_counter() > until:
+                return
             try:
-                outcome = work(job)
+                outcomes = work(stack)
             except Exception as error:
-                raise _failure(job, error) from error
-            yield job, outcome
+                raise _failure(stack[0], error) from error
+            yield from zip(stack, outcomes, strict=True)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        waiting = {pool.submit(work, job): job for job in jobs}
+        waiting = {pool.submit(work, stack): stack for stack in stacks}
         try:
-            yield from _collect(waiting)
+            yield from _collect(waiting, until)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -187,18 +232,19 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _collect(waiting: dict[Future[Outcome], Job]) -> Iterator[tuple[Job, Outcome]]:
-    """Outcomes as they come. After a failure nothing new is begun, but what was under way is still yielded."""
+def _collect(waiting: dict[Future[list[Outcome]], list[Job]], until: float | None) -> Iterator[tuple[Job, Outcome]]:
+    """Outcomes as they come. After a failure, or that time, nothing new is begun, but what was under way is still yielded."""
     failed: tuple[Job, Exception] | None = None
     for future in as_completed(waiting):
         if future.cancelled():
             continue
         if (error := future.exception()) is None:
-            yield waiting[future], future.result()
+            yield from zip(waiting[future], future.result(), strict=True)
         elif not isinstance(error, Exception):
             raise error  # Ctrl-C
         elif failed is None:
-            failed = waiting[future], error
+            failed = waiting[future][0], error
+        if failed is not None or (until is not None and time.perf_counter() > until):
             for other in waiting:
                 other.cancel()
     if failed is not None:

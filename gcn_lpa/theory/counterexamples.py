@@ -23,10 +23,17 @@ def star(leaves: int = 6) -> Graph:
     return Graph.from_edges(edges, x=[[1.0], *[[-1.0]] * leaves], y=[0, *[1] * leaves], self_loops=True, name="star")
 
 
-def diamond() -> Graph:
-    """Two triangles that share the edge 2 - 3, self-loops: the walks from 0 to 2 revisit nodes."""
+def ring(nodes: int = 6) -> Graph:
+    """A circle with self-loops, x = 1 and -1 in turn: all nodes have one degree, so that D⁻¹A is symmetric."""
+    x = [[1.0 if i % 2 else -1.0] for i in range(nodes)]
+    edges = [(i, (i + 1) % nodes) for i in range(nodes)]
+    return Graph.from_edges(edges, x=x, y=[i % 2 for i in range(nodes)], self_loops=True, name="ring")
+
+
+def diamond(*, self_loops: bool = True) -> Graph:
+    """Two triangles that share the edge 2 - 3: with self-loops the walks from 0 to 2 revisit nodes within two steps."""
     edges = [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    return Graph.from_edges(edges, y=[0, 0, 1, 1], self_loops=True, name="diamond")
+    return Graph.from_edges(edges, y=[0, 0, 1, 1], self_loops=self_loops, name="diamond")
 
 
 def dead_end() -> Graph:
@@ -50,6 +57,7 @@ def line(spacing: float, nodes: int = 64) -> Graph:
 COUNTEREXAMPLES: dict[str, Callable[[], Graph]] = {
     "double_star": double_star,
     "star": star,
+    "ring": ring,
     "diamond": diamond,
     "dead_end": dead_end,
     "two_sides": two_sides,

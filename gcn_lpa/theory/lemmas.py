@@ -36,7 +36,7 @@ from gcn_lpa.theory.checks import (
     sample,
     walk_matrix,
 )
-from gcn_lpa.theory.counterexamples import double_star, star
+from gcn_lpa.theory.counterexamples import double_star, ring, star
 from gcn_lpa.theory.energy import energy, hessian, top_eigenvalue
 from gcn_lpa.theory.influence import feature_influence, label_influence
 
@@ -257,7 +257,8 @@ def lemma_2(graph: Graph, model: GCNLPA | None = None, seed: int = 0, iterations
 def lemma_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
     """Lemma 3: h = x - ∇D(x). Its proof drops half of the gradient: x_i also stands in the terms of its neighbours.
 
-    With symmetric A and E(x) = ½ Σ a_ij ‖x_i - x_j‖² the step is h = x - ½ D⁻¹ ∇E(x), exactly.
+    With symmetric A and E(x) = ½ Σ a_ij ‖x_i - x_j‖² the step is h = x - ½ D⁻¹ ∇E(x), exactly. Where all nodes have one
+    degree that is h = x - ½∇D(x): the lemma, for D with every edge counted once.
     """
     checks = []
     for subject in (double_star(), graph):
@@ -272,15 +273,30 @@ def lemma_3(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Ch
             equal_everywhere("Lemma 3, as printed", subject.name, after, x.detach() - of_d, words),
             equal_everywhere("Lemma 3, h = x - ½D⁻¹∇E", subject.name, after, symmetric, f"{words}; needs symmetric A"),
         ]
-    return checks
+    even = ring()
+    transition, x = walk_matrix(even), few_columns(even, seed).requires_grad_()
+    (of_d,) = torch.autograd.grad(energy(transition, x), x)
+    words = "all nodes have one degree; true gradient by autograd; the entry of h that differs most"
+    after = (transition @ x).detach()
+    return [*checks, equal_everywhere("Lemma 3, h = x - ½∇D", even.name, after, x.detach() - 0.5 * of_d, words)]
 
 
 def lemma_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
     """Lemma 4: ∇²D ⪯ 2I. The matrix it bounds, I - D⁻¹A, is not the Hessian, which is symmetric and can exceed 2I.
 
-    With symmetric A: ½∇²E = D - A ⪯ 2D, that is, no eigenvalue of I - D^-½ A D^-½ exceeds 2.
+    With symmetric A: ½∇²E = D - A ⪯ 2D, that is, no eigenvalue of I - D^-½ A D^-½ exceeds 2. Where all nodes have one
+    degree that is ½∇²D ⪯ 2I: the lemma, for D with every edge counted once.
     """
-    checks = []
+    even = ring()
+    checks = [
+        at_most(
+            "Lemma 4, ½∇²D ⪯ 2I",
+            even.name,
+            top_eigenvalue(hessian(walk_matrix(even).to_scipy())) / 2,
+            2.0,
+            "largest eigenvalue of ½∇²D; all nodes have one degree",
+        )
+    ]
     for subject in (star(), graph):
         walk = walk_matrix(subject).to_scipy()
         normal = subject.with_self_loops().adjacency.to(torch.float64).symmetric_normalized().to_scipy()

@@ -29,7 +29,7 @@ from gcn_lpa.theory.checks import (
     sample,
     walk_matrix,
 )
-from gcn_lpa.theory.counterexamples import dead_end, diamond, double_star, line, two_sides
+from gcn_lpa.theory.counterexamples import dead_end, diamond, double_star, line, ring, two_sides
 from gcn_lpa.theory.energy import energy, worst_features
 from gcn_lpa.theory.influence import feature_influence, label_influence
 from gcn_lpa.theory.lemmas import eq_4, eq_5, lemma_1, lemma_2, lemma_3, lemma_4
@@ -42,7 +42,8 @@ def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: i
 
     On a data set the remainder is unknown, so the bound is measured without it: labels as one-hot rows, L the largest
     ‖y_i - y_j‖ / ‖x_i - x_j‖ found. The node itself is no neighbour here, or every ε_i could be 0. Over k hops ã are the
-    probabilities of a walk of k steps; least-squares weights take any nodes within k hops.
+    probabilities of a walk of k steps; least-squares weights take any nodes within k hops. LLE (Section 3.1) rebuilds a node
+    from its neighbours with weights of sum 1 and any sign. The steps of Appendix A are measured where the mapping is known.
     """
     x, known = feature_rows(graph), graph.labeled
     y = label_mass(graph, known).numpy()
@@ -56,6 +57,7 @@ def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: i
         for name, matrix in matrices.items()
     }
     ways["least-squares"] = _least_squares(graph, x, chosen, hops)
+    ways["LLE"] = [locally_linear(graph, x, chosen)]
     checks, errors = [], {}
     for name, weights in ways.items():
         epsilon = [np.linalg.norm(x[chosen.numpy()].toarray() - w @ x, axis=1) for w in weights]
@@ -73,13 +75,13 @@ def theorem_1(graph: Graph, model: GCNLPA | None = None, seed: int = 0, nodes: i
                 gap=float(over.max()),
             )
         )
-    smallest = f"mean ‖ε_i‖ of features of length 1, {len(chosen)} nodes, 1 to {hops} hops"
+    smallest = f"mean ‖ε_i‖ of features of length 1, {len(chosen)} nodes, 1 to {hops} hops, LLE: 1"
     checks += [
         equal(
             f"Theorem 1, ‖ε‖ → 0 by choice of weights: {name}",
             graph.name,
             found,
-            (0.0,) * hops,
+            (0.0,) * len(found),
             smallest,
             tolerance=0.01,
         )
@@ -104,8 +106,38 @@ def _known_mapping(seed: int) -> list[Check]:
     reach = np.take_along_axis(apart, near, axis=1).max(axis=1)
     steep = float(np.linalg.norm(slope))
     bound = steep * epsilon + 0.5 * steep**2 * reach**2
+    gradient = np.cos(x @ slope)[:, None] * slope
+    missing = x - x[near].mean(axis=1)  # ε_i
+    along = (gradient * missing).sum(axis=1)
+    steps = x[near] - x[:, None]
+    remainders = truth[near] - truth[:, None] - (gradient[:, None] * steps).sum(axis=2)  # r_ij of Taylor's expansion
+    rest = remainders.mean(axis=1)
+    square = "400 points in a square, 6 nearest neighbours, y = sin(3x₁ + 2x₂)"
     ends = "inner points of a line, y = sin x, L = 1; ε = 0 since each point is the mean of its neighbours"
     return [
+        equal(
+            "Appendix A, Σ ã_ij y_j = y_i - ∇M·ε_i + Σ ã_ij r_ij",
+            "400 points in a square",
+            largest(torch.from_numpy(np.abs(truth[near].mean(axis=1) - (truth - along + rest)))),
+            0.0,
+            f"{square}; r_ij is what Taylor's line leaves of y_j; the largest difference of the two sides",
+        ),
+        at_most(
+            "Appendix A, |∇M·ε_i| ≤ L‖ε_i‖",
+            "400 points in a square",
+            float(np.abs(along).mean()),
+            float(steep * epsilon.mean()),
+            f"{square}; means",
+            gap=float((np.abs(along) - steep * epsilon).max()),
+        ),
+        at_most(
+            "Appendix A, |Σ ã_ij r_ij| ≤ ½L²·max ‖x_j - x_i‖²",
+            "400 points in a square",
+            float(np.abs(rest).mean()),
+            float((0.5 * steep**2 * reach**2).mean()),
+            f"{square}; means; needs ã ≥ 0 and a second derivative, where the paper has o(·)",
+            gap=float((np.abs(rest) - 0.5 * steep**2 * reach**2).max()),
+        ),
         at_most("Theorem 1, without the remainder", "line", wrong[0], 0.0, f"{ends}; spacing 1"),
         at_most(
             "Theorem 1, the error is o(spacing)",
@@ -163,6 +195,24 @@ def _least_squares(graph: Graph, x: scipy.sparse.csr_array, nodes: Tensor, hops:
             weights = np.zeros(graph.num_nodes)
             weights[others] = simplex_fit(x[others], x[[node]].toarray().ravel(), start)
             found[k][row] = weights
+    return found
+
+
+def locally_linear(graph: Graph, x: scipy.sparse.csr_array, nodes: Tensor, ridge: float = 1e-3) -> np.ndarray:
+    """The weights of LLE, Roweis & Saul (2000): of sum 1 and any sign, on the labelled neighbours, [b, n].
+
+    Args:
+        ridge: of the trace, added to the diagonal where neighbours are more than features, or alike.
+    """
+    matrix, known = graph.to_scipy(), graph.labeled.numpy()
+    found = np.zeros((len(nodes), graph.num_nodes))
+    for row, node in enumerate(nodes.tolist()):
+        others = np.setdiff1d(matrix[[node]].indices, [node])
+        others = others[known[others]]
+        steps = x[others].toarray() - x[[node]].toarray()
+        gram = steps @ steps.T
+        weights = np.linalg.solve(gram + ridge * max(np.trace(gram), 1e-12) * np.eye(len(others)), np.ones(len(others)))
+        found[row, others] = weights / weights.sum()
     return found
 
 
@@ -227,17 +277,18 @@ def theorem_2(
 ) -> list[Check]:
     """Theorem 2: E[I_l(v_a, v_b; k)] = Σ_j β^j Ĩ_f(v_a, v_b; j), β the share of unlabelled nodes.
 
-    Definition 2 takes v_a as unlabelled, which leaves j - 1 nodes of a path to be so: β^(j-1). That is exact for k = 1. For more
-    it is not either: a walk that comes back to a node asks for its label only once.
+    Definition 2 takes v_a as unlabelled, which leaves j - 1 nodes of a path to be so: β^(j-1). That is exact for k = 1, and for
+    k = 2 without self-loops. Else it is not either: a walk that comes back to a node asks for its label only once.
     """
-    checks, small = [], walk_matrix(diamond())
-    for k in (1, 3):
+    checks, looped = [], walk_matrix(diamond())
+    bare = diamond(self_loops=False).adjacency.to(torch.float64).row_normalized()
+    for small, k, loops in ((looped, 1, ""), (bare, 2, ", no self-loops"), (looped, 3, "")):
         exact = expected_label_influence(small, 0, 2, k, 0.5)
-        words = "all patterns of labels, β = .5, node 0 unlabelled, node 2 labelled, k = "
+        words = f"all patterns of labels, β = .5, node 0 unlabelled, node 2 labelled, k = {k}{loops}"
         for name, first in (("as printed, β^j", 1), ("β^(j-1)", 0)):
             factors = [0.5 ** (j + first) for j in range(k)]
             sides = float(cumulative_feature_influence(small, torch.tensor([0]), k, factors)[0, 2])
-            checks.append(equal(f"Theorem 2, {name}", "diamond", exact, sides, f"{words}{k}"))
+            checks.append(equal(f"Theorem 2, {name}", "diamond", exact, sides, words))
     transition, count = walk_matrix(graph), 16
     nodes = sample(torch.ones(graph.num_nodes, dtype=torch.bool), count, seed)
     totals = _absorbed(transition, nodes, iterations, unlabeled, draws, seed)
@@ -339,9 +390,12 @@ def _vote(graph: Graph) -> tuple[float, float]:
 
 
 def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
-    """Theorem 4: D(h) ≤ D(x). False: see `double_star`. E(x) = ½ Σ a_ij ‖x_i - x_j‖² with symmetric A does not grow."""
+    """Theorem 4: D(h) ≤ D(x). False: see `double_star`. E(x) = ½ Σ a_ij ‖x_i - x_j‖² with symmetric A does not grow.
+
+    Since E / d_max ≤ D ≤ E / d_min, D grows at most (d_max / d_min)-fold, and not at all where all nodes have one degree.
+    """
     checks = []
-    for subject in (double_star(), graph):
+    for subject in (ring(), double_star(), graph):
         x = few_columns(subject, seed)
         mixed = "" if subject.num_features <= x.shape[1] else f"{x.shape[1]} random mixtures of the features; "
         checks += _shrinks(
@@ -369,9 +423,19 @@ def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[
 def _shrinks(on: str, transition: SparseMatrix, adjacency: SparseMatrix, x: Tensor, words: str) -> list[Check]:
     weights = adjacency.to(torch.float64)
     before, after = energy(transition, x), energy(transition, transition @ x)
-    even_before, even_after = energy(weights, x), energy(weights, weights.row_normalized() @ x)
+    even = weights.row_normalized()
+    even_before, even_after = energy(weights, x), energy(weights, even @ x)
+    degrees = weights.row_sums()
+    factor = float(degrees.max() / degrees.min())
     return [
         at_most("Theorem 4, D(h) ≤ D(x), as printed", on, float(after), float(before), words),
+        at_most(
+            "Theorem 4, D(h) ≤ (d_max / d_min) D(x)",
+            on,
+            float(energy(even, even @ x)),
+            factor * float(energy(even, x)),
+            f"{words}, (A + Aᵀ)/2 where they differ; d_max / d_min is {factor:.4g}",
+        ),
         at_most(
             "Theorem 4, E(h) ≤ E(x)",
             on,
