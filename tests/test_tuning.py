@@ -195,7 +195,7 @@ def test_a_recipe_tuned_on_cora_is_scored_once_on_test(datasets, tmp_path):
     assert len(found["trials"]) == 20
     assert found["val_accuracy"] >= found["start_accuracy"] > 0.8
     trained = CliRunner().invoke(app, [*found["command"].split()[1:], "--json"])
-    assert json.loads(trained.stdout)["scores"]["accuracy"] > 0.84  # GCN's on random splits is 0.86 to 0.88
+    assert json.loads(trained.stdout)["results"]["scores"]["accuracy"] > 0.84  # GCN's on random splits is 0.86 to 0.88
 
 
 def test_without_validation_nodes_there_is_nothing_to_choose_by(karate, tmp_path):

@@ -34,7 +34,7 @@ from gcn_lpa.train import DivergedError, Epoch
 OUR_SPACE: dict[str, tuple[Any, ...]] = {  # around the recipe `default`
     "hidden": (32, 64, 128, 256),
     "gcn_layers": (1, 2, 3),
-    "propagation": ("layers", "hops", "both"),
+    "propagation": ("hops", "layers"),
     "propagation_steps": (2, 5, 10, 20),
     "edges": ("fixed", "cosine", "agnn"),
     "lpa_weight": (0.0, 0.1, 0.3, 1.0, 3.0),
