@@ -257,3 +257,27 @@ def test_a_stack_at_full_size_has_the_accuracies_of_its_models_alone(row, datase
     same = [one["best_epoch"] == two["best_epoch"] for one, two in zip(together, alone, strict=True)]
     assert max(gap for gap, is_same in zip(apart, same, strict=True) if is_same) == 0
     assert max(apart) < 0.01
+
+
+@pytest.mark.long
+def test_settings_are_tuned_on_development_splits_from_coras_winner(small, tmp_path, monkeypatch):
+    """Two trials each on the karate club: the file names settings that Table 2 can use, and a second call trains nothing."""
+    from benchmarks import tuned as benchmark
+
+    monkeypatch.setattr(benchmark, "graph_of", lambda dataset, root: small)
+    asked = (2, ("cora", "citeseer"), ("gcn", "official"), 1, {"device": "cpu", "root": None})
+    found = benchmark.tuned(tmp_path, *asked)
+    assert list(found) == ["cora", "citeseer"]
+    assert all(list(rows) == ["gcn", "official"] for rows in found.values())
+    lines = [json.loads(line)["task"] for line in (tmp_path / "tuned.jsonl").read_text().splitlines()]
+    assert {task["split_seed"] for task in lines} == {1000, 1001}  # none of Table 2's
+    starts = {
+        json.dumps(task["changes"])
+        for task in lines
+        if task["dataset"] == "citeseer" and task["strategy"] == "coordinate"
+    }
+    assert starts == {json.dumps(found["cora"][row]) for row in ("gcn", "official")}
+    cells = {cell.row: cell for cell in tables.table2_cells("cora", tables.read_tuned(Study(tmp_path, device="cpu")))}
+    assert cells["gcn, tuned"].changes == found["cora"]["gcn"]
+    monkeypatch.setattr(benchmark, "work", lambda job, **where: pytest.fail("searched twice"))
+    assert benchmark.tuned(tmp_path, *asked) == found
