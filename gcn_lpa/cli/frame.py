@@ -294,12 +294,12 @@ def print_doubts(graph: Graph, as_json: bool) -> None:
 
 
 def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
-    """Say on stderr how much memory a training takes, if that is much."""
+    """Say on stderr how much memory a training takes, if that is much; where there is not enough, the training itself says so."""
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.planner import MUCH, room_for
 
     room = room_for(graph, recipe, choose_device(device))
-    if room is not None and room.needed >= MUCH and not MANNERS.quiet:
+    if room is not None and room.is_enough and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
 
 
