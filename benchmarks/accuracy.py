@@ -36,7 +36,6 @@ from gcn_lpa.splits import Split
 from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
 
-FIXED = {**FIXED_EDGES, "training": "joint"}
 RIVALS = (
     "gcn",
     "gat",
@@ -58,7 +57,7 @@ WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "columns of the graph": {"structure": False},
     "convolutions": {"members": ""},
     "three convolutions": {"members": "layers"},
-    "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED},
+    "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED_EDGES},
 }
 
 

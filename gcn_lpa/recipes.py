@@ -204,7 +204,9 @@ DEFAULT = Recipe(
     select="loss",
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
-FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric"}
+FIXED_EDGES: dict[str, Any] = {
+    **{"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric", "training": "joint"},
+}
 FEW_LABELS = 40  # a class; with fewer, edges and columns about the graph teach nothing: docs/accuracy.md
 WITH_FEW_LABELS = DEFAULT.replace(
     **FIXED_EDGES,

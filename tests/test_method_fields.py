@@ -32,10 +32,15 @@ CARRIES_LABELS = {"edges": "agnn", "lpa_weight": 1.0, "loss": "literal", "lpa_it
 BASE = {  # what has to hold for a field to matter
     **dict.fromkeys(("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training"), CARRIES_LABELS),
     **{name: {"edges": "agnn"} for name in ("features", "structure", "edge_rank", "edge_lr", "l2_edges")},
-    **{name: {"edges": "free"} for name in ("edge_init", "edge_mask", "symmetric_edges")},
+    **{name: {"edges": "free"} for name in ("edge_init", "symmetric_edges")},
+    "edge_mask": {"edges": "free", "symmetric_edges": True},  # some losses teach the rows of labelled nodes alone
     **{name: {"epochs": 25} for name in ("patience", "select")},
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2", "edge_sparsity")},
+    **{
+        name: {"propagation": "layers", "members": ""}
+        for name in ("activation", "output_activation", "bias", "residual", "layer_norm", "feature_dropout")
+    },
 }
 OTHER = {  # values of each field; the first that the base does not have is the change
     "features": ("tfidf",),
@@ -72,7 +77,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "teleport": (0.7,),
     "label_rate": (0.2,),
     "edge_sparsity": (3.0,),
-    "propagation": ("hops",),
+    "propagation": ("hops", "layers"),
     "structure": (True, False),
     "votes": (True, False),
     "clusters": (2,),
@@ -81,7 +86,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "members": ("hops",),
     "epochs": (7,),
     "patience": (1,),
-    "select": ("last_best",),
+    "select": ("first_best", "last_best"),
 }
 
 
