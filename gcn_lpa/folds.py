@@ -24,7 +24,7 @@ from gcn_lpa.train import Kept
 from gcn_lpa.trained import HeldOut, Trained
 
 NUM_FOLDS = 5
-PASSES = 1.5  # of training over the folds, with those that only score
+PASSES = 1.2  # of training over the folds, with what is fitted once more to all labels
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
 

@@ -63,15 +63,18 @@ def learn(
         checkpoint: a run folder; every `checkpoint_every` epochs, but not within `checkpoint_seconds` of the last time, all that
             is needed to go on is saved there.
         resume: go on from the checkpoint, if there is one.
-        until: a time of `time.perf_counter`, after which no further member of `recipe.members` is begun.
+        until: a time of `time.perf_counter`: a member of `recipe.members` that would end later, if it took as long as the longest
+            before it, is left out; of those that are fitted at once, one that would begin later.
         kept: gets the weights after each epoch, by the name of the member; the first has none.
     """
     check_seed(seed)
     lesson = lesson_of(graph, train, val, recipe, classes)
-    where, bags, runs = choose_device(device), list[list[Any]](), list[Run]()
+    where, bags, runs, longest = choose_device(device), list[list[Any]](), list[Run](), 0.0
+    done: list[str] = []
     for name, own in lesson.members.items():
-        if bags and until is not None and time.perf_counter() > until:
-            break
+        start, is_fitted_at_once = time.perf_counter(), hasattr(METHODS[own.method].build, "fit_directly")
+        if bags and until is not None and start + (0.0 if is_fitted_at_once else longest) > until:
+            continue
         place = checkpoint if checkpoint is None or not name else storage.inside(checkpoint, name)
         identity = fingerprint(own, seed, lesson.graph, lesson.train, lesson.val) if checkpoint is not None else {}
         states = kept.setdefault(name, Kept()) if kept is not None else None
@@ -83,14 +86,16 @@ def learn(
                 raise _told(error, name) from None
         bags.append([model])
         runs.append(run)
+        done.append(name)
+        longest = max(longest, time.perf_counter() - start)
         if run.interrupted:
             break
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, lesson.graph.num_classes)):
         best = tuple(run.best_epoch for run in runs)
         if not recipe.members:
             return dataclasses.replace(lesson.trained(bags[0][0], runs[0]), best_epochs=best)
-        done = recipe.replace(members=" ".join([*lesson.members][1 : len(bags)]))
-        run = dataclasses.replace(runs[0], recipe=done, interrupted=runs[-1].interrupted)
+        own = recipe.replace(members=" ".join(done[1:]))
+        run = dataclasses.replace(runs[0], recipe=own, interrupted=runs[-1].interrupted)
         return dataclasses.replace(lesson.trained(team_of(bags), run), best_epochs=best)
 
 
