@@ -75,7 +75,18 @@ def recipe_of(method):
 
 
 OURS = [name for name, method in METHODS.items() if not method.needs]
-HEAVY = {"gcn-same", "appnp", "correct-and-smooth", "label-input"}  # over half a second each
+HEAVY = {  # over half a second each
+    *(
+        "gcn-lpa",
+        "gcn-same",
+        "appnp",
+        "correct-and-smooth",
+        "label-input",
+        "graphsage-sampled",
+        "trees",
+        "neighbour-lr",
+    ),
+}
 
 
 @pytest.mark.parametrize("method", [pytest.param(name, marks=[pytest.mark.long] * (name in HEAVY)) for name in OURS])

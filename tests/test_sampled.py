@@ -44,6 +44,7 @@ def test_a_sample_is_a_set_of_neighbours_and_all_of_those_of_a_node_with_few():
             assert set(sample) <= set(neighbours)
 
 
+@pytest.mark.long
 def test_every_set_of_neighbours_is_drawn_equally_often():
     """A star of 5 leaves: 10 pairs, each in 2,000 draws 200 ± 54, four standard deviations."""
     star = Graph.from_edges([(0, k) for k in range(1, 6)], num_nodes=6)
@@ -94,6 +95,7 @@ def test_a_sampled_layer_reads_no_more_than_its_samples():
     assert torch.allclose(first.mean.row_sums(), torch.ones(len(last.sources)))
 
 
+@pytest.mark.long
 def test_the_mean_of_sampled_means_is_the_mean_of_all_neighbours():
     """A sample is an unbiased estimate of one layer: 4,000 draws, within five standard errors."""
     graph = random_graph()
