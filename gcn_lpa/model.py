@@ -271,19 +271,21 @@ class GCNLPA(nn.Module):
 
     def transition(self, graph: Graph, key: Key | None = None) -> SparseMatrix:
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
-        transition = self.edge_scores(graph).row_softmax()
-        return drop_edges(transition, self.recipe.edge_dropout, key)
+        return drop_edges(self.edge_scores(graph).row_softmax(), self.recipe.edge_dropout, key)
 
-    def smoothing(self, graph: Graph, transition: SparseMatrix, key: Key | None = None) -> SparseMatrix:
-        """The matrix the GCN half walks: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+    def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, SparseMatrix]:
+        """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        scores, rate = self.edge_scores(graph), self.recipe.edge_dropout
+        transition = drop_edges(scores.row_softmax(), rate, key)
         if self.recipe.normalization == "row":
-            return transition
-        if not self.edge_parameters() and not (key is not None and self.recipe.edge_dropout):
-            return self._given(graph.adjacency.values, graph.adjacency)
-        return symmetric(self.edge_scores(graph), self.recipe.edge_dropout, key)
+            return transition, transition
+        if not self.edge_parameters() and not (key is not None and rate):
+            return transition, self._given(graph.adjacency.values, graph.adjacency)
+        return transition, symmetric(scores, rate, key)
 
     def forward(self, graph: Graph) -> Tensor:
-        return cast(Tensor, self.body(self.smoothing(graph, self.transition(graph)), graph.x))
+        _, smoothing = self.walks(graph)
+        return cast(Tensor, self.body(smoothing, graph.x))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.
@@ -294,8 +296,8 @@ class GCNLPA(nn.Module):
         recipe, bits = self.recipe, key if self.training else None
         labels = self.labels(graph, nodes, key)
         importance = class_weights(labels, graph.num_classes) if recipe.class_weights == "balanced" else None
-        transition = self.transition(graph, bits)
-        logits = self.body(self.smoothing(graph, transition, bits), graph.x, bits, rows=labels.rows)
+        transition, smoothing = self.walks(graph, bits)
+        logits = self.body(smoothing, graph.x, bits, rows=labels.rows)
         gcn = gcn_loss(logits, labels, importance)
         lpa = gcn.new_zeros(())
         if recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio:
@@ -309,7 +311,7 @@ class GCNLPA(nn.Module):
 
     def embed(self, graph: Graph) -> list[tuple[Tensor | SparseMatrix, Tensor]]:
         """(h^(k), x^(k+1)) of every layer: aggregation and transformation, Eqs. (19) to (21)."""
-        smoothing = self.smoothing(graph, self.transition(graph))
+        _, smoothing = self.walks(graph)
         x: Tensor | SparseMatrix = graph.x
         pairs: list[tuple[Tensor | SparseMatrix, Tensor]] = []
         for output in self.body.layers(smoothing, graph.x):

@@ -242,16 +242,16 @@ class _Formula:
         """Bytes that a worker receives in an epoch of joint training: rows of its halo, and gradients of its own rows.
 
         Rows come in a step and once more in validation; the sums of losses and of the gradients of W are not in it. Where the
-        GCN half has a normalisation of its own, degrees travel, and the scores of learned edges are computed twice.
+        GCN half has a normalisation of its own, degrees travel too.
         """
         size, recipe, symmetric = self.size, self.recipe, self.recipe.normalization == "symmetric"
         model, (form, is_const) = sum(self.products()), self.form_travels()
         degrees = int(symmetric and self.learns)  # of given edges they come once in a run
         steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
         walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
-        forward = 2 * (model + degrees + form * (2 if symmetric else 1)) + walks * steps
+        forward = 2 * (model + degrees + form) + walks * steps
         forward += int(symmetric and not self.learns and recipe.edge_dropout > 0)
-        back = model + degrees + (0 if is_const else form * (2 if symmetric and self.has_lpa else 1))
+        back = model + degrees + (0 if is_const else form)
         if self.has_lpa and self.learns:
             back += steps - size.classes  # the labels themselves have no gradient
         return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)

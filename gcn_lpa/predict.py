@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,8 +102,6 @@ def predictions(
         score: of the sets.
         hops: add a column with the number of edges to the nearest given label, None where there is no way.
     """
-    import pandas
-
     labels, class_names = labels_known(trained, graph, known), trained.class_names
     given = labels >= 0
     before = predict_proba(trained.with_calibration(None), graph, known=known)
@@ -111,7 +109,7 @@ def predictions(
         before if raw or trained.calibration is None else with_prior(trained.calibrator(before), graph, labels)
     )
     ranked = before.argsort(dim=1, descending=True, stable=True)
-    names, status = [*class_names, ""], node_status(graph, given)
+    status = node_status(graph, given)
     label = ranked[:, 0]
     second = ranked[:, 1] if len(class_names) > 1 else torch.full((graph.num_nodes,), -1)
     probability = probabilities.gather(1, label.unsqueeze(1)).squeeze(1)
@@ -124,17 +122,41 @@ def predictions(
             "abstain" if doubts and was == "reached" else was
             for doubts, was in zip(doubt.tolist(), status, strict=True)
         ]
-    columns: dict[str, Any] = {
-        "id": list(graph.node_names),
-        "label": [names[k] for k in label.tolist()],
-        "probability": probability.numpy(),
-        "runner_up": [names[k] for k in second.tolist()],
-        "status": status,
-    }
+    more: dict[str, Any] = {}
     if threshold is not None:
-        columns["set"] = _joined(conformal_sets(before, threshold, score=score), ranked, class_names)
+        more["set"] = _joined(conformal_sets(before, threshold, score=score), ranked, class_names)
     if hops:
-        columns["hops"] = [int(hop) if math.isfinite(hop) else None for hop in node_hops(graph, given)]
+        more["hops"] = [int(hop) if math.isfinite(hop) else None for hop in node_hops(graph, given)]
+    return prediction_table(graph.node_names, class_names, Likeliest(label, probability, second), status, more)
+
+
+class Likeliest(NamedTuple):
+    """Of every node the likeliest class, its probability, and the next class; -1: none."""
+
+    label: Tensor
+    probability: Tensor
+    runner_up: Tensor
+
+
+def prediction_table(
+    ids: Sequence[Any],
+    class_names: Sequence[str],
+    guesses: Likeliest,
+    status: Sequence[str],
+    more: Mapping[str, Any] | None = None,
+) -> Any:
+    """The DataFrame of `predictions`, with `more` columns behind."""
+    import pandas
+
+    names = [*class_names, ""]
+    columns: dict[str, Any] = {
+        "id": list(ids),
+        "label": [names[k] for k in guesses.label.tolist()],
+        "probability": guesses.probability.numpy(),
+        "runner_up": [names[k] for k in guesses.runner_up.tolist()],
+        "status": status,
+        **(more or {}),
+    }
     return pandas.DataFrame({name: pandas.Series(column, dtype=_column_type(name)) for name, column in columns.items()})
 
 

@@ -442,7 +442,7 @@ def test_feature_influence_is_the_power_of_the_matrix_the_model_walks(taught, cl
         network = trained.model.gcn if method == "label-input" else trained.model
         prepared = trained.recipe.prepare(graph)
         with torch.no_grad():
-            smoothing = network.smoothing(prepared, network.transition(prepared)).to_dense().double()
+            smoothing = network.walks(prepared)[1].to_dense().double()
         row = torch.linalg.matrix_power(smoothing, trained.recipe.gcn_layers)[7]
         features = explain(trained, graph, graph.node_names[7], top=None).features
         shares = dict(zip(graph.node_names, (row / row.sum()).tolist(), strict=True))

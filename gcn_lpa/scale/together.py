@@ -27,7 +27,7 @@ from gcn_lpa.files import holding
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import Scores, scores_of
+from gcn_lpa.predict import Likeliest, Scores, prediction_table, scores_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.codec import PLAN, Results, TrainedRun, read_plan, read_run, save_run, write_plan
 from gcn_lpa.runs.output import write_table
@@ -269,7 +269,7 @@ class _Together:
         whole = WholeGraph.of(facts, nodes)
         found = TrainedRun(self.plan, whole, trained, nodes.split, results, out)
         save_run(out, found)
-        write_table(out / PREDICTIONS, prediction_table(facts, nodes, guesses))
+        write_table(out / PREDICTIONS, predictions_of(facts, nodes, guesses))
         clear(out)
         return found
 
@@ -306,20 +306,12 @@ def results_of(facts: PartFacts, nodes: AllNodes, guess: Tensor, seed: int) -> R
     return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", found)
 
 
-def prediction_table(facts: PartFacts, nodes: AllNodes, guesses: Tensor) -> Any:
-    """The table of `gcn-lpa predict`: id, label, probability, runner_up, status of the nodes whose labels were not given."""
-    import pandas
-
-    names = np.array(facts.known, dtype=object)
-    first, second = (names[guesses[:, k].long().numpy()] for k in (0, 1))
-    columns = {
-        "id": np.array(list(nodes.names), dtype=object),
-        "label": first,
-        "probability": guesses[:, 2].numpy(),
-        "runner_up": second,
-        "status": np.array(STATUS, dtype=object)[nodes.status.numpy()],
-    }
-    return pandas.DataFrame(columns)[~(nodes.split.train | nodes.split.val).numpy()]
+def predictions_of(facts: PartFacts, nodes: AllNodes, guesses: Tensor) -> Any:
+    """The table of `gcn-lpa predict`, of the nodes whose labels were not given."""
+    first, second = guesses[:, 0].long(), guesses[:, 1].long()
+    status = [STATUS[k] for k in nodes.status.tolist()]
+    table = prediction_table(nodes.names, facts.known, Likeliest(first, guesses[:, 2], second), status)
+    return table[~(nodes.split.train | nodes.split.val).numpy()]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
