@@ -117,7 +117,10 @@ def test_options_are_those_of_the_reader(tmp_path):
     ("arguments", "message"),
     [
         (["info", "random", "-o", "n=many"], "n is 'many'; it takes a whole number"),
-        (["info", "random", "-o", "nodes=5"], "'nodes=5' is not KEY=VALUE with a key of: n, degree, classes, seed"),
+        (
+            ["info", "random", "-o", "nodes=5"],
+            "'nodes=5' is not KEY=VALUE with a key of: n, degree, classes, hubs, seed",
+        ),
         (["info", "random", "-o", "n"], "'n' is not KEY=VALUE"),
         (["info", "."], None),
         (["info"], "Missing argument"),

@@ -474,6 +474,17 @@ def test_a_negative_seed_is_refused_in_words(name):
 
 
 @pytest.mark.long
+def test_degrees_of_a_random_graph_with_hubs_fall_as_a_power_of_the_rank():
+    graph = load("random", n=20_000, degree=8, hubs=0.5, seed=1)
+    degrees = np.sort(graph.adjacency.pattern.rows.rowptr.diff().numpy())[::-1]
+    assert degrees.sum() == 2 * graph.num_edges == 160_000
+    expected = 160_000 * np.arange(1, 20_001) ** -0.5 / (np.arange(1, 20_001) ** -0.5).sum()
+    for low, high in ((0, 10), (10, 100), (100, 1000), (1000, 20_000)):
+        assert degrees[low:high].sum() == pytest.approx(expected[low:high].sum(), rel=0.06)
+    names = graph.adjacency.pattern.rows.rowptr.diff().argsort(descending=True)[:50]
+    assert names.float().mean() == pytest.approx(10_000, rel=0.3)  # the hubs may have any number
+
+
 def test_every_pair_of_a_random_graph_is_equally_likely():
     graphs = [load("random", n=5, degree=2, seed=seed) for seed in range(400)]
     pairs = Counter(pair for graph in graphs for pair in zip(graph.row.tolist(), graph.col.tolist(), strict=True))
@@ -509,10 +520,12 @@ def test_feature_noise_has_the_deviation_asked_for():
     ("name", "options", "message"),
     [
         ("corra", {}, "'corra' is neither a data set nor a folder; did you mean cora?"),
-        ("random", {"nodes": 5}, "'random' has no option 'nodes'; its options are: n, degree, classes, seed"),
+        ("random", {"nodes": 5}, "'random' has no option 'nodes'; its options are: n, degree, classes, hubs, seed"),
         ("cora", {"n": 5}, "'cora' has no option 'n'; its options are: none"),
         ("random", {"n": 4, "degree": 5}, "10 edges are asked for where 6 are possible"),
         ("random", {"n": 0}, "n must be at least 1"),
+        ("random", {"hubs": 1.0}, "hubs must be at least 0 and less than 1"),
+        ("random", {"n": 9, "degree": 5, "hubs": 0.5}, "22 edges are too many for hubs among 9 nodes"),
         ("sbm", {"n": 10, "degree": 8, "homophily": 1.0}, "40 edges are asked for where 8 are possible"),
         ("sbm", {"homophily": 1.5}, "homophily must be a share of the edges, 0 to 1"),
     ],

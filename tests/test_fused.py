@@ -38,6 +38,14 @@ def transition(hub=False, seed=0):
     return SparseMatrix.from_coo(row, col, dense[row, col], (N, N)).row_normalized().to(DEVICE)
 
 
+@pytest.fixture(params=[False, True], ids=["thin rows", "hub"])
+def hub(request, monkeypatch):
+    """Whether a row and a column are so long that they are cut into chunks."""
+    if request.param:
+        monkeypatch.setattr(gpu_kernels, "LONG", 8)
+    return request.param
+
+
 def noise(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
@@ -87,8 +95,8 @@ STACKS = [
     ],
     ids=str,
 )
-def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned):
-    matrix, x, key = transition(), noise(N, widths[0]), Key(3, 2)
+def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned, hub):
+    matrix, x, key = transition(hub), noise(N, widths[0]), Key(3, 2)
     weights = [noise(a, b, seed=k) / a**0.5 for k, (a, b) in enumerate(itertools.pairwise(widths))]
 
     def run(stack, *leaves):
@@ -133,10 +141,12 @@ ROWS = {
 )
 @pytest.mark.parametrize("small", [0, 50_000], ids=["sum first", "multiply first"])
 def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, learned, rows, small, monkeypatch):
-    """The rows of a few nodes, in any order: values and every gradient."""
+    """The rows of a few nodes, in any order: values and every gradient; "sum first" with a hub."""
     monkeypatch.setattr(fused, "SMALL", small)
+    if small == 0:
+        monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix, x, key, rows = (
-        transition(),
+        transition(hub=small == 0),
         noise(N, widths[0]),
         Key(3, 2),
         torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64),
@@ -160,10 +170,10 @@ def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, l
 @pytest.mark.parametrize("rows", [None, "five rows"])
 @pytest.mark.parametrize("rates", [NO_DROPOUT, DROPOUT], ids=["no dropout", "dropout"])
 @pytest.mark.parametrize("kind", ["sparse", "identity", "diagonal"])
-def test_the_fused_layers_take_sparse_features(kind, rates, rows, monkeypatch):
+def test_the_fused_layers_take_sparse_features(kind, rates, rows, hub, monkeypatch):
     monkeypatch.setattr(fused, "SMALL", 0)
     matrix, key, rows = (
-        transition(),
+        transition(hub),
         Key(3, 2),
         None if rows is None else torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64),
     )
@@ -188,17 +198,6 @@ def test_without_a_key_the_fused_layers_drop_nothing():
     )
 
 
-def test_a_hub_is_no_obstacle(monkeypatch):
-    """Rows too long for a fused kernel: either it can, or the caller's own loop does; the model gives the same."""
-    monkeypatch.setattr(gpu_kernels, "LONG", 8)
-    matrix, x, weights = transition(hub=True), noise(N, 5), [noise(5, 16), noise(16, 3, seed=2)]
-    out = relu_stack(matrix, x, weights, (0.0, 0.0), None)
-    out = plain_stack(matrix, x, weights, (0, 0), None) if out is None else out
-    with use_backend("reference"):
-        torch.testing.assert_close(out, plain_stack(matrix, x, weights, (0, 0), None), **CLOSE)
-
-
-@pytest.mark.parametrize("hub", [False, True], ids=["thin rows", "hub"])
 @pytest.mark.parametrize("clamp", [True, False], ids=["clamp", "no clamp"])
 @pytest.mark.parametrize(("iterations", "num_classes"), [(1, 7), (2, 40), (2, 7), (4, 7)])
 def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp, hub, monkeypatch):
@@ -218,7 +217,6 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
     torch.testing.assert_close(walk(matrix.values), expected[0].detach(), **CLOSE)
 
 
-@pytest.mark.parametrize("hub", [False, True], ids=["thin rows", "hub"])
 @pytest.mark.parametrize(
     ("iterations", "num_classes", "clamp", "rows"),
     [

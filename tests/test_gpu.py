@@ -80,10 +80,13 @@ def test_dropout_draws_the_same_bits_as_on_the_cpu():
     assert torch.equal(dropout(x.cuda(), 0.3, Key(2**40 + 5, 7), 2).cpu(), dropout(x, 0.3, Key(2**40 + 5, 7), 2))
 
 
-def test_a_captured_step_walks_the_same_path_as_a_plain_one():
+@pytest.mark.parametrize(("hidden", "hubs"), [(32, 0.0), (32, 0.75), (128, 0.75)], ids=["uniform", "hubs", "wide"])
+def test_a_captured_step_walks_the_same_path_as_a_plain_one(hidden, hubs):
+    """Wide layers leave the fused path."""
+
     def weights(as_graph):
-        problem = Problem.random(2000, classes=7, labeled=200, device="cuda")
-        model = GCNLPA(problem.recipe, problem.graph.to("cpu"), seed=0).cuda()
+        problem = Problem.random(2000, classes=7, labeled=200, device="cuda", hubs=hubs)
+        model = GCNLPA(problem.recipe.replace(hidden=hidden), problem.graph.to("cpu"), seed=0).cuda()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True, capturable=True)
         key = Key(0, torch.zeros(1, dtype=torch.int64, device="cuda"))
 

@@ -316,7 +316,7 @@ def test_drawing_leaves_the_backend_of_a_notebook_alone(tmp_path):
         "import matplotlib, sys; matplotlib.use('svg'); from pathlib import Path; out = Path(sys.argv[1])\n"
         "from gcn_lpa.paper import figure6; figure6.figure6(out)\n"
         "from gcn_lpa.paper.timing import Timing; from gcn_lpa.paper.timing_report import draw_epochs\n"
-        "draw_epochs([Timing('our gcn', 10, 60, 1, 1, 1.0, 1.0, False, None)], out / 'times.png', title='t')\n"
+        "draw_epochs({'t': [Timing('our gcn', 10, 60, 1, 1, 1.0, 1.0, False, None)]}, out / 'times.png')\n"
         "print(matplotlib.get_backend(), 'matplotlib.pyplot' in sys.modules)\n"
     )
     root = Path(__file__).parents[1]

@@ -36,6 +36,9 @@ def bench(
         str, typer.Option(help="epochs: work (10 % labelled) or paper (100 labelled nodes, one class).")
     ] = "work",
     classes: Annotated[int, typer.Option(min=1, help="epochs, protocol work: number of classes.")] = 7,
+    hubs: Annotated[
+        float, typer.Option(min=0, max=0.99, help="epochs: 0.75 for a power law of degrees, 0 for none.")
+    ] = 0.0,
     sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
     repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
     largest_rival: Annotated[int | None, typer.Option(help="Largest number of nodes at which the rivals run.")] = None,
@@ -75,19 +78,20 @@ def bench(
             nodes,
             protocol=protocol,
             classes=classes,
+            hubs=hubs,
             device=place,
             repeats=repeats,
             largest_rival=largest_rival,
             report=say,
         )
-        found = timing_report.epoch_record(steps, protocol=protocol, device=place)
+        found = timing_report.epoch_record(steps, protocol=protocol, device=place, hubs=hubs)
         header, lines = timing_report.epoch_table(steps)
     print(file=sys.stderr)
     if out is not None:
         write_output(out, encode_json(found))
         if what == "epochs":
-            title = f"One training step, protocol {protocol}, {place}"
-            timing_report.draw_epochs(steps, out.with_suffix(".png"), title=title)
+            title = f"One training step, protocol {protocol}, {place}{', hubs' if hubs else ''}"
+            timing_report.draw_epochs({title: steps}, out.with_suffix(".png"))
     if as_json:
         return print_json(found)
     print_table(header, lines)

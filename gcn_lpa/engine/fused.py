@@ -59,7 +59,7 @@ def convolutions(
     sum_first = rows is not None and len(weights) > 1 and (widens or matrix.shape[0] >= SMALL)
     inner = list(weights[:-1] if sum_first else weights)
     widths = [w.shape[1] for w in inner]
-    if not all(kernels.fits(csr, widths, weights[0].dtype) for csr in (matrix.pattern.rows, matrix.pattern.columns)):
+    if not kernels.fits(widths, weights[0].dtype):
         return None
     if len(weights) > 1 and isinstance(x, SparseMatrix) and x.is_identity:
         z, drop_rows = weights[0], rates[0]

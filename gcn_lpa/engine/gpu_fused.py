@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from gcn_lpa.engine.csr import CSR
-from gcn_lpa.engine.gpu_kernels import Bits, Listed, _block, _long_rows, _pad, _padded, _walk
+from gcn_lpa.engine.gpu_kernels import ENDLESS, HUBS, Bits, Listed, _block, _pad, _padded, _walk, schedule
 from gcn_lpa.engine.gpu_kernels import bits as bits  # what fused.py asks of one module
 from gcn_lpa.engine.gpu_kernels import listed as listed
-from gcn_lpa.engine.gpu_programs import block_of_rows, keeps, visit, word_of
+from gcn_lpa.engine.gpu_programs import block_of_rows, keeps, visit, walk_chunks, word_of
 
 
 @triton.jit(
@@ -37,7 +37,9 @@ def _layer_forward(
     x,
     z_next,
     wanted,
+    listed,
     n,
+    long,
     threshold,
     scale,
     seed_low,
@@ -54,6 +56,7 @@ def _layer_forward(
     IN_DROP: tl.constexpr,
     LAST: tl.constexpr,
     WANTED: tl.constexpr,
+    LISTED: tl.constexpr,
     D: tl.constexpr,
     STRIDE: tl.constexpr,
     D_NEXT: tl.constexpr,
@@ -67,9 +70,9 @@ def _layer_forward(
     """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
 
     IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted. WANTED: rows without
-    wanted_i get zeros.
+    wanted_i get zeros. LISTED is that of `block_of_rows`.
     """
-    rows, inside, start, count = block_of_rows(rowptr, rowptr, tl.program_id(0), n, 2147483647, False, ROWS)
+    rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
     if WANTED:
         count = tl.where(tl.load(wanted + rows, mask=inside, other=0) != 0, count, 0)
     word = tl.zeros([], dtype=tl.uint32)
@@ -164,13 +167,14 @@ def _dense_backward(
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200
+FORWARD_HUBS = (16, 2, 4)  # for rows whose entries are chunks; tl.dot wants sixteen
 DENSE = {16: (32, 1), 32: (32, 1), 64: (16, 1)}  # columns: (rows a program, warps)
 PROGRAMS = 132 * 8  # of the dense backward: enough to fill the chip, few enough that adding their dW is cheap
 
 
-def fits(csr: CSR, widths: list[int], dtype: torch.dtype) -> bool:
-    """Whether the fused layers can run: float32, layers a program can hold, no hub rows."""
-    return dtype == torch.float32 and max(widths) <= 64 and _long_rows(csr) is None
+def fits(widths: list[int], dtype: torch.dtype) -> bool:
+    """Whether the fused layers can run: float32, layers a program can hold."""
+    return dtype == torch.float32 and max(widths) <= 64
 
 
 def relu_stack(
@@ -189,32 +193,60 @@ def relu_stack(
     """
     xs: list[Tensor] = []
     n, d, zs = csr.num_rows, z.shape[1], [_pad(z)]
-    block, step, warps = FORWARD
     for weight, b in zip(weights, drop, strict=True):
         x, d_next = z.new_empty(n, d), d if weight is None else weight.shape[1]
         z_next = x if weight is None else _padded(n, d_next, z)
-        nothing = Bits(0, 1.0, 0, 0, csr.rowptr, 0)
-        first = drop_rows if not xs else None
         wanted = None if rows is None else rows.within(len(weights) - len(xs))
+        _layer(csr, values, zs[-1], weight, x, z_next, b, drop_rows if not xs else None, wanted)
+        xs.append(x)
+        zs.append(z_next)
+        d = d_next
+    out = torch.empty_like(zs[-1]) if rows is None else zs[-1].new_empty(len(rows.rows), zs[-1].shape[1])
+    _walk(csr, zs[-1], values=values, out=out, of=rows)
+    return out, xs, zs
+
+
+def _layer(
+    csr: CSR,
+    values: Tensor,
+    z: Tensor,
+    weight: Tensor | None,
+    x: Tensor,
+    z_next: Tensor,
+    drop: Bits | None,
+    drop_rows: Bits | None,
+    wanted: Tensor | None,
+) -> None:
+    """Launch `_layer_forward` over all rows: the short ones by their entries, the long ones by their chunks."""
+    plan, nothing, d = schedule(csr), Bits(0, 1.0, 0, 0, csr.rowptr, 0), x.shape[1]
+    d_next = d if weight is None else weight.shape[1]
+
+    def run(
+        rowptr: Tensor, col: Tensor, a: Tensor, z: Tensor, rows: Tensor | None, n: int, first: Bits | None, by: int
+    ) -> None:
+        block, step, warps = FORWARD_HUBS if by == 2 else FORWARD
         _layer_forward[(triton.cdiv(n, block),)](
-            csr.rowptr,
-            csr.col,
-            values,
-            zs[-1],
+            rowptr,
+            col,
+            a,
+            z,
             x if weight is None else weight,
             x,
             z_next,
             x if wanted is None else wanted,
+            x if rows is None else rows,
             n,
-            *(b or nothing),
+            ENDLESS,
+            *(drop or nothing),
             *(first or nothing),
-            DROP=b is not None,
+            DROP=drop is not None,
             IN_DROP=first is not None,
             LAST=weight is None,
             WANTED=wanted is not None,
+            LISTED=by,
             PRECISION=PRECISION,
             D=d,
-            STRIDE=zs[-1].stride(0),
+            STRIDE=z.stride(0),
             D_NEXT=d_next,
             NEXT_STRIDE=z_next.stride(0),
             ROWS=block,
@@ -223,12 +255,39 @@ def relu_stack(
             NEXT=_block(d_next),
             num_warps=warps,
         )
-        xs.append(x)
-        zs.append(z_next)
-        d = d_next
-    out = torch.empty_like(zs[-1]) if rows is None else zs[-1].new_empty(len(rows.rows), zs[-1].shape[1])
-    _walk(csr, zs[-1], values=values, out=out, of=rows)
-    return out, xs, zs
+
+    n = csr.num_rows if plan.short is None else len(plan.short)
+    if n:
+        run(csr.rowptr, csr.col, values, z, plan.short, n, drop_rows, int(plan.short is not None))
+    if plan.long is None:
+        return
+    partial = z.new_empty(len(plan.long.chunk), d)
+    walk_chunks[(len(plan.long.chunk),)](
+        csr.col,
+        values,
+        z,
+        partial,
+        z,
+        z,
+        z,
+        plan.long.chunk_row,
+        plan.long.chunk_start,
+        plan.long.chunk_end,
+        *(drop_rows or nothing),
+        SUMS=True,
+        DOTS=False,
+        ADD=False,
+        DROP=2 if drop_rows is not None else 0,
+        ONLY=0,
+        ACC=tl.float32,
+        D=d,
+        X_STRIDE=z.stride(0),
+        Y_STRIDE=z.stride(0),
+        STEP=HUBS[1],
+        COLS=_block(d),
+        num_warps=HUBS[2],
+    )
+    run(plan.long.first, plan.long.chunk, plan.long.one, partial, plan.long.row, len(plan.long.row), None, 2)
 
 
 def relu_stack_backward(

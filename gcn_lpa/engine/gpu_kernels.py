@@ -12,37 +12,59 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gcn_lpa.engine.csr import CSR
-from gcn_lpa.engine.gpu_programs import add_chunks, drop_numbers, reduce_rows, walk_chunks, walk_rows
+from gcn_lpa.engine.gpu_programs import drop_numbers, reduce_rows, walk_chunks, walk_rows
 
-LONG = 512  # entries of a row above which it is cut into chunks of that size
+LONG = 128  # entries of a row above which it is cut into chunks of that size, or of the root of its length where that is more
+ENDLESS = 2**31 - 1
 
 
 class LongRows(NamedTuple):
-    """The rows with more than LONG entries, and the chunks they are cut into."""
+    """The rows with more than LONG entries, and the chunks they are cut into.
+
+    (first, chunk, one) is a matrix with a row for each of them: it adds up its chunks.
+    """
 
     row: Tensor  # [r]
     first: Tensor  # [r + 1], the first chunk of each
+    chunk: Tensor  # [k], 0, 1, …
+    one: Tensor  # [k], 1.0
     chunk_row: Tensor  # [k], the row of each chunk
     chunk_start: Tensor  # [k], its first entry
+    chunk_end: Tensor  # [k], the entry behind its last
 
 
-def _long_rows(csr: CSR) -> LongRows | None:
+class Schedule(NamedTuple):
+    """In which order the rows of a matrix are walked: a block of rows takes as long as its longest one."""
+
+    short: Tensor | None  # where there are long rows, the others, the longest first
+    long: LongRows | None
+
+
+def schedule(csr: CSR) -> Schedule:
     """Worked out once per matrix and kept with it."""
-    plan: LongRows | None
-    if "long_rows" not in csr.__dict__:
+    if "schedule" not in csr.__dict__:
         counts = csr.rowptr.diff()
         row = torch.nonzero(counts > LONG).squeeze(1)
-        plan = None
+        plan = Schedule(None, None)
         if len(row):
-            chunks = (counts.index_select(0, row) + LONG - 1) // LONG
-            first = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)]).to(torch.int32)
-            chunk_row = torch.repeat_interleave(row, chunks)
-            within = torch.arange(len(chunk_row), device=row.device) - torch.repeat_interleave(first[:-1], chunks)
-            start = csr.rowptr.index_select(0, chunk_row) + within * LONG
-            plan = LongRows(row.to(torch.int32), first, chunk_row.to(torch.int32), start)
-        csr.__dict__["long_rows"] = plan
-    plan = csr.__dict__["long_rows"]
-    return plan
+            order = counts.sort(descending=True, stable=True).indices[len(row) :]
+            plan = Schedule(order.to(torch.int32), _in_chunks(csr, row, counts.index_select(0, row)))
+        csr.__dict__["schedule"] = plan
+    found: Schedule = csr.__dict__["schedule"]
+    return found
+
+
+def _in_chunks(csr: CSR, row: Tensor, counts: Tensor) -> LongRows:
+    size = counts.double().sqrt().ceil().long().clamp_min(LONG)
+    chunks = (counts + size - 1) // size
+    first = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)])
+    chunk = torch.arange(int(first[-1]), device=row.device)
+    which = torch.repeat_interleave(torch.arange(len(row), device=row.device), chunks)
+    start = csr.rowptr[row[which]] + (chunk - first[which]) * size[which]
+    end = torch.minimum(start + size[which], csr.rowptr[row[which] + 1])
+    chunk_row, one = row[which], torch.ones_like(chunk, dtype=torch.float32)
+    row, first, chunk, chunk_row = (t.to(torch.int32) for t in (row, first, chunk, chunk_row))
+    return LongRows(row, first, chunk, one, chunk_row, start, end)
 
 
 class Listed(NamedTuple):
@@ -114,6 +136,7 @@ BLOCK = 32  # columns walked at once
 # rows a program, entries a step, warps, by columns: for sums alone, and with dots; measured on an H200
 SUMS = {8: (16, 1, 1), 16: (16, 2, 1), 32: (32, 2, 1)}
 DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1)}
+HUBS = (1, 32, 4)  # the same for the chunks of a long row
 
 
 def _walk(
@@ -182,51 +205,53 @@ def _walk_block(
     only: Listed | None,
     nonzero: Tensor | None,
 ) -> None:
-    n, d = csr.num_rows if of is None else len(of.rows), x.shape[1]
-    if n == 0:
-        return
+    plan, d = schedule(csr), x.shape[1]
+    walked = plan.short if of is None else of.rows
+    n = csr.num_rows if walked is None else len(walked)
     cols = max(8, triton.next_power_of_2(d))
-    rows, step, warps = (DOTS if dot is not None else SUMS)[cols]
     unused = x  # any pointer will do
     given = (values, out, y, dot, nonzero if only is None else only.position, held, seeds)
     values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
     common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add and dot is not None, "COLS": cols, "D": d}
     common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "ACC": _accumulator(x)}
     common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
-    walk_rows[(triton.cdiv(n, rows),)](
-        csr.rowptr,
-        csr.col,
-        values,
-        x,
-        out_,
-        y,
-        dot_,
-        only_,
-        unused if of is None else of.rows,
-        unused if wanted is None else wanted,
-        held,
-        seeds,
-        n,
-        LONG,
-        *(drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)),
-        HELD=mode,
-        DROP=drop is not None,
-        RELU=relu is not None,
-        LISTED=of is not None,
-        WANTED=wanted is not None,
-        OUT_STRIDE=out_.stride(0),
-        ROWS=rows,
-        STEP=step,
-        **common,
-        num_warps=warps,
-    )
-    plan = _long_rows(csr)
-    if plan is None:
+    random = drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)
+    rest = (unused if of is None else of.position, unused if wanted is None else wanted, held, seeds)
+    flags = {"HELD": mode, "DROP": drop is not None, "RELU": relu is not None, "OUT_STRIDE": out_.stride(0)}
+    flags |= {"PLACED": of is not None, "WANTED": wanted is not None}
+
+    def walk(
+        rowptr: Tensor, col: Tensor, a: Tensor, x: Tensor, rows: Tensor | None, n: int, by: int, **options: Any
+    ) -> None:
+        size, step, warps = HUBS if by == 2 else (DOTS if options["DOTS"] else SUMS)[cols]
+        walk_rows[(triton.cdiv(n, size),)](
+            rowptr,
+            col,
+            a,
+            x,
+            out_,
+            y,
+            dot_,
+            only_,
+            unused if rows is None else rows,
+            *rest,
+            n,
+            LONG,
+            *random,
+            LISTED=by,
+            ROWS=size,
+            STEP=step,
+            **options,
+            num_warps=warps,
+        )
+
+    if n:
+        walk(csr.rowptr, csr.col, values, x, walked, n, int(walked is not None), **common, **flags)
+    long = plan.long
+    if long is None:
         return
-    assert drop is None and relu is None, "these have no long rows: see `fits`"
-    partial = x.new_empty(len(plan.chunk_row), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    walk_chunks[(len(plan.chunk_row),)](
-        csr.rowptr,
+    partial = x.new_empty(len(long.chunk), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    walk_chunks[(len(long.chunk),)](
         csr.col,
         values,
         x,
@@ -234,29 +259,18 @@ def _walk_block(
         y,
         dot_,
         only_,
-        plan.chunk_row,
-        plan.chunk_start,
-        CHUNK=LONG,
-        STEP=32,
+        long.chunk_row,
+        long.chunk_start,
+        long.chunk_end,
+        *random,
+        DROP=int(drop is not None),
+        STEP=HUBS[1],
         **common,
+        num_warps=cols // 8,
     )
     if out is not None:
-        add_chunks[(len(plan.row),)](
-            partial,
-            out,
-            plan.row,
-            plan.first,
-            unused if of is None else of.position,
-            held,
-            seeds,
-            HELD=mode,
-            LISTED=of is not None,
-            ACC=common["ACC"],
-            D=d,
-            OUT_STRIDE=out.stride(0),
-            TILE=16,
-            COLS=cols,
-        )
+        common |= {"DOTS": False, "ADD": False, "ONLY": 0, "X_STRIDE": d}
+        walk(long.first, long.chunk, long.one, partial, long.row, len(long.row), 2, **common, **flags)
 
 
 def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:
@@ -280,31 +294,34 @@ def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
     return dot
 
 
-REDUCE = (64, 8, 4)  # rows a program, entries a step, warps
+REDUCE, REDUCE_LONG = (64, 8, 4), (1, 512, 4)  # rows a program, entries a step, warps
 
 
 def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> Tensor:
-    plan, acc = _long_rows(csr), _accumulator(scores)
-    rows, tile, warps = REDUCE
-    if csr.num_rows:
-        reduce_rows[(triton.cdiv(csr.num_rows, rows),)](
-            csr.rowptr,
-            scores,
-            grad,
-            out,
-            csr.num_rows,
-            LONG,
-            csr.rowptr,
-            WHAT=what,
-            ACC=acc,
-            ROWS=rows,
-            TILE=tile,
-            num_warps=warps,
-        )
-    if plan is not None:
-        reduce_rows[(len(plan.row),)](
-            csr.rowptr, scores, grad, out, csr.num_rows, LONG, plan.row, WHAT=what, ACC=acc, ROWS=1, TILE=1024
-        )
+    plan = schedule(csr)
+    short = csr.rowptr if plan.short is None else plan.short
+    kinds = [
+        (csr.num_rows if plan.short is None else len(plan.short), int(plan.short is not None), short, LONG, REDUCE)
+    ]
+    if plan.long is not None:
+        kinds.append((len(plan.long.row), 1, plan.long.row, ENDLESS, REDUCE_LONG))
+    for n, by, listed_rows, longest, (rows, tile, warps) in kinds:
+        if n:
+            reduce_rows[(triton.cdiv(n, rows),)](
+                csr.rowptr,
+                scores,
+                grad,
+                out,
+                listed_rows,
+                n,
+                longest,
+                WHAT=what,
+                LISTED=by,
+                ACC=_accumulator(scores),
+                ROWS=rows,
+                TILE=tile,
+                num_warps=warps,
+            )
     return out
 
 

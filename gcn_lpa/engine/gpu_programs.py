@@ -2,7 +2,8 @@
 
 A program owns a block of rows and walks their entries side by side, so a row is summed by one program in one order:
 no atomics, the same bits every time. A row longer than `long` entries would leave its neighbours waiting; such rows (the
-hubs of a power-law graph) are cut into chunks that go to programs of their own and are added up in order.
+hubs of a power-law graph) are cut into chunks that go to programs of their own. The sums of the chunks are then walked like
+entries: a hub is a row of few chunks (LISTED 2), and all that follows a sum (relu, W, seeds) is done for it in the same way.
 
 Everything accumulates in ACC: float32 (float64 for float64), whatever the type of the operands. Under TRITON_INTERPRET=1
 the same code runs on the CPU, which is how it is tested where there is no GPU.
@@ -114,15 +115,20 @@ def visit(
 def block_of_rows(rowptr, listed, block, n, long, LISTED: tl.constexpr, ROWS: tl.constexpr):
     """(rows, which of them are ours, first entry of each, number of entries) of a block; long rows are not ours.
 
-    LISTED: of the n rows in `listed`.
+    LISTED 1: of the n rows in `listed`. LISTED 2: of the n long rows in `listed`, whose entries are their chunks: rowptr has
+    an element for each of these alone.
     """
-    rows = block * ROWS + tl.arange(0, ROWS)
-    inside = rows < n
-    if LISTED:
-        rows = tl.load(listed + rows, mask=inside, other=0)
-    start = tl.load(rowptr + rows, mask=inside, other=0)
-    count = tl.load(rowptr + rows + 1, mask=inside, other=0) - start
-    inside = inside & (count <= long)
+    at = block * ROWS + tl.arange(0, ROWS)
+    inside = at < n
+    rows = at
+    if LISTED > 0:
+        rows = tl.load(listed + at, mask=inside, other=0)
+    if LISTED < 2:
+        at = rows
+    start = tl.load(rowptr + at, mask=inside, other=0)
+    count = tl.load(rowptr + at + 1, mask=inside, other=0) - start
+    if LISTED < 2:
+        inside = inside & (count <= long)
     return rows, inside, start.to(tl.int64), tl.where(inside, count, 0).to(tl.int32)
 
 
@@ -137,6 +143,7 @@ def walk_rows(
     dot,
     only,
     listed,
+    position,
     wanted,
     held,
     seeds,
@@ -155,6 +162,7 @@ def walk_rows(
     DROP: tl.constexpr,
     ONLY: tl.constexpr,
     LISTED: tl.constexpr,
+    PLACED: tl.constexpr,
     WANTED: tl.constexpr,
     RELU: tl.constexpr,
     ACC: tl.constexpr,
@@ -166,12 +174,12 @@ def walk_rows(
     STEP: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """`visit` for every row but the long ones.
+    """`visit` for every row but the long ones, or for those of `block_of_rows`.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
     are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits
-    of (i, i). LISTED: the rows of `listed` alone, out has one row for each. WANTED: rows without wanted_i get zeros.
-    RELU: the sums are gradients of y = dropout(relu(h)) and become those of h.
+    of (i, i). PLACED: the sum of row i goes to row position_i - 1 of out, and nowhere where that is -1. WANTED: rows without
+    wanted_i get zeros. RELU: the sums are gradients of y = dropout(relu(h)) and become those of h.
     """
     rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
     if HELD > 0:
@@ -226,14 +234,14 @@ def walk_rows(
             total = tl.where(is_held[:, None], seed, total)
         if HELD == 2:
             total = tl.where(is_held[:, None], 0.0, total)
-        if LISTED:
-            place = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None] * OUT_STRIDE + cols[None, :]
+        if PLACED:
+            at = tl.load(position + rows, mask=inside, other=0).to(tl.int64) - 1
+            place, ours = at[:, None] * OUT_STRIDE + cols[None, :], ours & (at >= 0)[:, None]
         tl.store(out + place, total, mask=ours)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
 def walk_chunks(
-    rowptr,
     col,
     values,
     x,
@@ -243,23 +251,40 @@ def walk_chunks(
     only,
     chunk_row,
     chunk_start,
+    chunk_end,
+    threshold,
+    scale,
+    seed_low,
+    seed_high,
+    step,
+    layer,
     SUMS: tl.constexpr,
     DOTS: tl.constexpr,
     ADD: tl.constexpr,
+    DROP: tl.constexpr,
     ONLY: tl.constexpr,
     ACC: tl.constexpr,
     D: tl.constexpr,
     X_STRIDE: tl.constexpr,
     Y_STRIDE: tl.constexpr,
-    CHUNK: tl.constexpr,
     STEP: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """`visit` for one chunk of a long row; its sum goes to `partial`, [chunks, d]."""
+    """`visit` for one chunk of a long row; its sum goes to `partial`, [chunks, d].
+
+    DROP 1: dots are dropped or scaled up as those of their row i are in `walk_rows`; the sums are only where they end.
+    DROP 2: x_j is, as in `visit`.
+    """
     chunk = tl.program_id(0)
     row = tl.load(chunk_row + chunk + tl.arange(0, 1))
     start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
-    count = tl.minimum(tl.load(rowptr + row + 1) - start, CHUNK).to(tl.int32)
+    count = (tl.load(chunk_end + chunk + tl.arange(0, 1)).to(tl.int64) - start).to(tl.int32)
+    word = tl.zeros([], dtype=tl.uint32)
+    row_scale = tl.full([1], 1.0, dtype=ACC)
+    if DROP > 0:
+        word = word_of(seed_low, seed_high, step, layer)
+    if DROP == 1:
+        row_scale = tl.where(keeps(word, row.to(tl.int64), row.to(tl.int32), threshold), row_scale * scale, 0.0)
     total = visit(
         col,
         values,
@@ -270,14 +295,14 @@ def walk_chunks(
         row,
         start,
         count,
-        tl.full([1], 1.0, dtype=ACC),
-        0,
-        0,
-        0.0,
+        row_scale,
+        word,
+        threshold,
+        scale,
         SUMS,
         DOTS,
         ADD,
-        False,
+        DROP == 2,
         ONLY,
         ACC,
         D,
@@ -293,72 +318,23 @@ def walk_chunks(
 
 
 @triton.jit
-def add_chunks(
-    partial,
-    out,
-    row,
-    first,
-    position,
-    held,
-    seeds,
-    HELD: tl.constexpr,
-    LISTED: tl.constexpr,
-    ACC: tl.constexpr,
-    D: tl.constexpr,
-    OUT_STRIDE: tl.constexpr,
-    TILE: tl.constexpr,
-    COLS: tl.constexpr,
-):
-    """Add the chunks of each long row, in order. LISTED: out has a row for those in the list alone."""
-    which = tl.program_id(0)
-    i = tl.load(row + which).to(tl.int64)
-    start, end = tl.load(first + which), tl.load(first + which + 1)
-    cols = tl.arange(0, COLS)
-    total = tl.zeros([TILE, COLS], dtype=ACC)
-    for k in range(start, end, TILE):
-        at = k + tl.arange(0, TILE)
-        mask = (at < end)[:, None] & (cols < D)[None, :]
-        total += tl.load(partial + at.to(tl.int64)[:, None] * D + cols[None, :], mask=mask, other=0)
-    result = tl.sum(total, axis=0)
-    if HELD > 0:
-        is_held = tl.load(held + i) != 0
-        if HELD == 1:
-            result = tl.where(is_held, tl.load(seeds + i * OUT_STRIDE + cols, mask=cols < D, other=0).to(ACC), result)
-        if HELD == 2:
-            result = tl.where(is_held, 0.0, result)
-    if LISTED:
-        i = tl.load(position + i).to(tl.int64) - 1
-    if i >= 0:
-        tl.store(out + i * OUT_STRIDE + cols, result, mask=cols < D)
-
-
-@triton.jit
 def reduce_rows(
     rowptr,
     scores,
     grad,
     out,
+    listed,
     n,
     long,
-    long_row,
     WHAT: tl.constexpr,
+    LISTED: tl.constexpr,
     ACC: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Row sums (WHAT 0), softmax (1) or the gradient of softmax (2). ROWS 1 walks the long rows, one each, TILE at a time."""
-    if ROWS == 1:
-        rows = tl.load(long_row + tl.program_id(0) + tl.arange(0, 1))
-        inside = rows < n
-    else:
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        inside = rows < n
-    start = tl.load(rowptr + rows, mask=inside, other=0).to(tl.int64)
-    count = tl.load(rowptr + rows + 1, mask=inside, other=0).to(tl.int64) - start
-    if ROWS > 1:
-        inside = inside & (count <= long)
-        count = tl.where(inside, count, 0)
-    most = tl.max(count, axis=0).to(tl.int32)
+    """Row sums (WHAT 0), softmax (1) or the gradient of softmax (2), of rows of at most `long` entries, TILE at a time."""
+    rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
+    most = tl.max(count, axis=0)
     lanes = tl.arange(0, TILE)
     if WHAT == 1:
         top = tl.full([ROWS, TILE], float("-inf"), dtype=ACC)

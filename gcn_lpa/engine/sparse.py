@@ -407,7 +407,11 @@ class SparseMatrix:
         rows = key.rows if rows is None else rows
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
         col, step = self.pattern.ids_of(self.pattern.col), key.step_tensor(self.device)
-        return self.with_values(apply(Dropout, self.values, row, col, rate, key.seed, step, layer))
+        dropped = self.with_values(apply(Dropout, self.values, row, col, rate, key.seed, step, layer))
+        dropped.__dict__["is_identity"] = (
+            False  # without asking the device, which a step that is being recorded may not
+        )
+        return dropped
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d x_id² of each row, [n]."""

@@ -166,7 +166,7 @@ def figure5(study: Study) -> Exhibit:
         title = f"One training step: {PROTOCOLS[protocol]}; {study.device}"
         for suffix in (".png", ".svg"):
             files.append(study.out / f"figure5-{protocol}{suffix}")
-            timing_report.draw_epochs(steps, files[-1], title=title)
+            timing_report.draw_epochs({title: steps}, files[-1])
         extra = timing.extra_time(steps)
         data[protocol] = {
             "timings": [vars(step) for step in steps],

@@ -140,20 +140,25 @@ def epochs(
     *,
     protocol: str = "work",
     classes: int = 7,
+    hubs: float = 0.0,
     rivals: Sequence[str] = tuple(RIVALS),
     device: str = "cpu",
     repeats: int = 30,
     largest_rival: int | None = None,
     report: Callable[[Timing], None] = lambda timing: None,
 ) -> list[Timing]:
-    """Time a training step of every rival at every size. Rivals other than ours stop at `largest_rival` nodes."""
+    """Time a training step of every rival at every size. Rivals other than ours stop at `largest_rival` nodes.
+
+    `hubs` is that of `random_graph`.
+    """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; there are paper and work")
     place, results = torch.device(device), []
     on_gpu, bandwidth = place.type == "cuda", copy_bandwidth(place)
     for n in sizes:
         num_labeled = min(100, n) if protocol == "paper" else max(1, n // 10)
-        problem = Problem.random(n, classes=1 if protocol == "paper" else classes, labeled=num_labeled, device=device)
+        classes = 1 if protocol == "paper" else classes
+        problem = Problem.random(n, classes=classes, labeled=num_labeled, device=device, hubs=hubs)
         for name in rivals:
             too_large = largest_rival is not None and n > largest_rival and not name.startswith("our")
             if too_large or (name in ON_GPU_ONLY and not on_gpu):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def record(kind: str, timings: Sequence[Any], **facts: Any) -> dict[str, Any]:
     return {"benchmark": kind, **facts, "environment": environment(), "timings": [asdict(t) for t in timings]}
 
 
-def epoch_record(timings: Sequence[Timing], *, protocol: str, device: str) -> dict[str, Any]:
+def epoch_record(timings: Sequence[Timing], *, protocol: str, device: str, hubs: float = 0.0) -> dict[str, Any]:
     """The timings, what they say of GCN-LPA, and whether the steps that were timed are right."""
     extra = extra_time(timings)
     return record(
@@ -46,6 +46,7 @@ def epoch_record(timings: Sequence[Timing], *, protocol: str, device: str) -> di
         timings,
         protocol=protocol,
         device=device,
+        hubs=hubs,
         recipe=SETTINGS.to_dict(),
         seed=0,
         extra_percent={str(n): percent for n, percent in extra.items()},
@@ -101,16 +102,18 @@ def _ratio(value: float, base: float | None, digits: int) -> str:
     return f"{value / base:.{digits}f}" if base else "–"
 
 
-def draw_epochs(timings: Sequence[Timing], path: Path, *, title: str) -> None:
-    """Time per step over the number of nodes, log-log, as the paper's Figure 5; each rival at its best."""
+def draw_epochs(panels: Mapping[str, Sequence[Timing]], path: Path) -> None:
+    """Time per step over the number of nodes, log-log, as the paper's Figure 5; each rival at its best. A panel per title."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for rival, (color, dash) in LINES.items():
-        if best := best_times(timings, rival):
-            axes.plot(list(best), list(best.values()), dash, color=color, marker="o", markersize=4, label=rival)
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="milliseconds per training step", title=title)
-    axes.grid(alpha=0.3, which="both", linewidth=0.5)
-    axes.legend(frameon=False)
+    figure = Figure(figsize=(1 + 5 * len(panels), 4.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for place, (title, timings) in zip(axes, panels.items(), strict=True):
+        for rival, (color, dash) in LINES.items():
+            if best := best_times(timings, rival):
+                place.plot(list(best), list(best.values()), dash, color=color, marker="o", markersize=4, label=rival)
+        place.set(xscale="log", yscale="log", xlabel="nodes", title=title)
+        place.grid(alpha=0.3, which="both", linewidth=0.5)
+    axes[0].set_ylabel("milliseconds per training step")
+    axes[0].legend(frameon=False)
     write_figure(figure, path, dpi=160)

@@ -41,8 +41,8 @@ class Problem:
         return self.graph.y.index_select(0, self.nodes)
 
     @classmethod
-    def random(cls, n: int, *, classes: int, labeled: int, device: str, seed: int = 0) -> Problem:
-        graph = SETTINGS.prepare(load("random", n=n, classes=classes, seed=seed))
+    def random(cls, n: int, *, classes: int, labeled: int, device: str, hubs: float = 0.0, seed: int = 0) -> Problem:
+        graph = SETTINGS.prepare(load("random", n=n, classes=classes, hubs=hubs, seed=seed))
         nodes = np.random.Generator(np.random.PCG64(seed)).choice(n, size=labeled, replace=False)
         return cls(graph.to(device), torch.from_numpy(np.sort(nodes)).to(device))
 

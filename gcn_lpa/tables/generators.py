@@ -29,16 +29,20 @@ def digits(neighbors: int = 10) -> Graph:
     return dataclasses.replace(graph, notes=(*graph.notes, note))
 
 
-def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, seed: int = 0) -> Graph:
+def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, hubs: float = 0.0, seed: int = 0) -> Graph:
     """The paper's timing graphs (Section 4.4): n nodes, `degree` neighbours on average, identity features, label 0.
 
-    With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0.
+    With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0. With `hubs`, the expected
+    degree of the r-th of the nodes is proportional to r^-hubs, as in real graphs: a power law of exponent 1 + 1 / hubs.
     """
-    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1)
+    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1, hubs=0 <= hubs < 1)
     check_seed(seed)
     rng = np.random.Generator(np.random.PCG64(seed))
     later = np.arange(1, n + 1)  # node i may be joined to i + 1 .. n - 1
-    row, col = _sample_pairs(later, n - later, round(n * degree / 2), rng)
+    if hubs:
+        row, col = _pairs_by_rank(n, round(n * degree / 2), hubs, rng)
+    else:
+        row, col = _sample_pairs(later, n - later, round(n * degree / 2), rng)
     upper = scipy.sparse.coo_array((np.ones(len(row), np.float32), (row, col)), shape=(n, n)).tocsr()
     y = torch.from_numpy(rng.integers(classes, size=n))
     return Graph(
@@ -48,9 +52,27 @@ def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, seed: int
         class_names=tuple(map(str, range(classes))),
         node_names=range(n),
         name="random",
-        notes=(f"random graph: mean degree {degree:g}, seed {seed}",),
+        notes=(f"random graph: mean degree {degree:g}, {f'hubs {hubs:g}, ' if hubs else ''}seed {seed}",),
         x_kind="identity",
     )
+
+
+def _pairs_by_rank(n: int, count: int, hubs: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """So many different pairs i < j, both drawn in proportion to rank^-hubs; ranks are dealt at random."""
+    ends = np.cumsum(np.arange(1, n + 1) ** -hubs)
+    found = np.empty(0, np.int64)
+    if count > n * (n - 1) // 4:
+        raise ValueError(
+            f"{count} edges are too many for hubs among {n} nodes; at most half of all pairs can be joined"
+        )
+    while len(found) < count:
+        pairs = np.searchsorted(ends, rng.random((2, count)) * ends[-1])
+        low, high = pairs.min(0), pairs.max(0)
+        drawn = np.concatenate([found, (low * n + high)[low < high]])
+        found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]  # in the order in which they were drawn
+    low, high = np.divmod(found[:count], n)
+    name = rng.permutation(n)
+    return np.minimum(name[low], name[high]), np.maximum(name[low], name[high])
 
 
 def block_model(
@@ -91,7 +113,7 @@ def block_model(
 
 
 def _require(**options: bool) -> None:
-    right = {"degree": "at least 0", "homophily": "a share of the edges, 0 to 1"}
+    right = {"degree": "at least 0", "homophily": "a share of the edges, 0 to 1", "hubs": "at least 0 and less than 1"}
     for option, is_right in options.items():
         if not is_right:
             raise ValueError(f"{option} must be {right.get(option, 'at least 1')}")
