@@ -357,6 +357,14 @@ def edge_form(recipe: Recipe, graph: Graph, *, generator: torch.Generator) -> nn
     return EDGE_FORMS[recipe.edges](recipe, graph, generator)
 
 
+LARGEST_LOG = 10.0  # of a learned strength that no row sum divides: e^10 is 22,026
+
+
+def strengths(scores: SparseMatrix) -> SparseMatrix:
+    """A* = exp(scores) itself, not divided by its row sums; of larger scores than LARGEST_LOG, exp(LARGEST_LOG)."""
+    return scores.with_values(scores.values.clamp_max(LARGEST_LOG).exp())
+
+
 EDGE_LAYER = 1000  # random bits that are not a layer's dropout
 
 
