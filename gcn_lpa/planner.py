@@ -343,8 +343,7 @@ def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
 
 def _smaller(recipe: Recipe, size: Size) -> Iterator[dict[str, Any]]:
     """Changes under which a training takes less."""
-    forms: dict[str, Any] = {"edges": "cosine"} if recipe.edges == "free" else {}
-    yield from ({**forms, "clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
+    yield from ({"clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
 
 
 def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
