@@ -2,8 +2,9 @@
 
 Or a few training nodes at a time, for a method that reads samples of their neighbours (`methods.sampled`).
 
-An edge between two clusters is in no batch: while training, convolutions, hops and label propagation stop at the border. That
-is an approximation, and `share_cut` says of how many edges. Validation and predictions have the whole graph.
+An edge between two clusters is in no batch: while training, convolutions, hops and label propagation stop at the border, and
+a free weight of such an edge stays as it is given. That is an approximation, and `share_cut` says of how many edges.
+Validation and predictions have the whole graph.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import induced
 from gcn_lpa.methods.registry import METHODS
@@ -31,20 +31,22 @@ def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
     """
     if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
         return _divided(Batch(prepared, train.nonzero().squeeze(1)), recipe.batch_size)
-    if recipe.edges == "free":
-        raise ValueError(
-            f"clusters = {recipe.clusters}: edge form 'free' has one weight for each edge of the whole graph, and those between "
-            f"clusters would learn nothing; choose one of {forms_for_new_edges()}, or 'fixed'"
-        )
     cluster, sliceable = clusters(prepared, recipe.clusters), dataclasses.replace(prepared, x_kind="given")
     batches = []
     for k in range(recipe.clusters):
         inside = torch.from_numpy(cluster == k)
         if (train & inside).any():
             part = dataclasses.replace(induced(sliceable, inside), x_kind=prepared.x_kind)
+            part.pattern.cut_from = prepared.pattern.fingerprint, entries_inside(prepared, inside)
             batch = Batch(part, train[inside].nonzero().squeeze(1), inside.nonzero().squeeze(1))
             batches += _divided(batch, recipe.batch_size)
     return batches
+
+
+def entries_inside(graph: Graph, nodes: Tensor) -> Tensor:
+    """The numbers of the entries between two of the nodes, a mask: those of their `induced` graph, in its order."""
+    nodes = nodes.to(graph.device)
+    return (nodes.index_select(0, graph.row) & nodes.index_select(0, graph.col)).nonzero().squeeze(1)
 
 
 def _divided(batch: Batch, most: int) -> list[Batch]:

@@ -97,7 +97,10 @@ class Free(nn.Module):
         return weight if self.mask == "exp" else log_softplus(weight + SOFTPLUS_ONE)
 
     def of_entries(self, graph: Graph) -> Tensor:
-        """w_ij of every entry, [E]."""
+        """w_ij of every entry, [E]; of a cluster's, with a sparse gradient, so that Adam moves no others."""
+        if graph.pattern.cut_from is not None and graph.pattern.cut_from[0] == self.fingerprint:
+            at = graph.pattern.cut_from[1]
+            return torch.gather(self.weight, 0, at if self.shared is None else self._ties(at), sparse_grad=True)
         if graph.pattern.fingerprint != self.fingerprint:
             raise ValueError(
                 "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
@@ -108,6 +111,11 @@ class Free(nn.Module):
         if (self.shared.device, self.shared.dtype) != (self.weight.device, self.weight.dtype):
             self.shared = self.shared.to(self.weight.device).to(self.weight.dtype)
         return self.shared @ self.weight
+
+    def _ties(self, entries: Tensor) -> Tensor:
+        """The numbers of the parameters of some entries."""
+        assert self.shared is not None
+        return self.shared.pattern.col.to(entries.device).index_select(0, entries).long()
 
     def carried(self, graph: Graph, pattern: Pattern, place: Tensor) -> Free:
         """The weights of this form's graph for the entries of another pattern; 0, the given weight, for those it has not.
@@ -355,6 +363,14 @@ def edge_form(recipe: Recipe, graph: Graph, *, generator: torch.Generator) -> nn
     if recipe.edges not in EDGE_FORMS:
         raise ValueError(f"unknown edge form {recipe.edges!r}; there are {', '.join(EDGE_FORMS)}")
     return EDGE_FORMS[recipe.edges](recipe, graph, generator)
+
+
+LARGEST_LOG = 10.0  # of a learned strength that no row sum divides: e^10 is 22,026
+
+
+def strengths(scores: SparseMatrix) -> SparseMatrix:
+    """A* = exp(scores) itself, not divided by its row sums; of larger scores than LARGEST_LOG, exp(LARGEST_LOG)."""
+    return scores.with_values(scores.values.clamp_max(LARGEST_LOG).exp())
 
 
 EDGE_LAYER = 1000  # random bits that are not a layer's dropout

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.edges import drop_edges, edge_form, initial_weight, symmetric
+from gcn_lpa.edges import drop_edges, edge_form, initial_weight, strengths, symmetric
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.class_blocks import in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.fused import accelerated
+from gcn_lpa.engine.pooling import row_max
 from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -105,22 +106,28 @@ class Model(Protocol):
 class Convolutions(nn.Module):
     """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), for the matrix S it is given; the last X holds logits, [n, c].
 
-    With `residual` a node's own x W', with `bias` a constant, and with `layer_norm` a normalisation join in.
+    With `residual` a node's own x W', with `bias` a constant, and with `layer_norm` a normalisation join in. `aggregation`
+    replaces S X W, the sum over neighbours j of s_ij x_j W: "max" takes their maximum in each column, and "concat" is
+    [X W' | S X W], twice as wide; its last layer has c columns, X W' + S X W, which is [X | S X] times one matrix, as in
+    GraphSAGE (Hamilton et al. 2017). Sum and mean differ in S alone.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.recipe = recipe
-        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
-        self.shapes = list(pairwise(widths))
+        self.concatenates = recipe.aggregation == "concat"
+        width = recipe.hidden * (2 if self.concatenates else 1)
+        widths = [graph.num_features, *[width] * (recipe.gcn_layers - 1), graph.num_classes]
+        outputs = [*[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        self.shapes = list(zip(widths[:-1], outputs, strict=True))
         self.weights = nn.ParameterList(initial_weight(*s, init=recipe.init, generator=generator) for s in self.shapes)
         self.skips = nn.ParameterList()
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:] if recipe.bias)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths[1:-1] if recipe.layer_norm)
 
     def draw_skips(self, generator: torch.Generator) -> None:
-        """Draw the W' of `residual`, after the edges have drawn theirs: a seed gives the same start with and without them."""
-        if self.recipe.residual:
+        """Draw the W' of a node's own x, after the edges have drawn theirs: a seed gives the same start with and without them."""
+        if self.recipe.residual or self.concatenates:
             new = (initial_weight(*s, init=self.recipe.init, generator=generator) for s in self.shapes)
             self.skips = nn.ParameterList(new)
 
@@ -133,12 +140,13 @@ class Convolutions(nn.Module):
         recipe, outputs = self.recipe, []
         for k, weight in enumerate(self.weights):
             x = dropout(x, self.dropout_rate(k), key, layer=k)
-            h = smoothing @ (x @ weight)  # Eq. (16)
+            is_last = k == len(self.weights) - 1
+            h = row_max(smoothing, x @ weight) if recipe.aggregation == "max" else smoothing @ (x @ weight)  # Eq. (16)
             if self.skips:
-                h = h + x @ self.skips[k]
+                own = x @ self.skips[k]
+                h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else h + own
             if self.biases:
                 h = h + self.biases[k]
-            is_last = k == len(self.weights) - 1
             if self.norms and not is_last:
                 h = self.norms[k](h)
             x = ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
@@ -151,9 +159,9 @@ class Convolutions(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a layer is Eq. (16) and nothing else."""
+        """Whether a layer is Eq. (16), for the matrix it is given, and nothing else."""
         recipe = self.recipe
-        extras = recipe.residual or recipe.bias or recipe.layer_norm
+        extras = recipe.residual or recipe.bias or recipe.layer_norm or recipe.aggregation in ("max", "concat")
         return recipe.activation == "relu" and recipe.output_activation == "identity" and not extras
 
 
@@ -251,6 +259,8 @@ class GCNLPA(nn.Module):
     key and never drops out.
     """
 
+    mean_degree: Tensor  # of a sum alone
+
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, body: Any = None) -> None:
         """`body(recipe, graph, generator)` makes the part that turns features into logits along the edges.
 
@@ -263,6 +273,9 @@ class GCNLPA(nn.Module):
         self.edges = edge_form(recipe, graph, generator=generator)
         if isinstance(self.body, Convolutions):
             self.body.draw_skips(generator)
+        self.stackable = recipe.aggregation != "max"  # see `stacks.is_stackable`
+        if recipe.aggregation == "sum":  # of the training graph, also where the model is asked about another
+            self.register_buffer("mean_degree", _mean_degree(graph.adjacency))
         self._labels, self._given = Remembered(labels_of), Remembered(_symmetric)
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
@@ -274,9 +287,17 @@ class GCNLPA(nn.Module):
         return drop_edges(self.edge_scores(graph).row_softmax(), self.recipe.edge_dropout, key)
 
     def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, SparseMatrix]:
-        """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling.
+
+        Where neighbours are not averaged, features walk A* itself: for a maximum as it is, for a sum divided by the mean degree
+        of the given graph, one number for all, so that a layer neither grows nor shrinks them much.
+        """
         scores, rate = self.edge_scores(graph), self.recipe.edge_dropout
         transition = drop_edges(scores.row_softmax(), rate, key)
+        if self.recipe.aggregation in ("sum", "max"):
+            strength = strengths(scores)
+            is_sum = self.recipe.aggregation == "sum"
+            return transition, strength.with_values(strength.values / self.mean_degree) if is_sum else strength
         if self.recipe.normalization == "row":
             return transition, transition
         if not self.edge_parameters() and not (key is not None and rate):
@@ -311,6 +332,10 @@ class GCNLPA(nn.Module):
 
     def embed(self, graph: Graph) -> list[tuple[Tensor | SparseMatrix, Tensor]]:
         """(h^(k), x^(k+1)) of every layer: aggregation and transformation, Eqs. (19) to (21)."""
+        if self.recipe.aggregation == "max":
+            raise ValueError(
+                "aggregation 'max' is of transformed features, x W: there is no h before the transformation"
+            )
         _, smoothing = self.walks(graph)
         x: Tensor | SparseMatrix = graph.x
         pairs: list[tuple[Tensor | SparseMatrix, Tensor]] = []
@@ -324,6 +349,12 @@ class GCNLPA(nn.Module):
 
     def weight_parameters(self) -> list[nn.Parameter]:
         return list(self.body.parameters())
+
+
+def _mean_degree(adjacency: SparseMatrix) -> Tensor:
+    """Σ a_ij / n, 1 where there is no edge; a number of its own, [1]."""
+    total = adjacency.values.sum() / max(1, adjacency.shape[0])
+    return torch.where(total > 0, total, 1).reshape(1)
 
 
 def _symmetric(values: Tensor, adjacency: SparseMatrix) -> SparseMatrix:

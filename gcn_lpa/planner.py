@@ -179,13 +179,20 @@ class _Formula:
     def parameters(self) -> float:
         """Every number with two means of Adam and the copy of the best epoch; its gradient is of the step."""
         recipe, widths = self.recipe, self.widths()
-        weights = sum(a * b for a, b in zip([self.columns, *widths[:-1]], widths, strict=True))
-        weights *= 2 if recipe.residual and recipe.propagation == "layers" else 1
+        weights = sum(a * b for a, b in zip([self.columns, *self.hidden()], widths, strict=True))
+        weights *= 2 if self.has_skips() else 1
         edges = {"fixed": 0.0, "free": self.size.entries}.get(recipe.edges, 2.0 * self.columns * recipe.edge_rank)
         return (weights + edges) * 4 * FLOAT
 
     def widths(self) -> list[int]:
         return [*[self.recipe.hidden] * (self.recipe.gcn_layers - 1), self.size.classes]
+
+    def hidden(self) -> list[int]:
+        """The width of each hidden layer; a node's own columns may stand beside those of its neighbours."""
+        return [width * (2 if self.recipe.aggregation == "concat" else 1) for width in self.widths()[:-1]]
+
+    def has_skips(self) -> bool:
+        return self.recipe.propagation == "layers" and (self.recipe.residual or self.recipe.aggregation == "concat")
 
     def products(self) -> list[int]:
         """The width of each product with the matrix."""
@@ -196,18 +203,19 @@ class _Formula:
         """What a gradient step keeps for its backward pass, and the gradients on the way."""
         size, recipe = self.size, self.recipe
         widths, products = self.widths(), self.products()
-        inputs = [0 if size.stored is not None else self.columns, *widths[:-1]]
-        kept = self.form_width() + sum(widths[:-1])  # numbers of each own row: of the edge form, and after σ
+        inputs = [0 if size.stored is not None else self.columns, *self.hidden()]
+        kept = self.form_width() + sum(self.hidden())  # numbers of each own row: of the edge form, and after σ
         kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
-        if self.learns or recipe.propagation == "hops":  # what the matrix or γ_k is multiplied by
-            kept += sum(products)
+        if (
+            self.learns or recipe.propagation == "hops" or recipe.aggregation == "max"
+        ):  # what the matrix or γ_k is multiplied by
+            kept += sum(products) * (3 if recipe.aggregation == "max" else 1)  # and of a maximum it, and its ties
         seen = sum(products) if self.learns else 0.0  # numbers of each row of the halo
         if self.has_lpa and self.learns:
             width = class_block(size.nodes, size.classes, recipe.lpa_iterations)
             labels = width * max(1, recipe.lpa_iterations - 1)
             kept, seen = kept + self.size.classes + labels, seen + labels
-        has_skips = recipe.residual and recipe.propagation == "layers"
-        gradients = 2 * max(widths) if has_skips else size.classes
+        gradients = 2 * max(widths) if self.has_skips() else size.classes
         sparse = 0.0 if size.stored is None else self.stored() * 2 * bool(recipe.dropout)
         rows = size.nodes * (kept + gradients) + size.halo * seen
         return (rows + size.entries * (self.edge_floats() + GRADIENTS * self.learns) + sparse) * FLOAT
@@ -335,8 +343,7 @@ def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
 
 def _smaller(recipe: Recipe, size: Size) -> Iterator[dict[str, Any]]:
     """Changes under which a training takes less."""
-    forms: dict[str, Any] = {"edges": "cosine"} if recipe.edges == "free" else {}
-    yield from ({**forms, "clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
+    yield from ({"clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
 
 
 def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:

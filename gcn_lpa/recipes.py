@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 LOSSES = ("official", "literal", "held_out", "leave_one_out", "influence")
 SELECTION = ("first_best", "last_best", "loss")
 ACTIVATIONS = ("relu", "sigmoid", "identity")
+AGGREGATIONS = ("mean", "sum", "max", "concat")
 
 
 def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: bool = False) -> Any:
@@ -96,6 +97,12 @@ class Recipe:
         ("layers", "hops"),
         added=True,
     )
+    aggregation: str = _field(
+        "mean",
+        "layers: the mean of the neighbours, their sum, their maximum in each column, or their mean beside the node's own",
+        AGGREGATIONS,
+        added=True,
+    )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
     members: str = _field("", "kinds of models that predict beside this one, with spaces between", added=True)
@@ -152,6 +159,13 @@ class Recipe:
         for name in ("lr", "edge_lr"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is positive")
+        if self.aggregation != "mean" and self.propagation != "layers":
+            raise ValueError(f"recipe: aggregation = {self.aggregation!r} is of layers; use propagation 'layers'")
+        if self.aggregation in ("sum", "max") and self.edge_dropout:
+            raise ValueError(
+                f"recipe: edge_dropout = {self.edge_dropout} brings rows back to 1, and those of aggregation "
+                f"{self.aggregation!r} have no sum to keep; use edge_dropout 0"
+            )
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
             raise ValueError(
                 f"recipe: leave_one_out is exact for one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"

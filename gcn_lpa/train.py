@@ -256,13 +256,13 @@ def fit(
     if hasattr(model, "fit_directly"):
         return _fit_directly(model, batches, validation, recipe, seed, watching, world)
     last = last_epoch(model, recipe, stop_at)
-    on_gpu = batches[0].graph.device.type == "cuda"
+    on_gpu, is_whole = batches[0].graph.device.type == "cuda", len(batches) == 1 and batches[0].node_ids is None
     training = _Training(model, batches, validation, recipe, seed, watching, world)
     if watching.resume and watching.checkpoint is not None:
         training.load(watching.checkpoint)
     return training.run(
         last=last,
-        capture=len(batches) == 1 and (capture == "always" or (capture == "auto" and on_gpu and is_capturable(model))),
+        capture=is_whole and (capture == "always" or (capture == "auto" and on_gpu and is_capturable(model))),
     )
 
 
@@ -367,7 +367,8 @@ class _Step:
             for parameter in parameters:
                 parameter.requires_grad_(trains)
         moving = [(some, l2, lr) for some, l2, lr, trains in groups if trains and some]
-        self.optimizer = Adam([(some, l2) for some, l2, _ in moving], lr=[lr for *_, lr in moving])
+        rates, number = [lr for *_, lr in moving], len(training.batches)
+        self.optimizer = Adam([(some, l2) for some, l2, _ in moving], lr=rates, batches=number)
 
     def __call__(self) -> Tensor:
         losses = [self.learn(batch) for batch in self.training.batches]

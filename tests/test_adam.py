@@ -106,3 +106,23 @@ def test_each_group_has_its_rate():
     (3 * one + 7 * two).backward()
     adam.step()
     assert (one.item(), two.item()) == pytest.approx((-0.5, -0.01))
+
+
+def test_with_sparse_gradients_each_part_moves_as_a_parameter_of_its_own():
+    """Two parts in turn, and an entry in neither; beside torch's Adam with a parameter for each part."""
+    parts = [torch.tensor([0, 3, 4]), torch.tensor([5, 1])]
+    start = torch.linspace(-1, 1, 6)
+    whole, others = nn.Parameter(start.clone()), [nn.Parameter(start[at]) for at in parts]
+    adam = Adam([([whole], 0.1)], lr=0.03, batches=2)
+    theirs = [torch.optim.Adam([one], lr=0.03, weight_decay=0.1, fused=True) for one in others]
+    for k in range(5):
+        for at, one, optimizer in zip(parts, others, theirs, strict=True):
+            adam.zero_grad()
+            optimizer.zero_grad()
+            loss([torch.gather(whole, 0, at, sparse_grad=True)], k).backward()
+            loss([one], k).backward()
+            adam.step()
+            optimizer.step()
+            assert torch.equal(whole.detach()[at], one.detach())
+    assert whole[2] == start[2]
+    assert adam.state()["adam.0.exp_avg"][2] == 0

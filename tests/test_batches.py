@@ -85,12 +85,56 @@ def test_what_cannot_be_cut_is_refused():
     graph = cliques(2)
     with pytest.raises(ValueError, match=r"clusters = 20; 'graph' has 12 nodes"):
         learn(graph, [0, 6], [1, 7], LAYERS.replace(clusters=20), device="cpu")
-    with pytest.raises(ValueError, match=r"'free' has one weight for each edge of the whole graph, .* or 'fixed'"):
-        learn(graph, [0, 6], [1, 7], LAYERS.replace(clusters=2, edges="free"), device="cpu")
     with pytest.raises(ValueError, match=r"method 'lr' does not use clusters = 3"):
         make_plan(Source("karate"), method="lr", changes={"clusters": 3})
     with pytest.raises(ValueError, match="clusters = -1; it is not negative"):
         LAYERS.replace(clusters=-1)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_free_weights_of_a_cluster_are_found_by_their_edges_and_alone_have_a_gradient(symmetric):
+    """Beside the same weights in a model of the cluster alone; both clusters have the same pattern."""
+    graph = cliques(2, bridges=[(0, 6)])
+    recipe = LAYERS.replace(clusters=2, edges="free", symmetric_edges=symmetric, loss="literal", **QUICK)
+    prepared = recipe.prepare(graph)
+    model = METHODS["gcn-lpa"].build(recipe, prepared, 0)
+    with torch.no_grad():
+        model.edges.weight.copy_(torch.arange(len(model.edges.weight)).sin())
+    first, second = batches_of(prepared, torch.ones(12, dtype=torch.bool), recipe)
+    assert first.graph.pattern.fingerprint == second.graph.pattern.fingerprint
+    scores = prepared.adjacency.with_values(model.edges(prepared).detach()).to_dense()
+    for batch in (first, second):
+        alone = METHODS["gcn-lpa"].build(recipe.replace(symmetric_edges=False), batch.graph, 0)
+        alone.body.load_state_dict(model.body.state_dict())
+        at, pattern = batch.node_ids, batch.graph.pattern
+        inside = scores[at][:, at][pattern.row.long(), pattern.col.long()]
+        assert torch.equal(model.edges(batch.graph), inside)
+        with torch.no_grad():
+            alone.edges.weight.copy_(inside)
+        found, other = (one.loss(batch.graph, batch.nodes, Key(0, 1)).total for one in (model, alone))
+        assert torch.equal(found, other)
+        given, twin = (
+            torch.autograd.grad(found, model.edges.weight)[0],
+            torch.autograd.grad(other, alone.edges.weight)[0],
+        )
+        dense = torch.zeros(12, 12).index_put((at[pattern.row.long()], at[pattern.col.long()]), twin)
+        dense = dense + dense.T - dense.diag().diag() if symmetric else dense  # both directions are one weight
+        weight = torch.nn.Parameter(given.to_dense())
+        model.edges._parameters["weight"], kept = weight, model.edges.weight
+        spread = prepared.adjacency.with_values(model.edges(prepared).detach()).to_dense()
+        model.edges._parameters["weight"] = kept
+        torch.testing.assert_close(spread, dense)
+
+
+def test_free_weights_between_clusters_stay_as_they_are_given_and_the_others_learn():
+    graph = cliques(2, bridges=[(0, 6), (3, 9)])
+    recipe = LAYERS.replace(clusters=2, edges="free", l2_edges=0.1, loss="literal", **QUICK)
+    trained = learn(graph, [0, 1, 7, 8], [2, 9], recipe, device="cpu")
+    prepared = recipe.prepare(graph)
+    is_between = (prepared.row < 6) != (prepared.col < 6)
+    weight = trained.model.edges.weight
+    assert is_between.sum() == 4 and not weight[is_between].any()
+    assert (weight[~is_between] != 0).sum() > 20
 
 
 def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():

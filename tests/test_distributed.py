@@ -352,6 +352,7 @@ CHANGES_REFUSED = {
     "members": {"members": "trees"},
     "votes": {"votes": True},
     "clusters": {"clusters": 4},
+    "aggregation": {"aggregation": "max"},
     "gaussian": {"edges": "gaussian"},
     "symmetric_edges": {"edges": "free", "symmetric_edges": True},
     "glorot": {"edges": "free", "edge_init": "glorot"},

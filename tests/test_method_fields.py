@@ -39,7 +39,15 @@ BASE = {  # what has to hold for a field to matter
     **{name: {name: 0.0} for name in ("dropout", "l2", "edge_sparsity")},
     **{
         name: {"propagation": "layers", "members": ""}
-        for name in ("activation", "output_activation", "bias", "residual", "layer_norm", "feature_dropout")
+        for name in (
+            "activation",
+            "output_activation",
+            "bias",
+            "residual",
+            "layer_norm",
+            "feature_dropout",
+            "aggregation",
+        )
     },
 }
 OTHER = {  # values of each field; the first that the base does not have is the change
@@ -78,6 +86,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "label_rate": (0.2,),
     "edge_sparsity": (3.0,),
     "propagation": ("hops", "layers"),
+    "aggregation": ("sum",),
     "structure": (True, False),
     "votes": (True, False),
     "clusters": (2,),

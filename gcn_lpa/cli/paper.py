@@ -261,7 +261,8 @@ def subject_of(
     if (Path(name) / "recipe.json").is_file():
         run = load_run(name, data)
         model = run.trained.model
-        return run.graph, model if isinstance(model, GCNLPA) and isinstance(model.body, Convolutions) else None
+        is_printed = isinstance(model, GCNLPA) and isinstance(model.body, Convolutions)
+        return run.graph, model if is_printed and model.recipe.aggregation == "mean" else None
     graph = load_graph(name, root, options)
     if not train:
         return graph, None

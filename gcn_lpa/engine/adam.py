@@ -6,6 +6,7 @@ The first torch.optim.Adam of a process imports torch's compiler, which takes lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,15 @@ class Adam:
 
     All state is tensors on the device of the parameters, so that a step can be part of a CUDA graph. The parameters of
     one group share device and dtype.
+
+    A parameter whose gradient is sparse moves where it has one, and nowhere else do its means change: the numbers of a
+    batch move as if they were a parameter of their own.
     """
 
-    def __init__(self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float | Sequence[float]) -> None:
+    def __init__(
+        self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float | Sequence[float], batches: int = 1
+    ) -> None:
+        self.batches = batches  # steps in which each number of a parameter with sparse gradients moves once
         self.rates = [lr] * len(groups) if isinstance(lr, float) else list(lr)  # of each group
         self.groups = [([_Moments(parameter) for parameter in group], decay) for group, decay in groups]
 
@@ -36,27 +43,28 @@ class Adam:
     def step(self) -> None:
         """Move every parameter that has a gradient."""
         for (group, decay), rate in zip(self.groups, self.rates, strict=True):
-            found = [(moments, grad) for moments in group if (grad := moments.parameter.grad) is not None]
-            if not found:
+            moving = [moments for moments in group if moments.parameter.grad is not None]
+            if not moving:
                 continue
-            moving, grads = zip(*found, strict=True)
-            steps = [moments.step for moments in moving]
-            torch._foreach_add_(steps, 1)
-            torch._fused_adam_(
-                [moments.parameter for moments in moving],
-                grads,
-                [moments.exp_avg for moments in moving],
-                [moments.exp_avg_sq for moments in moving],
-                [],
-                steps,
-                lr=rate,
-                beta1=BETA1,
-                beta2=BETA2,
-                weight_decay=decay,
-                eps=EPSILON,
-                amsgrad=False,
-                maximize=False,
-            )
+            torch._foreach_add_([moments.step for moments in moving], 1)
+            whole = [moments for moments in moving if not moments.parameter.grad.is_sparse]  # type: ignore[union-attr]
+            if whole:
+                grads = [moments.parameter.grad for moments in whole]
+                _move([moments.tensors for moments in whole], grads, [moments.step for moments in whole], rate, decay)
+            for moments in moving:
+                if moments not in whole:
+                    self._move_some(moments, rate, decay)
+
+    def _move_some(self, moments: _Moments, rate: float, decay: float) -> None:
+        """Move the numbers that have a gradient."""
+        assert moments.parameter.grad is not None
+        grad = moments.parameter.grad.coalesce()
+        at = grad.indices()[0]
+        some = [tensor.index_select(0, at) for tensor in moments.tensors]
+        times = torch.div(moments.step - 1, self.batches, rounding_mode="floor") + 1  # that these numbers have moved
+        _move([some], [grad.values()], [times], rate, decay)
+        for tensor, part in zip(moments.tensors, some, strict=True):
+            tensor.index_copy_(0, at, part)
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes beside the parameters, by name; the tensors themselves, to be saved or copied into."""
@@ -68,6 +76,13 @@ class Adam:
         }
 
 
+def _move(tensors: Sequence[Sequence[Tensor]], grads: Any, steps: list[Tensor], rate: float, decay: float) -> None:
+    """A step of torch's fused kernel on some (parameter, mean, mean square)."""
+    parameters, means, squares = (list(each) for each in zip(*tensors, strict=True))
+    options: Any = {"beta1": BETA1, "beta2": BETA2, "eps": EPSILON, "amsgrad": False, "maximize": False}
+    torch._fused_adam_(parameters, grads, means, squares, [], steps, lr=rate, weight_decay=decay, **options)
+
+
 class _Moments:
     """A parameter, the number of its steps, and the running means of its gradient and of the gradient's square."""
 
@@ -76,3 +91,7 @@ class _Moments:
         self.step = torch.zeros((), device=parameter.device)
         self.exp_avg = torch.zeros_like(parameter, requires_grad=False)
         self.exp_avg_sq = torch.zeros_like(parameter, requires_grad=False)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.parameter, self.exp_avg, self.exp_avg_sq

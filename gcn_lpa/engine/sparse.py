@@ -40,6 +40,9 @@ class Pattern:
     """
 
     is_part = False
+    cut_from: tuple[str, Tensor] | None = (
+        None  # the fingerprint of a larger pattern, and the number of each entry there
+    )
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
@@ -151,7 +154,10 @@ class Pattern:
     def to(self, device: torch.device | str) -> Pattern:
         if same_device(device, self.device):
             return self
-        return Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
+        moved = Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
+        if self.cut_from is not None:
+            moved.cut_from = self.cut_from[0], self.cut_from[1].to(device)
+        return moved
 
     def gathered(self, x: Tensor) -> Tensor:
         """What stands in each row, [n, …], for each column, [m, …]: in a square matrix the same."""

@@ -346,9 +346,13 @@ def _smoothing(explainer: Explainer) -> SparseMatrix:
 
 
 def _by_layers(explainer: Explainer, nodes: Tensor) -> FeatureShares:
-    shares = feature_influence(_smoothing(explainer), nodes, explainer.recipe.gcn_layers)[0]
-    is_residual = explainer.recipe.residual
-    return shares, ["features: what each layer adds of the node's own (residual) is not counted"] if is_residual else []
+    recipe = explainer.recipe
+    if recipe.aggregation == "max":
+        return None, ["no feature influence: which neighbour is the maximum differs from column to column"]
+    shares = feature_influence(_smoothing(explainer), nodes, recipe.gcn_layers)[0]
+    own = "concat" if recipe.aggregation == "concat" else "residual"
+    has_own = recipe.residual or own == "concat"
+    return shares, [f"features: what each layer adds of the node's own ({own}) is not counted"] if has_own else []
 
 
 def _personalized(explainer: Explainer, nodes: Tensor) -> FeatureShares:

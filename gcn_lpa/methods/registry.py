@@ -32,7 +32,7 @@ TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "cluste
 EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges", "edge_dropout")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 LAYERS = (
-    *("propagation", "propagation_steps", "teleport", "structure", "votes"),
+    *("propagation", "propagation_steps", "teleport", "aggregation", "structure", "votes"),
     *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout", "activation"),
     *("output_activation", "init", "bias", "residual", "layer_norm"),
 )

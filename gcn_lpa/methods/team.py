@@ -46,7 +46,9 @@ def members_of(recipe: Recipe) -> dict[str, Recipe]:
     for name in recipe.members.split():
         if name not in LIBRARY:
             raise ValueError(f"recipe: unknown member {name!r}; there are {', '.join(LIBRARY)}")
-        found[name] = LIBRARY[name](first).replace(**{field: getattr(first, field) for field in SHARED})
+        found[name] = LIBRARY[name](first.replace(aggregation="mean")).replace(
+            **{field: getattr(first, field) for field in SHARED}
+        )
     return found
 
 

@@ -51,6 +51,9 @@ def require_in_parts(recipe: Recipe) -> None:
         f"members = {recipe.members!r}: they learn from the whole graph; leave them out": bool(recipe.members),
         "votes: their weights need the opinions of all nodes at once; --no-votes leaves them out": recipe.votes,
         f"clusters = {recipe.clusters}: each rank has its part already; --clusters 0": bool(recipe.clusters),
+        f"aggregation = {recipe.aggregation!r}: means alone were compared; --aggregation mean": (
+            recipe.aggregation != "mean"
+        ),
         "edges = 'gaussian': it compares the features of nodes in two parts; 'cosine' sends few numbers of each": (
             recipe.edges == "gaussian"
         ),
