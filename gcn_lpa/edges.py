@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -395,6 +395,14 @@ def symmetric(scores: SparseMatrix, rate: float, key: Key | None) -> SparseMatri
     )  # of which no softmax leaves anything
     remaining = scores.with_values(torch.where(kept, scores.values, lowest)).symmetric_softmax()
     return remaining.with_values(remaining.values * kept)
+
+
+def symmetric_kinds(graph: Graph, rate: float = 0.0, key: Key | None = None) -> Sequence[SparseMatrix]:
+    """D^-½ A D^-½ of the given edges of each kind, without a random share of them; self-loops stay."""
+    assert graph.relations is not None
+    if key is None or rate == 0:
+        return graph.relations.smoothing
+    return [symmetric(matrix.log(), rate, key) for matrix in graph.relations.matrices]
 
 
 def kept_edges(transition: SparseMatrix, rate: float, key: Key) -> Tensor:

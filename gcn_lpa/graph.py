@@ -30,6 +30,7 @@ from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.features import Block, Scaling, structure_columns
 from gcn_lpa.intake import (
+    STAND_IN_NOTES,
     Ends,
     Positions,
     alike_names,
@@ -50,6 +51,7 @@ from gcn_lpa.intake import (
     unique_names,
 )
 from gcn_lpa.markup import html_notes, html_table
+from gcn_lpa.relations import Relations, loops_added, merged_edges
 from gcn_lpa.splits import Split
 
 if TYPE_CHECKING:
@@ -77,12 +79,14 @@ class Graph:
     blocks: tuple[Block, ...] = ()  # what the columns of x are; () leaves it to `features.inferred_kind`
     columns: Columns | None = None  # what was made of each column of a table of nodes
     time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
-    _derived: dict[str, Any] = field(default_factory=dict)  # of adjacency and x; shared by graphs that differ in labels
+    relations: Relations | None = None  # the edges of each kind, where they have kinds
+    _derived: dict[str, Any] = field(default_factory=dict)  # of edges and x; shared by graphs that differ in labels
 
     def __post_init__(self) -> None:
-        made_of = self._derived.setdefault("made of", (self.adjacency, self.x))
-        if made_of[0] is not self.adjacency or made_of[1] is not self.x:  # a copy with other edges or features
-            object.__setattr__(self, "_derived", {"made of": (self.adjacency, self.x)})
+        parts = self.adjacency, self.x, self.relations
+        made_of = self._derived.setdefault("made of", parts)
+        if any(was is not now for was, now in zip(made_of, parts, strict=True)):  # a copy with other edges or features
+            object.__setattr__(self, "_derived", {"made of": parts})
 
     @classmethod
     def from_edges(
@@ -90,6 +94,7 @@ class Graph:
         edges: Any,
         *,
         weights: Any = None,
+        kinds: Any = None,
         num_nodes: int | None = None,
         node_names: Iterable[Hashable] | None = None,
         x: Any = None,
@@ -106,6 +111,7 @@ class Graph:
 
         Args:
             weights: one positive number per pair; 1 without.
+            kinds: what kind of edge each pair is, any text: see `Relations`.
             x: features, a row per node: an array, tensor or sparse matrix; or "identity", the default, or "degree".
             y: a label per node, or a mapping from node to label. None, NaN, "" and the integer -1 mean unknown.
             self_loops: add a self-loop of weight 1 to every node that has none.
@@ -136,6 +142,9 @@ class Graph:
             name=name,
             notes=notes,
         )
+        if kinds is not None:
+            relations = Relations.of(kinds, matrix, weighted=weights is not None, directed=directed)
+            graph = dataclasses.replace(graph, relations=relations)
         return graph.with_self_loops() if self_loops else graph
 
     @classmethod
@@ -272,6 +281,7 @@ class Graph:
         parts = [
             f"{self.num_nodes:,} nodes",
             f"{self.num_edges:,} {kind} edges",
+            *([f"{len(self.relations.names)} kinds of edges"] if self.relations is not None else []),
             *([f"{self.num_self_loops:,} self-loops"] if self.num_self_loops else []),
             f"{self.num_features:,} {stored}{'' if self.x_kind == 'given' else f' ({self.x_kind})'}",
             f"{self.num_classes:,} classes",
@@ -337,7 +347,9 @@ class Graph:
     def to(self, device: torch.device | str) -> Graph:
         if same_device(device, self.device):
             return self  # and keeps what was computed of it
-        return dataclasses.replace(self, adjacency=self.adjacency.to(device), x=self.x.to(device), y=self.y.to(device))
+        moved = {name: getattr(self, name).to(device) for name in ("adjacency", "x", "y")}
+        relations = None if self.relations is None else self.relations.to(device)
+        return dataclasses.replace(self, **moved, relations=relations)
 
     def reveal(self, mask: Tensor) -> Graph:
         """The same graph with the labels of the nodes in `mask` only; all others are -1."""
@@ -356,22 +368,19 @@ class Graph:
     def with_self_loops(self) -> Graph:
         """The same graph with a self-loop of weight 1 at every node that has none."""
         if "self-loops" not in self._derived:
-            self._derived["self-loops"] = self._self_loops_added()
-        adjacency, note, derived = self._derived["self-loops"]
-        if not note:
+            adjacency, count = loops_added(self.adjacency)
+            relations = None if self.relations is None else self.relations.with_self_loops()
+            self._derived["self-loops"] = adjacency, relations, count, {}
+        adjacency, relations, count, derived = self._derived["self-loops"]
+        if not count and relations is self.relations:
             return self
-        return dataclasses.replace(self, adjacency=adjacency, notes=(*self.notes, note), _derived=derived)
+        notes = (*self.notes, *([f"self-loops of weight 1 added to {count:,} nodes"] if count else []))
+        return dataclasses.replace(self, adjacency=adjacency, relations=relations, notes=notes, _derived=derived)
 
-    def _self_loops_added(self) -> tuple[SparseMatrix, str, dict[str, Any]]:
-        has_loop = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
-        has_loop[self.row[self.row == self.col].long()] = True
-        missing = (~has_loop).float().cpu().numpy()
-        if not missing.any():
-            return self.adjacency, "", {}
-        loops = scipy.sparse.diags_array(missing, dtype=np.float32, format="csr")
-        loops.eliminate_zeros()
-        adjacency = SparseMatrix.from_scipy(self.adjacency.to_scipy() + loops).to(self.device)
-        return adjacency, f"self-loops of weight 1 added to {int(missing.sum()):,} nodes", {}
+    def with_adjacency(self, adjacency: SparseMatrix, **changes: Any) -> Graph:
+        """The same nodes with other weights, or with some of the edges; `changes` are other fields."""
+        relations = None if self.relations is None else self.relations.within(adjacency.pattern)
+        return dataclasses.replace(self, adjacency=adjacency, relations=relations, **changes)
 
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with columns about its `structure`."""
@@ -458,8 +467,10 @@ class Graph:
         """Hexadecimal digits over pattern, weights, features, labels and names; equal on every machine."""
         digest = hashlib.sha256()
         names = ["range", self.num_nodes] if isinstance(self.node_names, range) else [repr(n) for n in self.node_names]
-        digest.update(json.dumps([self.directed, self.x_kind, list(self.class_names), names]).encode())
-        for matrix in (self.adjacency, self.x):
+        named = [] if self.relations is None else [self.relations.names]
+        digest.update(json.dumps([self.directed, self.x_kind, list(self.class_names), names, *named]).encode())
+        kinds = () if self.relations is None else self.relations.matrices
+        for matrix in (self.adjacency, self.x, *kinds):
             if isinstance(matrix, SparseMatrix):
                 digest.update(repr(matrix.shape).encode())
                 for index in (matrix.pattern.rows.rowptr, matrix.pattern.col):
@@ -558,11 +569,7 @@ def _assemble(
     n = len(node_names)
     if n == 0:
         raise ValueError("the graph has no nodes")
-    matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
-    if not weighted:
-        matrix.data[:] = 1
-    if not directed:
-        matrix = matrix.maximum(matrix.T.tocsr())
+    matrix = merged_edges(entries, weighted=weighted, directed=directed)
     adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
     features, x_kind = node_features(x, matrix)
     labels, classes = node_labels(y, node_names, class_names)
@@ -578,12 +585,6 @@ def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:
         return []
     summed = "weights summed" if graph.directed else "weights summed, of both directions the larger"
     return [f"{num_rows:,} edge rows merged into {once:,} edges, {summed if weighted else 'each of weight 1'}"]
-
-
-STAND_IN_NOTES = {
-    "identity": ("no features: the identity matrix stands in",),
-    "degree": ("no features: one-hot ⌊log2(1 + degree)⌋ stands in",),
-}
 
 
 def _arrow(names: Sequence[Hashable], source: int, target: int) -> str:

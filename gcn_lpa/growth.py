@@ -202,4 +202,6 @@ def induced(graph: Graph, nodes: Any) -> Graph:
     names = [graph.node_names[i] for i in rows.tolist()]
     y = graph.y.cpu()[mask]
     time = None if graph.time is None else graph.time[mask]
-    return dataclasses.replace(graph, adjacency=adjacency, x=x, y=y, node_names=names, public=None, time=time)
+    relations = None if graph.relations is None else graph.relations.between(rows)
+    edges: dict[str, Any] = {"adjacency": adjacency, "relations": relations}
+    return dataclasses.replace(graph, **edges, x=x, y=y, node_names=names, public=None, time=time)

@@ -22,6 +22,10 @@ from gcn_lpa.engine.sparse import SparseMatrix
 DOUBT = "check: "  # begins a note on what may not be meant; commands that train say it before they do
 LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+STAND_IN_NOTES = {
+    "identity": ("no features: the identity matrix stands in",),
+    "degree": ("no features: one-hot ⌊log2(1 + degree)⌋ stands in",),
+}
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,27 @@ class Lesson:
         graph, known = self.graph, KnownLabels.of(self.graph, self.train, self.val)
         shape = graph.num_features, graph.x_kind, self.scaling
         found = Trained(model, run.recipe, graph.class_names, *shape, known, run, columns=graph.columns)
+        if run.recipe.propagation == "relations":
+            found = dataclasses.replace(found, relations=relation_shares(model, self.prepared.to(found.device)))
         if not run.recipe.votes or not self.val.any():
             return found
         opinions = opinions_of(model, self.prepared.to(found.device)).of(self.val)
         return dataclasses.replace(found, fusion=fit_fusion(opinions, graph.y.cpu()[self.val]))
+
+
+def relation_shares(model: Any, prepared: Graph) -> dict[str, float]:
+    """How much of what a model says differently of different nodes comes along each kind of edge; of a team, its first member.
+
+    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes hear the same.
+    """
+    assert prepared.relations is not None
+    each = []
+    for one in getattr(model, "first", [model]):
+        with torch.no_grad():
+            parts = one.body.parts(one.walks(prepared)[1], prepared.x)
+        spread = torch.stack([(part - part.mean(dim=0)).square().mean().sqrt() for part in parts])
+        each.append(spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))
+    return dict(zip(prepared.relations.names, torch.stack(each).mean(dim=0)[1:].tolist(), strict=True))
 
 
 def lesson_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Lesson:

@@ -11,14 +11,14 @@ in `losses.py`; how strong an edge is has eight forms, in `edges.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.edges import drop_edges, edge_form, initial_weight, strengths, symmetric
+from gcn_lpa.edges import drop_edges, edge_form, initial_weight, strengths, symmetric, symmetric_kinds
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.class_blocks import in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
@@ -204,6 +204,36 @@ class Hops(Perceptron):
         return total if rows is None else total.index_select(0, rows)
 
 
+class RelationHops(Perceptron):
+    """Hops along each kind of edge by itself: γ_0 f(x) + Σ_r Σ_k γ_rk P_r^k f(x), k = 1 … K, for the matrices P_r it is given.
+
+    γ starts as that of `Hops`, every kind with the same share of it.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(recipe, graph, generator)
+        if graph.relations is None:
+            raise ValueError("propagation 'relations' needs kinds of edges; relation=… names the column that says them")
+        number, start = len(graph.relations.names), hop_weights(recipe).detach()
+        self.own = nn.Parameter(start[:1].clone())  # γ_0
+        self.gamma = nn.Parameter(start[1:].repeat(number, 1) / number)  # [R, K]
+
+    def forward(  # type: ignore[override]
+        self,
+        kinds: Sequence[SparseMatrix],
+        x: Tensor | SparseMatrix,
+        key: Key | None = None,
+        *,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        total = torch.stack(self.parts(kinds, x, key)).sum(dim=0)
+        return total if rows is None else total.index_select(0, rows)
+
+    def parts(self, kinds: Sequence[SparseMatrix], x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:
+        """What a node's own prediction says, and what comes along each kind of edge, [n, c] each."""
+        return walk_kinds(self.own, self.gamma, kinds, super().forward(x, key))
+
+
 def hop_weights(recipe: Recipe) -> nn.Parameter:
     """γ at the start: personalised PageRank's."""
     alpha, last = recipe.teleport, recipe.propagation_steps
@@ -217,6 +247,21 @@ def walk(gamma: Tensor, smoothing: SparseMatrix, z: Tensor) -> Tensor:
         z = smoothing @ z
         total = total + gamma[k] * z
     return total
+
+
+def walk_kinds(own: Tensor, gamma: Tensor, kinds: Sequence[SparseMatrix], z: Tensor) -> list[Tensor]:
+    """γ_0 z and, for each kind of edge, Σ_k γ_rk P_r^k z."""
+    parts = [own * z]
+    for r, smoothing in enumerate(kinds):
+        y, total = z, torch.zeros_like(z)
+        for k in range(gamma.shape[1]):
+            y = smoothing @ y
+            total = total + gamma[r, k] * y
+        parts.append(total)
+    return parts
+
+
+BODIES: dict[str, Any] = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
 
 
 def lpa_votes(transition: SparseMatrix, labels: Labels, recipe: Recipe, key: Key | None = None) -> Votes:
@@ -268,8 +313,7 @@ class GCNLPA(nn.Module):
         """
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        body = body or (Convolutions if recipe.propagation == "layers" else Hops)
-        self.body: Any = body(recipe, graph, generator)
+        self.body: Any = (body or BODIES[recipe.propagation])(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
         if isinstance(self.body, Convolutions):
             self.body.draw_skips(generator)
@@ -286,18 +330,22 @@ class GCNLPA(nn.Module):
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
         return drop_edges(self.edge_scores(graph).row_softmax(), self.recipe.edge_dropout, key)
 
-    def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, SparseMatrix]:
+    def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, Any]:
         """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling.
 
         Where neighbours are not averaged, features walk A* itself: for a maximum as it is, for a sum divided by the mean degree
-        of the given graph, one number for all, so that a layer neither grows nor shrinks them much.
+        of the given graph, one number for all, so that a layer neither grows nor shrinks them much. With kinds of edges they
+        walk D^-½ A D^-½ of each kind, as given.
         """
         scores, rate = self.edge_scores(graph), self.recipe.edge_dropout
         transition = drop_edges(scores.row_softmax(), rate, key)
-        if self.recipe.aggregation in ("sum", "max"):
+        if self.recipe.propagation == "relations":
+            return transition, symmetric_kinds(graph, rate, key)
+        if self.recipe.aggregation == "max":
+            return transition, strengths(scores)
+        if self.recipe.aggregation == "sum":
             strength = strengths(scores)
-            is_sum = self.recipe.aggregation == "sum"
-            return transition, strength.with_values(strength.values / self.mean_degree) if is_sum else strength
+            return transition, strength.with_values(strength.values / self.mean_degree)
         if self.recipe.normalization == "row":
             return transition, transition
         if not self.edge_parameters() and not (key is not None and rate):

@@ -60,13 +60,15 @@ class Size:
     directed: bool = False
     halo: float = 0.0
     read: float | None = None
+    kinds: int = 1  # of edges that predictions walk by themselves
 
     @classmethod
     def of(cls, graph: Graph) -> Size:
         loops = graph.num_nodes - graph.num_self_loops
         stored = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else None
         shape = graph.num_nodes, graph.adjacency.num_entries + loops, graph.num_features, graph.num_classes
-        return cls(*shape, stored, graph.directed)
+        kinds = 1 if graph.relations is None else len(graph.relations.names)
+        return cls(*shape, stored, graph.directed, kinds=kinds)
 
     def share(self, parts: int, halo: float = 0.0) -> Size:
         """One of so many equal parts; `halo`: rows it reads of others for each of its own."""
@@ -196,8 +198,8 @@ class _Formula:
 
     def products(self) -> list[int]:
         """The width of each product with the matrix."""
-        is_walk = self.recipe.propagation == "hops"
-        return [self.size.classes] * self.recipe.propagation_steps if is_walk else self.widths()
+        walks = {"layers": 0, "hops": 1, "relations": self.size.kinds}[self.recipe.propagation]
+        return [self.size.classes] * (walks * self.recipe.propagation_steps) or self.widths()
 
     def step(self) -> float:
         """What a gradient step keeps for its backward pass, and the gradients on the way."""
@@ -206,9 +208,7 @@ class _Formula:
         inputs = [0 if size.stored is not None else self.columns, *self.hidden()]
         kept = self.form_width() + sum(self.hidden())  # numbers of each own row: of the edge form, and after σ
         kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
-        if (
-            self.learns or recipe.propagation == "hops" or recipe.aggregation == "max"
-        ):  # what the matrix or γ_k is multiplied by
+        if self.learns or recipe.propagation != "layers" or recipe.aggregation == "max":  # what the matrix or γ_k multiplies
             kept += sum(products) * (3 if recipe.aggregation == "max" else 1)  # and of a maximum it, and its ties
         seen = sum(products) if self.learns else 0.0  # numbers of each row of the halo
         if self.has_lpa and self.learns:

@@ -93,8 +93,9 @@ class Recipe:
     edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     propagation: str = _field(
         "layers",
-        "how features travel: layers of convolutions, or predictions that walk several hops, Σ_k γ_k P^k f(x)",
-        ("layers", "hops"),
+        "how features travel: layers of convolutions; predictions that walk several hops, Σ_k γ_k P^k f(x); or relations, hops "
+        "along each kind of given edge by itself, Σ_r Σ_k γ_rk P_r^k f(x)",
+        ("layers", "hops", "relations"),
         added=True,
     )
     aggregation: str = _field(
@@ -303,6 +304,7 @@ def recipe_for(
     has_features: bool = True,
     labels_per_class: float = FEW_LABELS,
     num_columns: int | None = None,
+    num_kinds: int = 1,
     wide: bool = False,
 ) -> Recipe:
     """The recipe `default`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
@@ -310,10 +312,13 @@ def recipe_for(
     Args:
         labels_per_class: how many nodes have a label to learn from, on average over the classes.
         num_columns: of the features; None: too many to be a table.
+        num_kinds: of edges; with two or more, hops walk each kind by itself.
         wide: in `best`, also three layers of 256, which take ten times as long.
     """
     if name in ("default", "best"):
         ours = (WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT) if has_features else WITHOUT_FEATURES
+        if num_kinds > 1 and ours.propagation == "hops":
+            ours = ours.replace(propagation="relations", origin=f"{ours.origin}; hops along each kind of edge")
         if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
             members = f"trees {ours.members}".strip()  # soon done: first where time is short
             ours = ours.replace(members=members, origin=f"{ours.origin}; with trees, as features are a table")
@@ -345,4 +350,5 @@ def facts_of(graph: Any, taught: Any) -> dict[str, Any]:
         "has_features": graph.x_kind == "given",
         "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
         "num_columns": graph.num_features if isinstance(graph.num_features, int) else None,
+        "num_kinds": 1 if graph.relations is None else len(graph.relations.names),
     }

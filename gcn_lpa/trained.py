@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import Fusion
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import Grown
-from gcn_lpa.intake import check_seed, node_mask
+from gcn_lpa.intake import check_seed, node_mask, some
 from gcn_lpa.markup import html_table
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.methods.team import Team, build_model
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.tables.encoders import Columns
 from gcn_lpa.train import Epoch, Run
 
@@ -103,6 +104,7 @@ class Trained:
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None  # what the folds say of labels that they did not learn from; a run keeps it
     best_epochs: tuple[int, ...] = ()  # of the members of a team, while it is trained
+    relations: Mapping[str, float] = field(default_factory=dict)  # how much each kind of edge tells
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -175,6 +177,8 @@ class Trained:
         else:
             y = torch.where(node_mask(known, graph.num_nodes, "known"), self.classes_of(graph), -1)
         shown = dataclasses.replace(graph, y=y.to(graph.device), class_names=self.class_names)
+        if self.relations:
+            shown = dataclasses.replace(shown, relations=self._relations_of(graph))
         shown = shown.with_features(self.scaling)
         return shown.with_self_loops() if self.recipe.self_loops else shown
 
@@ -201,6 +205,14 @@ class Trained:
                 f"the columns of {graph.name!r} were read otherwise than those the model was trained on, so its features mean "
                 "something else; read it with columns=trained.columns"
             )
+
+    def _relations_of(self, graph: Graph) -> Relations:
+        if graph.relations is None:
+            raise ValueError(
+                f"the model weighs kinds of edges, {some(tuple(self.relations))}, but those of {graph.name!r} have none; "
+                "read it with relation=…, the column of edges that says them"
+            )
+        return graph.relations.named(tuple(self.relations))
 
     def classes_of(self, graph: Graph) -> Tensor:
         """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
@@ -236,6 +248,7 @@ class Trained:
             self.run.best_epoch,
             self.run.interrupted,
             self.model.copies if isinstance(self.model, Team) else 0,
+            dict(self.relations),
         )
         learned = {name: torch.from_numpy(array) for name, array in self.scaling.arrays().items()}
         files = {
@@ -287,6 +300,7 @@ class Trained:
             calibration=calibration,
             fusion=fusion,
             columns=_decode_columns(files, facts.num_columns),
+            relations=facts.relations,
         )
         with files.explained("model.safetensors"):
             return dataclasses.replace(trained, model=trained._decode_model(files, facts.copies))
@@ -311,7 +325,9 @@ class Trained:
         nothing = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         widths = 1, num_columns + self.scaling.num_added
         adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
-        return Graph(adjacency, x, torch.tensor([-1]), self.class_names, range(1), x_kind=self.x_kind)
+        relations = Relations.without_edges(tuple(self.relations), 1) if self.relations else None
+        known = torch.tensor([-1]), self.class_names, range(1)
+        return Graph(adjacency, x, *known, x_kind=self.x_kind, relations=relations)
 
 
 @dataclass(frozen=True)
@@ -329,6 +345,7 @@ class _TrainedFacts:
     best_epoch: int
     interrupted: bool
     copies: int = 0  # of a team: models of each member
+    relations: dict[str, float] = field(default_factory=dict)
 
 
 def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
@@ -345,6 +362,11 @@ def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
         raise ValueError("class_names names a class twice")
     if not (1 if recipe.members else 0) <= facts.copies <= MOST_COPIES:
         raise ValueError(f"copies is {facts.copies}; it is 1 to {MOST_COPIES}, or 0 for a single model")
+    if bool(facts.relations) != (recipe.propagation == "relations"):
+        said = f"{recipe.propagation!r} in recipe.json"
+        raise ValueError(f"relations names {len(facts.relations)} kinds of edges, but propagation is {said}")
+    if len(facts.relations) > MOST_KINDS or not all(0 <= share <= 1 for share in facts.relations.values()):
+        raise ValueError(f"relations are at most {MOST_KINDS} kinds of edges, each with a share between 0 and 1")
     check_seed(facts.seed)
     kinds = (int,) if facts.pattern else NAMES
     if odd := [name for name in facts.nodes if type(name) not in kinds]:

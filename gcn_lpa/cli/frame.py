@@ -156,7 +156,7 @@ def _size(number: str, unit: str) -> str:
 
 def _as_option(message: str) -> str:
     """How to say on the command line what a message of the library says as label=…"""
-    readers = "id|label|labels|features|text|time|source|target|weight|unknown|header|encoding|delimiter"
+    readers = "id|label|labels|features|text|time|source|target|weight|relation|unknown|header|encoding|delimiter"
     found = re.search(rf"\b({readers})=(?:'([^']*)'|(\w[\w,-]*\w))?", message)
     if found is None or "-o " in message:
         return ""

@@ -131,7 +131,15 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     head = f"{trained.graph.name}: {recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}"
     kept = [] if folder is None else [f"  kept in {folder}"]
     results = [line for text in result_lines(trained.results) for line in indented(text)]
-    return [f"{head}, {seconds:.1f} s", *results, *weights(trained), *warning(trained.results), *doubt(trained), *kept]
+    return [
+        f"{head}, {seconds:.1f} s",
+        *results,
+        *weights(trained),
+        *relations(trained),
+        *warning(trained.results),
+        *doubt(trained),
+        *kept,
+    ]
 
 
 def weights(trained: TrainedRun) -> list[str]:
@@ -143,6 +151,14 @@ def weights(trained: TrainedRun) -> list[str]:
     silent = [name for name, share in heard if share < 0.005]
     said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in heard if share >= 0.005)
     return indented(f"weight: {said}" + (f"; none: {', '.join(silent)}" if silent else ""))
+
+
+def relations(trained: TrainedRun) -> list[str]:
+    """A line of at most 80 columns that says how much each kind of edge tells, the strongest first."""
+    shares = sorted(trained.trained.relations.items(), key=lambda item: -item[1])
+    said = [f"{visible(name):.30} {share:.2f}".replace(" 0.", " .") for name, share in shares]
+    lines = [", ".join(said), *(f"{', '.join(said[:k])}, … {len(said)} kinds" for k in range(len(said) - 1, 0, -1))]
+    return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= 80)] if said else []
 
 
 def doubt(trained: TrainedRun) -> list[str]:
@@ -194,6 +210,7 @@ def run_facts(trained: TrainedRun) -> dict[str, Any]:
         "interrupted": run.interrupted,
         "seconds": run.seconds,
         "results": dataclasses.asdict(trained.results),
+        **({"relations": dict(shares)} if (shares := trained.trained.relations) else {}),
         "out": None if trained.folder is None else str(trained.folder),
     }
 

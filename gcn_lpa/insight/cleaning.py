@@ -145,4 +145,4 @@ def without_edges(graph: Graph, audit: EdgeAudit, share: float) -> tuple[Graph, 
     kept = scipy.sparse.csr_array((graph.adjacency.values.cpu().numpy()[~gone], (row, col)), shape=(n, n))
     note = f"{len(dropped):,} suspicious edges dropped"
     adjacency = SparseMatrix.from_scipy(kept).to(graph.device)
-    return dataclasses.replace(graph, adjacency=adjacency, notes=(*graph.notes, note), _derived={}), len(dropped)
+    return graph.with_adjacency(adjacency, notes=(*graph.notes, note)), len(dropped)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.description import node_hops
+from gcn_lpa.edges import symmetric_kinds
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -31,7 +32,7 @@ from gcn_lpa.insight.wording import hops_in_words
 from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
-from gcn_lpa.model import propagate_labels, walk
+from gcn_lpa.model import propagate_labels, walk, walk_kinds
 from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence
@@ -250,7 +251,7 @@ class Explainer:
     def features_walk(self) -> str:
         """How features travel to a node: a key of FEATURE_WALKS."""
         walk = self.trained.method.features
-        return "hops" if walk == "layers" and self.recipe.propagation != "layers" else walk
+        return self.recipe.propagation if walk == "layers" else walk
 
     def _features(self, at: int, top: int | None) -> tuple[tuple[Influence, ...], list[str]]:
         """Whose features the model reads for a node, and notes about it."""
@@ -369,6 +370,19 @@ def _by_hops(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     return walk(gamma, smoothing.T, start).squeeze(1), []
 
 
+def _by_relations(explainer: Explainer, nodes: Tensor) -> FeatureShares:
+    """|γ_0| + Σ_r Σ_k |γ_rk| P_r^k, row by row."""
+    first = getattr(explainer.trained.model, "first", [explainer.trained.model])
+    own, gamma = (
+        torch.stack([getattr(model.body, name).detach().cpu().double().abs() for model in first]).mean(dim=0)
+        for name in ("own", "gamma")
+    )
+    kinds = [matrix.to(torch.float64).T for matrix in symmetric_kinds(explainer.graph)]
+    start = torch.zeros(explainer.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, nodes, 1)
+    said = "features: predictions walk each kind of edge by itself, and labels vote along all edges together"
+    return torch.stack(walk_kinds(own, gamma, kinds, start)).sum(dim=0).squeeze(1), [said]
+
+
 def _along_given_edges(explainer: Explainer, nodes: Tensor) -> FeatureShares:
     layers, method = explainer.recipe.gcn_layers, explainer.recipe.method
     shares = feature_influence(explainer.transition, nodes, layers)[0]
@@ -390,6 +404,7 @@ FEATURE_WALKS: dict[str, Callable[[Explainer, Tensor], FeatureShares]] = {  # by
     "predictions": _predictions_travel,
     "layers": _by_layers,
     "hops": _by_hops,
+    "relations": _by_relations,
     "personalized": _personalized,
     "given_edges": _along_given_edges,
     "columns": _columns_of_neighbours,

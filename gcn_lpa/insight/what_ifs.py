@@ -78,9 +78,7 @@ def retrained(explainer: Explainer, graph: Graph, changes: Asked) -> Shift:
     moved = y != explainer.graph.y
     kept, _ = other_edges(graph, list(changes.remove_edges))
     before = dataclasses.replace(graph, y=known, class_names=names, public=None)
-    after = dataclasses.replace(
-        before, y=torch.where(moved, y, known), adjacency=part_of(graph.adjacency, kept), _derived={}
-    )
+    after = before.with_adjacency(part_of(graph.adjacency, kept), y=torch.where(moved, y, known))
     said = []
     for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):
         val = one.labeled & ~learns
@@ -215,6 +213,6 @@ def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
         part = part_of(graph.adjacency, kept)
         model = carried(trained.model, explainer.placed, part.pattern, torch.arange(graph.num_nodes))
         trained = dataclasses.replace(trained, model=model)
-        graph = dataclasses.replace(graph, adjacency=part, _derived={})
+        graph = graph.with_adjacency(part)
     given = torch.where(y == explainer.graph.y, explainer.given, y)
     return dataclasses.replace(explainer, trained=trained, graph=graph, given=given)

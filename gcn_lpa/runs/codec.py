@@ -35,6 +35,7 @@ from gcn_lpa.intake import check_seed, node_mask, unique_names
 from gcn_lpa.methods.team import models_of
 from gcn_lpa.predict import Scores
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.splits import Split
 from gcn_lpa.tables.encoders import Columns
@@ -329,6 +330,7 @@ class _GraphFacts:
     public: _SplitFacts | None
     blocks: tuple[Block, ...] = ()
     columns: Any = None
+    relations: tuple[str, ...] = ()
 
 
 def encode_graph(graph: Graph) -> dict[str, bytes]:
@@ -337,7 +339,9 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
     if odd := [name for name in names or () if type(name) not in NAMES]:
         raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
     tensors = {"y": graph.y} if graph.time is None else {"y": graph.y, "time": graph.time}
-    for name, matrix in (("adjacency", graph.adjacency), ("x", graph.x)):
+    kinds = Relations((), ()) if graph.relations is None else graph.relations
+    edges = ((f"relation-{k}", matrix) for k, matrix in enumerate(kinds.matrices))
+    for name, matrix in (("adjacency", graph.adjacency), ("x", graph.x), *edges):
         if isinstance(matrix, SparseMatrix):
             tensors[f"{name}.rowptr"], tensors[f"{name}.col"] = matrix.pattern.rows.rowptr, matrix.pattern.col
             tensors[f"{name}.values"] = matrix.values
@@ -354,6 +358,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         None if graph.public is None else _SplitFacts.of(graph.public),
         graph.blocks,
         None if graph.columns is None else graph.columns.to_json(),
+        kinds.names,
     )
     return {
         "graph.safetensors": storage.encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
@@ -372,9 +377,8 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
             raise ValueError("y is not a whole number for each node")
         if not -1 <= int(y.min()) <= int(y.max()) < num_classes:
             raise ValueError(f"y holds classes beyond the {num_classes} of graph.json")
-        adjacency, x = decode_matrix(tensors, "adjacency", (n, n)), _decode_features(tensors, facts, n)
-        if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
-            raise ValueError("an edge has a weight that is not positive and finite")
+        adjacency, x = _decode_edges(tensors, "adjacency", n), _decode_features(tensors, facts, n)
+        kinds = tuple(_decode_edges(tensors, f"relation-{k}", n) for k in range(len(facts.relations)))
         time = tensors.get("time")
         if time is not None and (time.shape != (n,) or time.dtype != torch.float64 or not torch.isfinite(time).all()):
             raise ValueError("time is not a finite number for each node")
@@ -384,9 +388,12 @@ def decode_graph(files: storage.RunFolder, content: str | None = None) -> Graph:
             raise ValueError("class_names names a class twice")
         public = None if facts.public is None else facts.public.masks(n)[0]
         check_blocks(facts.blocks, facts.num_features)
+        if len(set(facts.relations)) != len(facts.relations) or len(facts.relations) > MOST_KINDS:
+            raise ValueError(f"relations are at most {MOST_KINDS} kinds of edges, each named once")
         columns = None if facts.columns is None else Columns.from_json(facts.columns)
     described = facts.name, facts.directed, facts.notes, facts.x_kind
-    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns, time)
+    relations = Relations(facts.relations, kinds) if kinds else None
+    graph = Graph(adjacency, x, y, facts.class_names, names, *described, public, facts.blocks, columns, time, relations)
     if content is not None and graph.content_hash(64) != content:
         raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
     return graph
@@ -398,6 +405,13 @@ def _decode_names(names: list[Any], num_nodes: int) -> Any:
     if odd := [name for name in names if type(name) not in NAMES]:
         raise ValueError(f"node_names holds {odd[0]!r:.40}; a node is named by text or a number")
     return unique_names(names)
+
+
+def _decode_edges(tensors: Mapping[str, Tensor], name: str, num_nodes: int) -> SparseMatrix:
+    edges = decode_matrix(tensors, name, (num_nodes, num_nodes))
+    if not ((edges.values > 0) & torch.isfinite(edges.values)).all():
+        raise ValueError("an edge has a weight that is not positive and finite")
+    return edges
 
 
 def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_nodes: int) -> Tensor | SparseMatrix:

@@ -139,6 +139,8 @@ def write_partition(
     is_ours = (folder / FACTS).is_file() and (folder / storage.MANIFEST).is_file()
     if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_ours))):
         raise ValueError(f"{folder} exists; choose another folder, or --overwrite to replace a partition")
+    if graph.relations is not None:
+        raise ValueError("the parts of a graph do not tell kinds of edges apart; leave relation=… out")
     names = None if isinstance(graph.node_names, range) else list(graph.node_names)
     if odd := [name for name in names or () if type(name) not in NAMES]:
         raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")

@@ -9,6 +9,7 @@ import numpy as np
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT, is_missing, of_another_kind, similar, some, written_alike
+from gcn_lpa.relations import MOST_KINDS
 from gcn_lpa.tables.columns import USUAL_NAMES, Table, is_text, number, series
 
 UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
@@ -141,6 +142,32 @@ def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | 
                 f"{without} leaves it out"
             )
     return notes
+
+
+def edge_kinds(table: Table, column: str, ends: Sequence[str]) -> list[str]:
+    """The kind of each edge, a column of text; an empty cell, an end, or more kinds than can be weighed are refused."""
+    if column in ends:
+        raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their kinds")
+    kinds = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
+    if "" in kinds:
+        raise ValueError(f"{table.where(kinds.index(''), column)} is empty; every edge needs a kind")
+    if (number := len(set(kinds))) > MOST_KINDS:
+        raise ValueError(
+            f"column {column!r} of {table.path.name} names {number:,} kinds of edges; at most {MOST_KINDS} can be weighed. "
+            "Put rare ones together, or name another column with relation=…"
+        )
+    return kinds
+
+
+def doubtful_kinds(graph: Graph) -> list[str]:
+    """A note where kinds of edges will teach nothing."""
+    names = () if graph.relations is None else graph.relations.names
+    if len(names) == 1:
+        return [f"{DOUBT}all edges are of one kind, {names[0]!r}: there is nothing to weigh"]
+    if names and graph.x_kind != "given":
+        how = "--propagation relations weighs them all the same"
+        return [f"{DOUBT}without features the default recipe does not weigh kinds of edges; {how}"]
+    return []
 
 
 def no_edges(graph: Graph) -> list[str]:

@@ -23,6 +23,8 @@ from gcn_lpa.intake import DOUBT, Positions, some
 from gcn_lpa.tables.cells import Cells, times_in
 from gcn_lpa.tables.checks import (
     doubtful_classes,
+    doubtful_kinds,
+    edge_kinds,
     guessed_label,
     no_edges,
     other_labels,
@@ -54,6 +56,7 @@ def read_csv(
     source: str | None = None,
     target: str | None = None,
     weight: str | None = None,
+    relation: str | None = None,
     unknown: Sequence[str] | str = "",
     directed: bool = False,
     header: bool = True,
@@ -75,6 +78,7 @@ def read_csv(
         time: column of `nodes` that says when each came, dates or numbers; it is no feature, and the split "time" goes by it.
         label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
             column beside the label that could be the label too is left aside unless `features` names it.
+        relation: column of `edges` that says of what kind each edge is, any text: a model then learns how much each kind tells.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
@@ -92,6 +96,7 @@ def read_csv(
         source=source,
         target=target,
         weight=weight,
+        relation=relation,
         unknown=unknown,
         columns=columns,
     )
@@ -135,6 +140,7 @@ class Stated:
     source: str | None
     target: str | None
     weight: str | None
+    relation: str | None
     unknown: Sequence[str] | str
     columns: Columns | None = None
 
@@ -172,12 +178,13 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Edges:
-    """What a table of edges says: the ids of both ends, by column, and weights if there are any."""
+    """What a table of edges says: the ids of both ends, by column, and weights and kinds if there are any."""
 
     source: Series
     target: Series
     columns: tuple[str, ...] = ()  # of source and target
     weights: np.ndarray | None = None
+    kinds: list[str] | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -212,7 +219,8 @@ def _read_tables(nodes: Any, edges: Any, labels: Any, form: Format, stated: Stat
     if stated.columns is not None and tables.nodes is None:
         raise ValueError("columns= needs a file of nodes to read them from")
     _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
-    _require_file(tables.edges, "edges", source=stated.source, target=stated.target, weight=stated.weight)
+    ends = {"source": stated.source, "target": stated.target}
+    _require_file(tables.edges, "edges", **ends, weight=stated.weight, relation=stated.relation)
     return tables
 
 
@@ -276,13 +284,14 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
     graph = Graph.from_edges(
         Positions(source, target),
         weights=edges.weights,
+        kinds=edges.kinds,
         node_names=names,
         x=nodes.x,
         y=y,
         directed=directed,
         name=origin.name,
     )
-    doubts = [*doubtful_classes(graph), *no_edges(graph)]
+    doubts = [*doubtful_classes(graph), *no_edges(graph), *doubtful_kinds(graph)]
     if tables.nodes is not None and nodes.columns is not None and y is not None:
         doubts += telling_columns(tables.nodes, nodes.columns.single_columns, y)
     notes = (*graph.notes, *tables.notes, *labels.notes, *nodes.notes, *edges.notes, *doubts)
@@ -314,11 +323,12 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     weight = table.find("weight", stated.weight, taken=(source, target))
     right = "a weight is a positive number (leave the row out for 0)"
     weights = None if weight is None else table.numbers(weight, is_weight, right)
-    unread = [column for column in table.columns if column not in (source, target, weight)]
-    notes = (
-        [f"columns of {table.path.name} not read: {some(unread)}; weight=… reads one as the weight"] if unread else []
-    )
-    return Edges(table.ids(source), table.ids(target), (source, target), weights, notes)
+    relation = None if stated.relation is None else table.stated("relation", stated.relation)
+    kinds = None if relation is None else edge_kinds(table, relation, (source, target))
+    unread = [column for column in table.columns if column not in (source, target, weight, relation)]
+    how = "weight=… reads one as the weight, relation=… as the kind of each edge"
+    notes = [f"columns of {table.path.name} not read: {some(unread)}; {how}"] if unread else []
+    return Edges(table.ids(source), table.ids(target), (source, target), weights, kinds, notes)
 
 
 def _labels(tables: Tables, stated: Stated) -> LabelColumn:
