@@ -208,7 +208,9 @@ class _Formula:
         inputs = [0 if size.stored is not None else self.columns, *self.hidden()]
         kept = self.form_width() + sum(self.hidden())  # numbers of each own row: of the edge form, and after σ
         kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
-        if self.learns or recipe.propagation != "layers" or recipe.aggregation == "max":  # what the matrix or γ_k multiplies
+        if (
+            self.learns or recipe.propagation != "layers" or recipe.aggregation == "max"
+        ):  # what the matrix or γ_k multiplies
             kept += sum(products) * (3 if recipe.aggregation == "max" else 1)  # and of a maximum it, and its ties
         seen = sum(products) if self.learns else 0.0  # numbers of each row of the halo
         if self.has_lpa and self.learns:

@@ -26,13 +26,14 @@ from gcn_lpa.edges import symmetric_kinds
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.hops import walk, walk_kinds
 from gcn_lpa.insight.answers import Explanation, Influence, Others, Vote, VotePath
 from gcn_lpa.insight.paths import EQUAL, is_highest, ranked, rounded, strongest_paths, winner, winners
 from gcn_lpa.insight.wording import hops_in_words
 from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
-from gcn_lpa.model import propagate_labels, walk, walk_kinds
+from gcn_lpa.model import propagate_labels
 from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.theory.influence import feature_influence, label_influence

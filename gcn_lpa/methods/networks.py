@@ -14,9 +14,10 @@ from gcn_lpa.edges import initial_weight
 from gcn_lpa.engine.counter_random import Key, dropout, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.hops import Perceptron
 from gcn_lpa.losses import SEED_LAYER, Labels, cost_weights, mean_cost
 from gcn_lpa.methods.propagation import LEAST, importance, known_labels, training_labels
-from gcn_lpa.model import GCNLPA, Loss, Perceptron
+from gcn_lpa.model import GCNLPA, Loss
 from gcn_lpa.recipes import Recipe
 
 
