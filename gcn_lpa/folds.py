@@ -5,28 +5,37 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa import storage
+from gcn_lpa.engine.backends import num_cpu_threads
+from gcn_lpa.engine.devices import SMALL, choose_device, num_threads
 from gcn_lpa.fusion import Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
-from gcn_lpa.learning import Lesson, learn, lesson_of
-from gcn_lpa.methods.team import Team, team_of
+from gcn_lpa.learning import Lesson, learn, lesson_of, told
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import Team, members_of, team_of
+from gcn_lpa.planner import room_for
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import label_folds
-from gcn_lpa.train import Kept
+from gcn_lpa.train import DivergedError, Epoch, Kept, Run
 from gcn_lpa.trained import HeldOut, Trained
+from gcn_lpa.workers import Crew, can_fork
 
 NUM_FOLDS = 5
 PASSES = 1.2  # of training over the folds, with what is fitted once more to all labels
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
+FEWEST_NODES = 1000  # that several processes are begun for: fewer train in seconds
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
+Task = tuple[int, str]  # a fold and a member
+Outcome = tuple[Mapping[str, Tensor], Run, Kept]  # the weights of a model, and those after each epoch
 
 
 def learn_folds(
@@ -68,21 +77,15 @@ def learn_folds(
     alone = recipe.replace(votes=False)
     if len(folds) < 2:
         return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
-    share = 60 * minutes / (PASSES * len(folds)) if minutes else None  # of each fold
-    found: list[Trained] = []
-    has_few, kept = int(labeled.sum()) < MANY_LABELS, [dict[str, Kept]() for _ in folds]
-    for k, fold in enumerate(folds):
-        own = found[0].recipe if found else alone  # with the members that the first fold had the time for
-        more = {
-            "until": None if share is None or found else start + share,
-            "kept": kept[k] if has_few else None,
-            **(options(k) if options else {}),
-        }
-        found.append(learn(graph, labeled & ~fold, fold, own, **fixed, **more))
-        if found[-1].run.interrupted:
-            whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
-            return _joined(whole, [one for one in found if not one.run.interrupted] or found, interrupted=True)
+    has_few = int(labeled.sum()) < MANY_LABELS
+    until = start + 60 * minutes / (PASSES * len(folds)) if minutes else None
+    training = _Training(graph, labeled, folds, alone, fixed, options or (lambda k: {}), until, has_few)
+    workers = training.num_workers(choose_device(device), threads)
+    found, interrupted = training.side_by_side(workers) if workers > 1 else training.one_by_one()
     whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
+    if interrupted:
+        return _joined(whole, found, interrupted=True)
+    kept = training.kept
     layer = graph.num_nodes * max(recipe.hidden, whole.graph.num_classes)
     with num_threads(threads, layer=layer):
         refitting = _Refitting(whole, seed, choose_device(device))
@@ -94,6 +97,111 @@ def learn_folds(
         prepared = [one.prepare(graph).to(one.device) for one in found]
         said = [opinions_of(model, known).of(fold) for model, known, fold in zip(scored, prepared, folds, strict=True)]
         return _weighed(trained, recipe, folds, said, y)
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """The models of all folds: each has the other folds to learn from, and its own to choose the epoch by."""
+
+    graph: Graph
+    labeled: Tensor  # [n]
+    folds: Sequence[Tensor]  # [n] each
+    recipe: Recipe
+    fixed: dict[str, Any]  # options of `learn`, for all folds
+    options: Options
+    until: float | None  # of the first fold, as in `learn`; the others have its members
+    keeps: bool  # whether weights after each epoch are wanted, in `kept`
+    kept: list[dict[str, Kept]] = field(default_factory=list)
+
+    def one_by_one(self) -> tuple[list[Trained], bool]:
+        """The models of the folds, and False; after Ctrl-C those that are whole, or else the first of the others, and True."""
+        found: list[Trained] = []
+        for k, fold in enumerate(self.folds):
+            own = found[0].recipe if found else self.recipe
+            self.kept.append({})
+            more: dict[str, Any] = {
+                "until": None if found else self.until,
+                "kept": self.kept[k] if self.keeps else None,
+            }
+            trained = learn(self.graph, self.labeled & ~fold, fold, own, **self.fixed, **more, **self.options(k))
+            if trained.run.interrupted:
+                return found or [trained], True
+            found.append(trained)
+        return found, False
+
+    def num_workers(self, device: torch.device, threads: int | None) -> int:
+        """How many members of the folds to train at a time: as many as there are threads, where one trains on one thread.
+
+        That is so where layers are small. What is shared out then has the bits that it has one by one.
+        """
+        graph = self.graph
+        layer = graph.num_nodes * max(self.recipe.hidden, graph.num_classes)
+        if graph.num_nodes < FEWEST_NODES or layer >= SMALL or torch.cuda.is_available() or not can_fork():
+            return 1
+        room = room_for(graph, self.recipe, device)
+        most = num_cpu_threads() if threads is None else threads
+        return most if room is None else max(1, min(most, int(room.free / room.needed)))
+
+    def side_by_side(self, workers: int) -> tuple[list[Trained], bool]:
+        """The same by several processes, each of which trains one member of one fold at a time."""
+        members = members_of(self.recipe) if self.recipe.members else {"": self.recipe}
+        options = [self.options(k) for k in range(len(self.folds))]
+
+        def work(task: Task, tell: Callable[[Epoch], None]) -> Outcome:
+            (k, name), kept = task, dict[str, Kept]()
+            more = {**self.fixed, **options[k], "threads": 1, "on_epoch": tell, "kept": kept if self.keeps else None}
+            if name and more.get("checkpoint") is not None:
+                more["checkpoint"] = storage.inside(more["checkpoint"], name)
+            try:
+                trained = learn(self.graph, self.labeled & ~self.folds[k], self.folds[k], members[name], **more)
+            except DivergedError as error:
+                error.trained = None
+                raise told(error, name) from None
+            return trained.model.state_dict(), trained.run, kept.get("", Kept())
+
+        def hear(task: Task, epoch: Epoch) -> None:
+            if (on_epoch := options[task[0]].get("on_epoch")) is not None:
+                on_epoch(epoch)
+
+        crew = Crew(work, workers, hear)
+        crew.run(self.tasks(members, crew.results))
+        done = [
+            {name: crew.results[k, name] for name in members if (k, name) in crew.results}
+            for k in range(len(self.folds))
+        ]
+        self.kept.extend({name: kept for name, (_, _, kept) in outcomes.items()} for outcomes in done)
+        found = [self.loaded(k, members, outcomes) for k, outcomes in enumerate(done) if "" in outcomes]
+        if not crew.interrupted:
+            return found, False
+        if not found:
+            raise KeyboardInterrupt
+        most = max(len(one.best_epochs) for one in found)
+        whole = [one for one in found if len(one.best_epochs) == most and not one.run.interrupted]
+        return whole or found[:1], True
+
+    def tasks(self, members: Mapping[str, Recipe], outcomes: Mapping[Task, Outcome]) -> Iterator[Task]:
+        """What there is to train, fold by fold; of the first fold what there is time for, of the others the same."""
+        begun: list[str] = []
+        for name, own in members.items():
+            longest = max((run.seconds for _, run, _ in outcomes.values()), default=0.0)
+            if hasattr(METHODS[own.method].build, "fit_directly"):
+                longest = 0.0
+            if begun and self.until is not None and time.perf_counter() + longest > self.until:
+                continue
+            begun.append(name)
+            yield 0, name
+        yield from ((k, name) for k in range(1, len(self.folds)) for name in begun)
+
+    def loaded(self, k: int, members: Mapping[str, Recipe], outcomes: Mapping[str, Outcome]) -> Trained:
+        """The models of one fold, from the weights that a process has sent."""
+        fold, classes = self.folds[k], self.fixed["classes"]
+        lesson = lesson_of(self.graph, self.labeled & ~fold, fold, self.recipe, classes)
+        done = {}
+        for name, (state, run, _) in outcomes.items():
+            model: Any = METHODS[members[name].method].build(members[name], lesson.prepared, self.fixed["seed"])
+            model.load_state_dict(state)
+            done[name] = model.eval(), run
+        return lesson.together(done)
 
 
 def _joined(whole: Lesson, found: Sequence[Trained], *, interrupted: bool = False) -> Trained:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,10 @@ def learn(
     """
     check_seed(seed)
     lesson = lesson_of(graph, train, val, recipe, classes)
-    where, bags, runs, longest = choose_device(device), list[list[Any]](), list[Run](), 0.0
-    done: list[str] = []
+    where, done, longest = choose_device(device), dict[str, tuple[Any, Run]](), 0.0
     for name, own in lesson.members.items():
         start, is_fitted_at_once = time.perf_counter(), hasattr(METHODS[own.method].build, "fit_directly")
-        if bags and until is not None and start + (0.0 if is_fitted_at_once else longest) > until:
+        if done and until is not None and start + (0.0 if is_fitted_at_once else longest) > until:
             continue
         place = checkpoint if checkpoint is None or not name else storage.inside(checkpoint, name)
         identity = fingerprint(own, seed, lesson.graph, lesson.train, lesson.val) if checkpoint is not None else {}
@@ -81,25 +80,17 @@ def learn(
         watching = Watching(on_epoch, place, checkpoint_every, checkpoint_seconds, resume, identity, states)
         with num_threads(threads, layer=graph.num_nodes * max(own.hidden, lesson.graph.num_classes)):
             try:
-                model, run = lesson.fitted(own, seed, where, stop_at=stop_at, capture=capture, watching=watching)
+                done[name] = lesson.fitted(own, seed, where, stop_at=stop_at, capture=capture, watching=watching)
             except DivergedError as error:
-                raise _told(error, name) from None
-        bags.append([model])
-        runs.append(run)
-        done.append(name)
+                raise told(error, name) from None
         longest = max(longest, time.perf_counter() - start)
-        if run.interrupted:
+        if done[name][1].interrupted:
             break
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, lesson.graph.num_classes)):
-        best = tuple(run.best_epoch for run in runs)
-        if not recipe.members:
-            return dataclasses.replace(lesson.trained(bags[0][0], runs[0]), best_epochs=best)
-        own = recipe.replace(members=" ".join(done[1:]))
-        run = dataclasses.replace(runs[0], recipe=own, interrupted=runs[-1].interrupted)
-        return dataclasses.replace(lesson.trained(team_of(bags), run), best_epochs=best)
+        return lesson.together(done)
 
 
-def _told(error: DivergedError, member: str) -> DivergedError:
+def told(error: DivergedError, member: str) -> DivergedError:
     """The error, with the member of a team that it is about."""
     if member:
         error.args = (f"member {member}: {error}",)
@@ -135,6 +126,16 @@ class Lesson:
                 error.trained = self.trained(model, error.run)
             raise
         return model, run
+
+    def together(self, done: Mapping[str, tuple[Any, Run]]) -> Trained:
+        """The models of some members, by name, as one."""
+        models, runs = zip(*done.values(), strict=True)
+        best = tuple(run.best_epoch for run in runs)
+        if not self.recipe.members:
+            return dataclasses.replace(self.trained(models[0], runs[0]), best_epochs=best)
+        own = self.recipe.replace(members=" ".join(list(done)[1:]))
+        run = dataclasses.replace(runs[0], recipe=own, interrupted=any(run.interrupted for run in runs))
+        return dataclasses.replace(self.trained(team_of([[model] for model in models]), run), best_epochs=best)
 
     def trained(self, model: Any, run: Run) -> Trained:
         """The model with everything around it; where labels vote, with the weights that the validation nodes give them."""

@@ -13,7 +13,7 @@ from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
 from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import Kept
+from gcn_lpa.train import DivergedError, Kept
 from gcn_lpa.trained import Trained
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -146,3 +146,32 @@ def test_weights_kept_while_training_are_those_of_another_training(graph, monkey
     again = learn_folds(graph, recipe=recipe, device="cpu")
     assert kept.fusion == again.fusion
     assert torch.equal(kept.held_out.probability, again.held_out.probability)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("many", [0, 10**9])
+def test_processes_give_the_bits_of_one_and_tell_every_epoch(graph, monkeypatch, many):
+    monkeypatch.setattr("gcn_lpa.folds.FEWEST_NODES", 0)
+    monkeypatch.setattr("gcn_lpa.folds.MANY_LABELS", many)
+    recipe, heard = DEFAULT.replace(**SMALL, members="layers linear"), []
+    options = {"recipe": recipe, "device": "cpu"}
+    alone = learn_folds(graph, **options, threads=1)
+    monkeypatch.setattr("gcn_lpa.folds._Training.one_by_one", None)
+    team = learn_folds(
+        graph, **options, threads=2, options=lambda k: {"on_epoch": lambda e: heard.append((k, e.epoch))}
+    )
+    assert sorted(heard) == sorted((k, e) for k in range(5) for e in range(1, 6) for _ in range(3))
+    assert team.fusion == alone.fusion
+    assert torch.equal(team.held_out.probability, alone.held_out.probability)
+    assert torch.equal(predict_proba(team, graph), predict_proba(alone, graph))
+
+
+@pytest.mark.long
+def test_processes_leave_out_members_without_time_and_name_the_one_that_diverges(graph, monkeypatch):
+    monkeypatch.setattr("gcn_lpa.folds.FEWEST_NODES", 0)
+    recipe = DEFAULT.replace(**SMALL, members="hops layers")
+    options = {"device": "cpu", "threads": 2}
+    assert learn_folds(graph, None, recipe, **options, minutes=1e-9).recipe.members == ""
+    assert learn_folds(graph, None, recipe, **options, minutes=10**6).recipe == recipe
+    with pytest.raises(DivergedError, match="training diverged at epoch"):
+        learn_folds(graph, None, recipe.replace(lr=1e30), **options)

@@ -232,7 +232,8 @@ def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool
 def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
     """What happens at every epoch: the loggers, of the first stage, and a bar on stderr where that is a terminal.
 
-    One bar for all stages, at most 80 columns wide. A stage is taken to be as long as the longest before it.
+    One bar for all stages, at most 80 columns wide; several may be under way. A stage is taken to be as long as the longest
+    before it.
     """
 
     def log(stage: str, epoch: Epoch) -> None:
@@ -245,20 +246,22 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console, start, seen = Console(stderr=True), time.perf_counter(), [0]  # epochs of each stage so far
+    console, start = Console(stderr=True), time.perf_counter()
+    seen: list[int] = []  # epochs of each stage so far
     columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=1.0, stage="", state="")
 
         def watch(stage: str, num_epochs: int, to_come: int) -> Callable[[Epoch], None]:
-            done = sum(epochs > 0 for epochs in seen)  # not those that a resumed run has behind it
-            expected = min(num_epochs, max(seen) or num_epochs)
+            number = len(seen)
             seen.append(0)
 
             def on_epoch(epoch: Epoch) -> None:
-                seen[-1] = epoch.epoch
-                share = min(1.0, epoch.epoch / expected)
-                worked, waiting = done + share, 1 - share + to_come
+                seen[number] += 1
+                last = max(k for k, epochs in enumerate(seen) if epochs)
+                share = min(1.0, seen[last] / (max(seen[:last], default=0) or num_epochs))
+                worked = sum(epochs > 0 for epochs in seen[:last]) + share  # not what a resumed run has behind it
+                waiting = number + to_come - last + 1 - share
                 loss = "" if epoch.loss is None else f"loss {epoch.loss:.3g} "
                 accuracy = "" if epoch.val_accuracy is None else f"validation {percent(epoch.val_accuracy)} "
                 left = clock((time.perf_counter() - start) * waiting / worked)

@@ -44,6 +44,13 @@ def use_threads(threads: int) -> Iterator[None]:
         yield
 
 
+def num_cpu_threads() -> int:
+    """Among how many threads CPU kernels are shared out."""
+    from gcn_lpa.engine import cpu_kernels
+
+    return cpu_kernels.num_threads()
+
+
 def runs_on_triton(x: Tensor) -> bool:
     return _forced == "triton" or (_forced == "auto" and x.is_cuda)
 

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -26,6 +25,7 @@ from typing import Any
 
 from gcn_lpa.files import holding
 from gcn_lpa.runs.code_version import code_hash
+from gcn_lpa.workers import end_with_parent
 
 Job = dict[str, Any]
 Outcome = dict[str, Any]
@@ -211,7 +211,7 @@ def _compute(
             yield from zip(stack, outcomes, strict=True)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_worker) as pool:
         waiting = {pool.submit(work, stack): stack for stack in stacks}
         try:
             yield from _collect(waiting, until)
@@ -219,17 +219,10 @@ def _compute(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """A process whose parent was killed would compute on, and then wait for ever. Ctrl-C ends it at once."""
+def _begin_worker() -> None:
+    """Ctrl-C ends a worker at once, and so does the end of its parent."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent()
 
 
 def _collect(waiting: dict[Future[list[Outcome]], list[Job]], until: float | None) -> Iterator[tuple[Job, Outcome]]:
