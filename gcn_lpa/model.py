@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gcn_lpa.edges import drop_edges, edge_form, initial_weight, strengths, symmetric
 from gcn_lpa.engine import fused
-from gcn_lpa.engine.class_blocks import in_class_blocks
+from gcn_lpa.engine.class_blocks import by_columns, in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.fused import accelerated
 from gcn_lpa.engine.pooling import row_max
@@ -133,25 +133,40 @@ class Convolutions(nn.Module):
 
     @accelerated(fused.convolutions)
     def forward(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        return self.layers(smoothing, x, key)[-1]
+        for k in range(len(self.weights)):
+            x = self.layer(k, smoothing, x, key)
+        return cast(Tensor, x)
 
     def layers(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:
         """X^(1) … X^(K)."""
-        recipe, outputs = self.recipe, []
-        for k, weight in enumerate(self.weights):
-            x = dropout(x, self.dropout_rate(k), key, layer=k)
-            is_last = k == len(self.weights) - 1
-            h = row_max(smoothing, x @ weight) if recipe.aggregation == "max" else smoothing @ (x @ weight)  # Eq. (16)
-            if self.skips:
-                own = x @ self.skips[k]
-                h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else h + own
-            if self.biases:
-                h = h + self.biases[k]
-            if self.norms and not is_last:
-                h = self.norms[k](h)
-            x = ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
-            outputs.append(x)
+        outputs: list[Tensor] = []
+        for k in range(len(self.weights)):
+            outputs.append(self.layer(k, smoothing, outputs[-1] if outputs else x, key))
         return outputs
+
+    def layer(self, k: int, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        """X^(k+1) of X^(k)."""
+        x, width = dropout(x, self.dropout_rate(k), key, layer=k), self.weights[k].shape[1]
+        if self.norms or self.concatenates:
+            return self.columns(k, smoothing, x, slice(None))
+        return by_columns(
+            lambda some: self.columns(k, smoothing, x, some), x.shape[0], width, is_gpu=x.device.type == "cuda"
+        )
+
+    def columns(self, k: int, smoothing: SparseMatrix, x: Tensor | SparseMatrix, some: slice) -> Tensor:
+        """Some columns of X^(k+1)."""
+        recipe, is_last = self.recipe, k == len(self.weights) - 1
+        z = x @ self.weights[k][:, some]
+        h = row_max(smoothing, z) if recipe.aggregation == "max" else smoothing @ z  # Eq. (16)
+        del z
+        if self.skips:
+            own = x @ self.skips[k][:, some]
+            h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else added(own, h, x)
+        if self.biases:
+            h = h + self.biases[k][some]
+        if self.norms and not is_last:
+            h = self.norms[k](h)
+        return ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
 
     def dropout_rate(self, k: int) -> float:
         recipe = self.recipe
@@ -163,6 +178,11 @@ class Convolutions(nn.Module):
         recipe = self.recipe
         extras = recipe.residual or recipe.bias or recipe.layer_norm or recipe.aggregation in ("max", "concat")
         return recipe.activation == "relu" and recipe.output_activation == "identity" and not extras
+
+
+def added(product: Tensor, more: Tensor, x: Tensor | SparseMatrix) -> Tensor:
+    """x W + more, in place where x W is an array of its own: with the identity for x it is W itself."""
+    return product.add_(more) if isinstance(x, Tensor) else product + more
 
 
 class Perceptron(nn.Module):
@@ -179,11 +199,12 @@ class Perceptron(nn.Module):
     def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
         z = self.layer(0, x, key)
         for k in range(1, len(self.weights)):
-            z = self.layer(k, z.relu(), key)
+            z = self.layer(k, z.relu_(), key)
         return z
 
     def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
-        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
+        x = dropout(x, self.recipe.dropout, key, layer=k)
+        return added(x @ self.weights[k], self.biases[k], x)
 
 
 class Hops(Perceptron):
