@@ -15,6 +15,7 @@ BLOCK_KINDS = ("words", "numbers", "table")
 PAGERANK_STEPS, DAMPING = 50, 0.85
 FEWEST_WORDS = 10  # fewer columns of counts are numbers
 SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
+ROWS_AT_ONCE = 1 << 20  # numbers in a block of rows that is scaled, 8 MB
 FARTHEST = 5.0  # standard deviations
 
 
@@ -181,6 +182,17 @@ class Scaling:
         mean, spread = self.structure
         return _side_by_side([scaled, (structure - mean) / spread])
 
+    def in_float32(self, x: Any, structure: np.ndarray | None = None) -> Any:
+        """The same in float32; of a dense x, a block of rows at a time, so that few are held in float64."""
+        if scipy.sparse.issparse(x):
+            return self(x, structure).astype(np.float32)
+        found = np.empty((len(x), x.shape[1] + (0 if structure is None else self.num_added)), dtype=np.float32)
+        rows = max(1, ROWS_AT_ONCE // max(1, found.shape[1]))
+        for start in range(0, len(x), rows):
+            block = slice(start, start + rows)
+            found[block] = self(x[block], None if structure is None else structure[block])
+        return found
+
     def _scaled(self, x: Any) -> Any:
         if self.kind == "auto":
             return self._by_block(x)
@@ -216,12 +228,13 @@ def _blocks_at(places: np.ndarray) -> tuple[Block, ...]:
 
 def _learned_numbers(x: np.ndarray) -> np.ndarray:
     """For each column: median, median distance to it (0: no logarithm is taken), mean, and 1 / standard deviation, [4, m]."""
-    x = x.astype(np.float64)
-    center = np.median(x, axis=0)
-    scale, rate = np.zeros_like(center), np.zeros_like(center)
-    mean = np.zeros_like(center)
-    for k in np.flatnonzero(x.max(axis=0) > x.min(axis=0)):  # the others keep the rate 0
-        u = x[:, k] - center[k]
+    center, scale, mean, rate = np.zeros((4, x.shape[1]))
+    for k in range(x.shape[1]):
+        column = x[:, k].astype(np.float64)
+        center[k] = np.median(column)
+        if column.max() == column.min():
+            continue  # it keeps the rate 0
+        u = column - center[k]
         z = (u - u.mean()) / u.std()
         if abs((z**3).mean()) > SKEWED:
             scale[k] = np.median(np.abs(u[u != 0]))

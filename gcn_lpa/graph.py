@@ -408,8 +408,8 @@ class Graph:
         plain = not scaling.arrays()
         name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
         if name not in self._derived:  # once for all trainings on this graph
-            x = scaling(self._raw_features(), self.structure_columns() if scaling.num_added else None)
-            x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x.astype(np.float32))
+            x = scaling.in_float32(self._raw_features(), self.structure_columns() if scaling.num_added else None)
+            x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x)
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]
         return dataclasses.replace(self, x=x, blocks=(Block("scaled", "table", 0, x.shape[1]),), _derived=derived)

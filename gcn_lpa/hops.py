@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from gcn_lpa.edges import initial_weight
+from gcn_lpa.engine.class_blocks import added
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -33,11 +33,12 @@ class Perceptron(nn.Module):
     def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
         z = self.layer(0, x, key)
         for k in range(1, len(self.weights)):
-            z = self.layer(k, z.relu(), key)
+            z = self.layer(k, z.relu_(), key)
         return z
 
     def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
-        return cast(Tensor, dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k])
+        x = dropout(x, self.recipe.dropout, key, layer=k)
+        return added(x @ self.weights[k], self.biases[k], x)
 
 
 class Hops(Perceptron):

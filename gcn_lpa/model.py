@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gcn_lpa.edges import drop_edges, edge_form, initial_weight, strengths, symmetric, symmetric_kinds
 from gcn_lpa.engine import fused
-from gcn_lpa.engine.class_blocks import in_class_blocks
+from gcn_lpa.engine.class_blocks import added, by_columns, in_class_blocks
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.fused import accelerated
 from gcn_lpa.engine.pooling import row_max
@@ -133,25 +133,40 @@ class Convolutions(nn.Module):
 
     @accelerated(fused.convolutions)
     def forward(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        return self.layers(smoothing, x, key)[-1]
+        for k in range(len(self.weights)):
+            x = self.layer(k, smoothing, x, key)
+        return cast(Tensor, x)
 
     def layers(self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:
         """X^(1) … X^(K)."""
-        recipe, outputs = self.recipe, []
-        for k, weight in enumerate(self.weights):
-            x = dropout(x, self.dropout_rate(k), key, layer=k)
-            is_last = k == len(self.weights) - 1
-            h = row_max(smoothing, x @ weight) if recipe.aggregation == "max" else smoothing @ (x @ weight)  # Eq. (16)
-            if self.skips:
-                own = x @ self.skips[k]
-                h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else h + own
-            if self.biases:
-                h = h + self.biases[k]
-            if self.norms and not is_last:
-                h = self.norms[k](h)
-            x = ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
-            outputs.append(x)
+        outputs: list[Tensor] = []
+        for k in range(len(self.weights)):
+            outputs.append(self.layer(k, smoothing, outputs[-1] if outputs else x, key))
         return outputs
+
+    def layer(self, k: int, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        """X^(k+1) of X^(k)."""
+        x, width = dropout(x, self.dropout_rate(k), key, layer=k), self.weights[k].shape[1]
+        if self.norms or self.concatenates:
+            return self.columns(k, smoothing, x, slice(None))
+        return by_columns(
+            lambda some: self.columns(k, smoothing, x, some), x.shape[0], width, is_gpu=x.device.type == "cuda"
+        )
+
+    def columns(self, k: int, smoothing: SparseMatrix, x: Tensor | SparseMatrix, some: slice) -> Tensor:
+        """Some columns of X^(k+1)."""
+        recipe, is_last = self.recipe, k == len(self.weights) - 1
+        z = x @ self.weights[k][:, some]
+        h = row_max(smoothing, z) if recipe.aggregation == "max" else smoothing @ z  # Eq. (16)
+        del z
+        if self.skips:
+            own = x @ self.skips[k][:, some]
+            h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else added(own, h, x)
+        if self.biases:
+            h = h + self.biases[k][some]
+        if self.norms and not is_last:
+            h = self.norms[k](h)
+        return ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)
 
     def dropout_rate(self, k: int) -> float:
         recipe = self.recipe

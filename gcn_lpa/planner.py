@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gcn_lpa.edges import FULL_KERNEL
-from gcn_lpa.engine.class_blocks import class_block
+from gcn_lpa.engine.class_blocks import COLUMNS, FEW, class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.fusion import BLOCK
 from gcn_lpa.graph import Graph
@@ -89,6 +89,7 @@ class Estimate:
     """Bytes of memory. `step`, `forward` and `prediction` come one after the other, beside what is kept."""
 
     loaded: float  # the graph and its features as they were read; part of `graph` and `features`
+    batches: float  # the clusters, which are gone when predictions are made; part of `graph` and `features`
     preparation: float  # of the features, beside what was loaded
     graph: float
     features: float
@@ -104,7 +105,8 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        return max(self.loaded + self.preparation, self.kept + max(self.step, self.forward, self.prediction))
+        training = self.kept + max(self.step, self.forward)
+        return max(self.loaded + self.preparation, training, self.kept - self.batches + self.prediction)
 
 
 def estimate(size: Size, recipe: Recipe) -> Estimate | None:
@@ -127,9 +129,11 @@ class _Formula:
     def estimate(self) -> Estimate:
         recipe, size = self.recipe, self.size
         batch = self if not recipe.clusters else _Formula(size.share(recipe.clusters), recipe, self.parts, self.votes)
-        copies = 2 if recipe.clusters else 1  # the clusters are graphs of their own
+        batches = (self.prepared() + self.scaled_features()) * bool(recipe.clusters)  # they are graphs of their own
+        copies = 2 if recipe.clusters else 1
         return Estimate(
             loaded=self.raw() + self.raw_features(),
+            batches=batches,
             preparation=self.preparation(),
             graph=self.raw() + copies * self.prepared(),
             features=self.raw_features() + copies * self.scaled_features(),
@@ -166,12 +170,10 @@ class _Formula:
         return self.stored() * (2 * FLOAT + 4 * size.index) + size.nodes * 2 * size.index
 
     def preparation(self) -> float:
-        """Scaling is done in float64; PageRank and the like on matrices of their own."""
+        """Scaling is done in float64, of dense features some rows or a column at a time; PageRank on matrices of its own."""
         size = self.size
-        if size.stored is not None:
-            scaling = 38 * size.stored
-        else:
-            scaling = 4 * DOUBLE * size.nodes * size.columns if self.recipe.features != "raw" else 0.0
+        dense = self.scaled_features() + 4 * DOUBLE * size.nodes
+        scaling = dense if size.stored is None else 38 * size.stored
         return max(scaling, 58 * (size.entries - size.nodes) * self.recipe.structure)
 
     def stored(self) -> float:
@@ -239,8 +241,17 @@ class _Formula:
 
     def forward(self) -> float:
         """Logits of all nodes without a gradient."""
-        held = max(sum(self.widths()) + 2 * max(self.widths()), self.form_width())
+        held = max(self.held(), self.form_width())
         return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
+
+    def held(self) -> float:
+        """Numbers of each node that a forward pass holds at once: the input of a layer, its output, and what it is made of."""
+        inputs, outputs = [0, *self.hidden()], [*self.hidden(), self.size.classes]
+        if self.recipe.propagation == "hops":
+            return max(*map(sum, zip(inputs, outputs, strict=True)), 4 * self.size.classes)
+        at_once = self.recipe.aggregation == "concat" or self.recipe.layer_norm
+        made = [b if at_once or self.size.nodes * b <= FEW else min(b, 2 * COLUMNS) for b in outputs]
+        return max(map(sum, zip(inputs, outputs, made, strict=True)))
 
     def prediction(self) -> float:
         """Logs of what every part of the model and every vote says, as float64, two tempered copies of a block, and the pool."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import skew
 from sklearn.preprocessing import StandardScaler, normalize
 
+from gcn_lpa import features
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.features import Block, Scaling, inferred_kind
 from gcn_lpa.graph import Graph
@@ -179,3 +180,16 @@ def test_the_column_of_page_ranks_is_that_of_networkx_but_for_a_factor(directed)
     expected = np.log([ranks[i] for i in range(10)])
     found = graph.structure_columns()[:, -3]
     assert np.allclose(found - found.mean(), expected - expected.mean(), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["raw", "row", "l2", "tfidf", "auto"])
+@pytest.mark.parametrize("structure", [False, True])
+def test_rows_that_are_scaled_in_blocks_are_those_scaled_at_once(kind, structure, monkeypatch):
+    x = np.random.default_rng(0).poisson(2.0, (11, 4)).astype(np.float32)
+    columns = np.random.default_rng(1).normal(size=(11, 3)) if structure else None
+    scaling = Scaling.learned(kind, x)
+    scaling = scaling.with_structure(columns) if structure else scaling
+    monkeypatch.setattr(features, "ROWS_AT_ONCE", 15)
+    found = scaling.in_float32(x, columns)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, scaling(x, columns).astype(np.float32))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from gcn_lpa.edges import drop_edges, initial_weight
+from gcn_lpa.engine import class_blocks
 from gcn_lpa.engine.class_blocks import class_block
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -857,3 +858,19 @@ def test_the_block_of_classes_keeps_the_steps_within_bounds():
     assert class_block(1000, 40, 5) == 40  # all: little is kept
     assert class_block(111e6 / 16, 172, 5) == 7  # 7 · 5 · 6,937,500 < 2²⁸ < 8 · 5 · 6,937,500
     assert class_block(1e10, 172, 5) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"residual": True, "bias": True}, {"aggregation": "max", "edges": "free"}])
+def test_a_large_layer_without_a_gradient_is_that_of_all_columns_at_once(options, monkeypatch):
+    """In blocks of 3 of 8 columns; with identity features W itself is a product, and stays as it is."""
+    for x in (FEATURES, scipy.sparse.csr_array(FEATURES), np.eye(6)):
+        graph = six_nodes(x=x)
+        model, graph = random_model(PLAIN.replace(hidden=8, gcn_layers=3, **options), graph), in_float64(graph)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        expected = model(graph)
+        monkeypatch.setattr(class_blocks, "FEW", 10)
+        monkeypatch.setattr(class_blocks, "COLUMNS", 3)
+        with torch.no_grad():
+            torch.testing.assert_close(model(graph), expected)
+        monkeypatch.undo()
+        assert all(map(torch.equal, before, model.parameters()))

@@ -1,0 +1,132 @@
+"""How much memory a training takes on the whole graph and on ten clusters in turn, beside what `gcn_lpa.planner` says.
+
+    python benchmarks/memory.py --out benchmarks/results/memory-cpu.json
+    python benchmarks/memory.py --device cuda --out benchmarks/results/memory-h200.json
+
+Each training has a process of its own, which first trains on a small graph, so that kernels are compiled and libraries loaded. On
+a CPU it counts how far the resident memory of the process then grows, at its peak, while the graph is made, a model is trained
+for two epochs and predicts; on a GPU the most that torch has allocated there. The planner's formulas are those of the CPU; on a
+GPU they are an upper bound.
+"""
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gcn_lpa import load, split
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning import learn
+from gcn_lpa.planner import Size, estimate
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.recipes import DEFAULT, LAYERS, Recipe
+from gcn_lpa.storage import environment, write_json
+
+RECIPES = {
+    "default, without members": DEFAULT.replace(members=""),
+    "2 layers of 64": LAYERS,
+    "3 layers of 256": LAYERS.replace(hidden=256, gcn_layers=3),
+    "5 layers of 256": LAYERS.replace(hidden=256, gcn_layers=5),
+}
+CLUSTERS = (0, 10)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", default="blocks,coauthor-phy", help="blocks: random, of --nodes, or a data set")
+    parser.add_argument("--nodes", type=int, default=200_000)
+    parser.add_argument("--recipes", default=";".join(RECIPES), help="with ; between them")
+    parser.add_argument("--root")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measured(json.loads(given.one))))
+        return 0
+    rows: dict = {}
+    for graph in given.graphs.split(","):
+        for name in given.recipes.split(";"):
+            job = {"graph": graph, "nodes": given.nodes, "recipe": name, "root": given.root, "device": given.device}
+            whole, parts = (in_a_process({**job, "clusters": number}) for number in CLUSTERS)
+            row = {"whole": whole, "clusters": parts, "share": round(parts["bytes"] / whole["bytes"], 3)}
+            rows.setdefault(graph, {})[name] = row
+            print(graph, name, json.dumps(row), flush=True)
+    if given.out is not None:
+        write_json(given.out, {"rows": rows, "device": given.device, "environment": environment()})
+    return 0
+
+
+def in_a_process(job: dict) -> dict:
+    exact = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # what is freed is given back
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps(job)],
+        env={**os.environ, **exact},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def measured(job: dict) -> dict:
+    recipe = RECIPES[job["recipe"]].replace(epochs=2, clusters=job["clusters"])
+    train(blocks(2000), recipe.replace(hidden=8), job["device"])
+    gc.collect()
+    is_gpu = job["device"] == "cuda"
+    before = resident()
+    graph = blocks(job["nodes"]) if job["graph"] == "blocks" else load(job["graph"], job["root"])
+    gc.collect()
+    if is_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        forget_peak()
+    train(graph, recipe, job["device"])
+    taken = torch.cuda.max_memory_allocated() if is_gpu else peak() - before
+    plan = estimate(Size.of(graph), recipe)
+    assert plan is not None
+    expected = plan.peak - plan.loaded if is_gpu else plan.peak  # the graph as it was loaded stays on the CPU
+    return {"bytes": taken, "estimate": round(expected), "error": round(expected / taken - 1, 3)}
+
+
+def train(graph: Graph, recipe: Recipe, device: str) -> None:
+    parts = split(graph, seed=0)
+    trained = learn(graph, parts.train, parts.val, recipe, device=device, threads=1)
+    predict_proba(trained, graph, raw=True)
+
+
+def blocks(num_nodes: int, degree: int = 10, columns: int = 32, classes: int = 10) -> Graph:
+    """Nodes in a row, joined to others near by: clusters cut few edges."""
+    rng = np.random.default_rng(0)
+    one = rng.integers(0, num_nodes, num_nodes * degree // 2)
+    other = (one + rng.integers(1, 200, len(one))) % num_nodes
+    x = rng.standard_normal((num_nodes, columns), dtype=np.float32)
+    y = np.arange(num_nodes) // 10 % classes
+    return Graph.from_edges(np.stack([one, other], axis=1), num_nodes=num_nodes, x=x, y=y)
+
+
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    facts = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(next(line for line in facts.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak() -> int:
+    """The most bytes since `forget_peak`."""
+    facts = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(next(line for line in facts.splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
