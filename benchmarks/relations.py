@@ -56,20 +56,20 @@ def main() -> int:
     return 0
 
 
-def write_graph(folder: Path, graph: str, seed: int) -> None:
+def write_graph(folder: Path, graph: str, seed: int, nodes: int = NODES) -> None:
     rng = np.random.default_rng([seed, 29])
-    y = rng.integers(CLASSES, size=NODES)
-    x = SIGNAL * rng.normal(size=(CLASSES, COLUMNS))[y] + rng.normal(size=(NODES, COLUMNS))
+    y = rng.integers(CLASSES, size=nodes)
+    x = SIGNAL * rng.normal(size=(CLASSES, COLUMNS))[y] + rng.normal(size=(nodes, COLUMNS))
     members = [np.flatnonzero(y == k) for k in range(CLASSES)]
     edges = []
     for kind, (degree, planted) in GRAPHS[graph].items():
-        for i in rng.integers(NODES, size=NODES * degree // 2):
-            j = rng.choice(members[y[i]]) if rng.random() < planted else rng.integers(NODES)
+        for i in rng.integers(nodes, size=nodes * degree // 2):
+            j = rng.choice(members[y[i]]) if rng.random() < planted else rng.integers(nodes)
             name = rng.choice(list(GRAPHS[graph])) if graph == "neither tells" else kind
             edges.append((f"n{i}", f"n{j}", name))
     with open(folder / "nodes.csv", "w", newline="", encoding="utf-8") as file:
         head = ("id", "label", *(f"x{k}" for k in range(COLUMNS)))
-        rows = ((f"n{i}", f"class {y[i]}", *(f"{cell:.4f}" for cell in x[i])) for i in range(NODES))
+        rows = ((f"n{i}", f"class {y[i]}", *(f"{cell:.4f}" for cell in x[i])) for i in range(nodes))
         csv.writer(file).writerows([head, *rows])
     with open(folder / "edges.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("source", "target", "kind"), *edges])
