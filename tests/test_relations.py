@@ -192,6 +192,22 @@ def test_kinds_may_be_numbers_and_truth_values():
     assert read_csv(None, edges, relation="strong").relations.names == ("False", "True")
 
 
+def test_the_two_directions_of_arcs_can_be_kinds(tmp_path):
+    graph = load(folder(tmp_path, EDGES), relation="direction", directed=True)
+    along, against = (matrix.to_dense() for matrix in graph.relations.matrices)
+    assert graph.relations.names == ("along arcs", "against arcs")
+    assert along[1].tolist() == [5, 0, 0, 0]  # a -> b brings a's message to b
+    assert torch.equal(against, along.T)
+    with pytest.raises(ValueError, match="relation='direction' is about arcs, but these edges have no direction"):
+        load(tmp_path, relation="direction")
+
+
+def test_a_column_of_that_name_is_a_column(tmp_path):
+    rows = [("source", "target", "direction"), ("a", "b", "up"), ("b", "c", "down")]
+    (tmp_path / "edges.csv").write_text("\n".join(",".join(row) for row in rows))
+    assert load(tmp_path, relation="direction").relations.names == ("down", "up")
+
+
 @pytest.mark.parametrize(
     ("edges", "relation", "said"),
     [
