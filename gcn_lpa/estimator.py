@@ -34,7 +34,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, predict_proba
-from gcn_lpa.recipes import LAYERS, Recipe, recipe_for
+from gcn_lpa.recipes import LAYERS, Recipe, facts_of, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
@@ -206,7 +206,8 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             base = FROM_FEATURES
         else:
             has_features = graph.x_kind != "identity"
-            base = recipe_for("default", graph.name, has_features=has_features).replace(**STOPPING)
+            num_kinds = facts_of(graph, graph.labeled)["num_kinds"]
+            base = recipe_for("default", graph.name, has_features=has_features, num_kinds=num_kinds).replace(**STOPPING)
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         recipe = METHODS["gcn-lpa"].with_changes(self.recipe or base, plain)

@@ -15,6 +15,7 @@ from gcn_lpa.engine.remembered import unstacked
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.intake import float32_weights, is_missing, some
 
+DIRECTION = "direction"  # in place of a column: the two directions of arcs are the kinds
 MOST_KINDS = 20  # each has hop weights of its own, and takes as many products as a whole graph
 
 
@@ -37,6 +38,12 @@ class Relations:
             return SparseMatrix.from_scipy(float32_weights(merged_edges(own, weighted=weighted, directed=directed)))
 
         return cls(names, tuple(map(edges_of, range(len(names)))))
+
+    @classmethod
+    def directions(cls, adjacency: SparseMatrix) -> Relations:
+        """The arcs of a directed graph as two kinds: messages that go along them, and against them."""
+        against = SparseMatrix.from_scipy(adjacency.to_scipy().T).to(adjacency.device)
+        return cls(("along arcs", "against arcs"), (adjacency, against))
 
     @classmethod
     def without_edges(cls, names: Sequence[str], n: int) -> Relations:

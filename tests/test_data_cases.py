@@ -931,5 +931,5 @@ def test_a_spreadsheet_is_refused_with_what_to_do(tmp_path, role):
 
 def test_columns_of_edges_that_are_not_read_are_named(folder):
     path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\n")
-    assert "columns of edges.csv not read: 'since', 'times'; weight=… reads one as the weight" in load(path).notes
+    assert "columns of edges.csv not read: 'since', 'times'" in "".join(load(path).notes)
     assert load(path, weight="times").adjacency.values.tolist() == [3, 3]

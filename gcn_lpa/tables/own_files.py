@@ -20,6 +20,7 @@ from torch import Tensor
 from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT, Positions, some
+from gcn_lpa.relations import DIRECTION, Relations
 from gcn_lpa.tables.cells import Cells, times_in
 from gcn_lpa.tables.checks import (
     doubtful_classes,
@@ -79,6 +80,7 @@ def read_csv(
         label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
             column beside the label that could be the label too is left aside unless `features` names it.
         relation: column of `edges` that says of what kind each edge is, any text: a model then learns how much each kind tells.
+            "direction", where there is no such column, takes the two directions of directed edges for kinds.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
@@ -291,6 +293,12 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
         directed=directed,
         name=origin.name,
     )
+    if stated.relation == DIRECTION and graph.relations is None:
+        if not directed:
+            raise ValueError(
+                "relation='direction' is about arcs, but these edges have no direction; directed=True keeps it"
+            )
+        graph = dataclasses.replace(graph, relations=Relations.directions(graph.adjacency))
     doubts = [*doubtful_classes(graph), *no_edges(graph), *doubtful_kinds(graph)]
     if tables.nodes is not None and nodes.columns is not None and y is not None:
         doubts += telling_columns(tables.nodes, nodes.columns.single_columns, y)
@@ -323,7 +331,8 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     weight = table.find("weight", stated.weight, taken=(source, target))
     right = "a weight is a positive number (leave the row out for 0)"
     weights = None if weight is None else table.numbers(weight, is_weight, right)
-    relation = None if stated.relation is None else table.stated("relation", stated.relation)
+    is_column = stated.relation is not None and (stated.relation != DIRECTION or DIRECTION in table.columns)
+    relation = table.stated("relation", str(stated.relation)) if is_column else None
     kinds = None if relation is None else edge_kinds(table, relation, (source, target))
     unread = [column for column in table.columns if column not in (source, target, weight, relation)]
     how = "weight=… reads one as the weight, relation=… as the kind of each edge"
