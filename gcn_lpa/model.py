@@ -273,19 +273,25 @@ class GCNLPA(nn.Module):
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
         return drop_edges(self.edge_scores(graph).row_softmax(), self.recipe.edge_dropout, key)
 
+    def smoothing(self, graph: Graph, key: Key | None = None) -> SparseMatrix:
+        """What features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        return self.transition(graph, key) if self.recipe.normalization == "row" else self._symmetric(graph, None, key)
+
     def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, SparseMatrix]:
-        """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        """What labels walk, `transition`, and what features walk, `smoothing`; edges are scored once."""
         scores, rate = self.edge_scores(graph), self.recipe.edge_dropout
         transition = drop_edges(scores.row_softmax(), rate, key)
-        if self.recipe.normalization == "row":
-            return transition, transition
+        is_one = self.recipe.normalization == "row"
+        return transition, transition if is_one else self._symmetric(graph, scores, key)
+
+    def _symmetric(self, graph: Graph, scores: SparseMatrix | None, key: Key | None) -> SparseMatrix:
+        rate = self.recipe.edge_dropout
         if not self.edge_parameters() and not (key is not None and rate):
-            return transition, self._given(graph.adjacency.values, graph.adjacency)
-        return transition, symmetric(scores, rate, key)
+            return self._given(graph.adjacency.values, graph.adjacency)
+        return symmetric(self.edge_scores(graph) if scores is None else scores, rate, key)
 
     def forward(self, graph: Graph) -> Tensor:
-        _, smoothing = self.walks(graph)
-        return cast(Tensor, self.body(smoothing, graph.x))
+        return cast(Tensor, self.body(self.smoothing(graph), graph.x))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.
@@ -296,12 +302,11 @@ class GCNLPA(nn.Module):
         recipe, bits = self.recipe, key if self.training else None
         labels = self.labels(graph, nodes, key)
         importance = class_weights(labels, graph.num_classes) if recipe.class_weights == "balanced" else None
-        transition, smoothing = self.walks(graph, bits)
+        has_lpa = recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio
+        transition, smoothing = self.walks(graph, bits) if has_lpa else (None, self.smoothing(graph, bits))
         logits = self.body(smoothing, graph.x, bits, rows=labels.rows)
         gcn = gcn_loss(logits, labels, importance)
-        lpa = gcn.new_zeros(())
-        if recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio:
-            lpa = lpa_loss(transition, labels, recipe, key, importance)
+        lpa = gcn.new_zeros(()) if transition is None else lpa_loss(transition, labels, recipe, key, importance)
         return Loss(gcn, lpa, recipe.lpa_weight)
 
     def labels(self, graph: Graph, nodes: Tensor, key: Key | None) -> Labels:
@@ -311,7 +316,7 @@ class GCNLPA(nn.Module):
 
     def embed(self, graph: Graph) -> list[tuple[Tensor | SparseMatrix, Tensor]]:
         """(h^(k), x^(k+1)) of every layer: aggregation and transformation, Eqs. (19) to (21)."""
-        _, smoothing = self.walks(graph)
+        smoothing = self.smoothing(graph)
         x: Tensor | SparseMatrix = graph.x
         pairs: list[tuple[Tensor | SparseMatrix, Tensor]] = []
         for output in self.body.layers(smoothing, graph.x):
