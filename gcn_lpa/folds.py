@@ -224,7 +224,7 @@ class _Refitting:
     def to_all_labels(self, trained: Trained) -> Trained:
         """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
         bags = [
-            [self.whole.fitted(recipe, self.seed + k, self.device)[0] for k in range(len(bag))]
+            [self.whole.fitted(recipe, self.seed + k, self.device, like=bag)[0] for k in range(len(bag))]
             if hasattr(bag[0], "fit_directly")
             else list(bag)
             for recipe, bag in zip(self.whole.members.values(), _bags(trained), strict=True)
