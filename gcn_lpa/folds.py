@@ -79,7 +79,7 @@ def learn_folds(
         return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
     has_few = int(labeled.sum()) < MANY_LABELS
     until = start + 60 * minutes / (PASSES * len(folds)) if minutes else None
-    training = _Training(graph, labeled, folds, alone, fixed, options or (lambda k: {}), until, has_few)
+    training = _FoldModels(graph, labeled, folds, alone, fixed, options or (lambda k: {}), until, has_few)
     workers = training.num_workers(choose_device(device), threads)
     found, interrupted = training.side_by_side(workers) if workers > 1 else training.one_by_one()
     whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
@@ -100,7 +100,7 @@ def learn_folds(
 
 
 @dataclass(frozen=True, eq=False)
-class _Training:
+class _FoldModels:
     """The models of all folds: each has the other folds to learn from, and its own to choose the epoch by."""
 
     graph: Graph
@@ -224,7 +224,7 @@ class _Refitting:
     def to_all_labels(self, trained: Trained) -> Trained:
         """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
         bags = [
-            [self.whole.fitted(recipe, self.seed + k, self.device)[0] for k in range(len(bag))]
+            [self.whole.fitted(recipe, self.seed + k, self.device, like=bag)[0] for k in range(len(bag))]
             if hasattr(bag[0], "fit_directly")
             else list(bag)
             for recipe, bag in zip(self.whole.members.values(), _bags(trained), strict=True)

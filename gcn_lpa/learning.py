@@ -113,10 +113,19 @@ class Lesson:
         """The recipes to be fitted, by name; that of a single model is the recipe itself."""
         return members_of(self.recipe) if self.recipe.members else {"": self.recipe}
 
-    def fitted(self, recipe: Recipe, seed: int, device: torch.device, **options: Any) -> tuple[Any, Run]:
-        """A model of one recipe, fitted, and how that went; `options` are those of `fit`."""
+    def fitted(
+        self, recipe: Recipe, seed: int, device: torch.device, *, like: Sequence[Any] = (), **options: Any
+    ) -> tuple[Any, Run]:
+        """A model of one recipe, fitted, and how that went.
+
+        Args:
+            like: models of the same recipe for other folds: what trees choose by inner folds is taken over from them.
+            options: those of `fit`.
+        """
         prepared = self.prepared
         model: Any = METHODS[recipe.method].build(recipe, prepared, seed).to(device)
+        if like and hasattr(model, "choose_like"):
+            model.choose_like(like)
         prepared = prepared.to(device)
         batches = [batch.to(device) for batch in batches_of(prepared, self.train, recipe)]
         try:

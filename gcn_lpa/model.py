@@ -249,31 +249,45 @@ class GCNLPA(nn.Module):
         """D*⁻¹A* with A* = M ∘ A. In logs this is a softmax over each node's neighbours."""
         return drop_edges(self.edge_scores(graph).row_softmax(), self.recipe.edge_dropout, key)
 
-    def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, Any]:
-        """What labels walk, `transition`, and what features walk: the same in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling.
+    def smoothing(self, graph: Graph, key: Key | None = None, scores: SparseMatrix | None = None) -> Any:
+        """What features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling.
 
         Where neighbours are not averaged, features walk A* itself: for a maximum as it is, for a sum divided by the mean degree
         of the given graph, one number for all, so that a layer neither grows nor shrinks them much. With kinds of edges they
-        walk D^-½ A D^-½ of each kind, as given.
+        walk D^-½ A D^-½ of each kind, as given. `scores` are those of `edge_scores`, where they are known.
         """
-        scores, rate = self.edge_scores(graph), self.recipe.edge_dropout
-        transition = drop_edges(scores.row_softmax(), rate, key)
-        if self.recipe.propagation == "relations":
-            return transition, symmetric_kinds(graph, rate, key)
-        if self.recipe.aggregation == "max":
-            return transition, strengths(scores)
-        if self.recipe.aggregation == "sum":
-            strength = strengths(scores)
-            return transition, strength.with_values(strength.values / self.mean_degree)
-        if self.recipe.normalization == "row":
-            return transition, transition
-        if not self.edge_parameters() and not (key is not None and rate):
-            return transition, self._given(graph.adjacency.values, graph.adjacency)
-        return transition, symmetric(scores, rate, key)
+        recipe, rate, kind = self.recipe, self.recipe.edge_dropout, self.walked_by_features
+        if kind == "kinds":
+            return symmetric_kinds(graph, rate, key)
+        if kind == "symmetric" and not self.edge_parameters() and not (key is not None and rate):
+            return self._given(graph.adjacency.values, graph.adjacency)
+        scores = self.edge_scores(graph) if scores is None else scores
+        if kind == "symmetric":
+            return symmetric(scores, rate, key)
+        if kind == "transition":
+            return drop_edges(scores.row_softmax(), rate, key)
+        strength = strengths(scores)
+        return strength if recipe.aggregation == "max" else strength.with_values(strength.values / self.mean_degree)
+
+    @property
+    def walked_by_features(self) -> str:
+        """Which of the matrices of `smoothing`."""
+        recipe = self.recipe
+        if recipe.propagation == "relations":
+            return "kinds"
+        if recipe.aggregation in ("sum", "max"):
+            return "strengths"
+        return "transition" if recipe.normalization == "row" else "symmetric"
+
+    def walks(self, graph: Graph, key: Key | None = None) -> tuple[SparseMatrix, Any]:
+        """What labels walk, `transition`, and what features walk, `smoothing`; edges are scored once."""
+        scores = self.edge_scores(graph)
+        transition = drop_edges(scores.row_softmax(), self.recipe.edge_dropout, key)
+        is_one = self.walked_by_features == "transition"
+        return transition, transition if is_one else self.smoothing(graph, key, scores)
 
     def forward(self, graph: Graph) -> Tensor:
-        _, smoothing = self.walks(graph)
-        return cast(Tensor, self.body(smoothing, graph.x))
+        return cast(Tensor, self.body(self.smoothing(graph), graph.x))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.
@@ -284,12 +298,11 @@ class GCNLPA(nn.Module):
         recipe, bits = self.recipe, key if self.training else None
         labels = self.labels(graph, nodes, key)
         importance = class_weights(labels, graph.num_classes) if recipe.class_weights == "balanced" else None
-        transition, smoothing = self.walks(graph, bits)
+        has_lpa = recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio
+        transition, smoothing = self.walks(graph, bits) if has_lpa else (None, self.smoothing(graph, bits))
         logits = self.body(smoothing, graph.x, bits, rows=labels.rows)
         gcn = gcn_loss(logits, labels, importance)
-        lpa = gcn.new_zeros(())
-        if recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio:
-            lpa = lpa_loss(transition, labels, recipe, key, importance)
+        lpa = gcn.new_zeros(()) if transition is None else lpa_loss(transition, labels, recipe, key, importance)
         return Loss(gcn, lpa, recipe.lpa_weight)
 
     def labels(self, graph: Graph, nodes: Tensor, key: Key | None) -> Labels:
@@ -303,7 +316,7 @@ class GCNLPA(nn.Module):
             raise ValueError(
                 "aggregation 'max' is of transformed features, x W: there is no h before the transformation"
             )
-        _, smoothing = self.walks(graph)
+        smoothing = self.smoothing(graph)
         x: Tensor | SparseMatrix = graph.x
         pairs: list[tuple[Tensor | SparseMatrix, Tensor]] = []
         for output in self.body.layers(smoothing, graph.x):

@@ -209,7 +209,7 @@ class GCNLPANet(nn.Module):
         """Logits, [n, c]; in training mode every call draws a new dropout."""
         graph, key = self.graph(x, edge_index, edge_weight), self._key()
         self.step += self.training
-        _, smoothing = self.engine.walks(graph, key)
+        smoothing = self.engine.smoothing(graph, key)
         logits: Tensor = self.engine.body(smoothing, graph.x, key)
         return logits
 

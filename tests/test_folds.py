@@ -126,13 +126,16 @@ def test_without_time_members_are_left_out(graph):
 
 
 @pytest.mark.long
-def test_trees_learn_from_all_labels_to_predict(graph):
+def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose(graph, monkeypatch):
     given = torch.arange(60) % 2 == 0
     recipe = DEFAULT.replace(**SMALL, members="trees", votes=False)
-    trained = learn_folds(graph, given, recipe, device="cpu", classes=graph.class_names)
-    alone = members_of(recipe)["trees"]
+    options = {"device": "cpu", "classes": graph.class_names}
+    trained, alone = learn_folds(graph, given, recipe, **options), members_of(recipe)["trees"]
+    folds = label_folds(graph.y, given, 5, seed=(0, 0))
+    rounds = sorted(len(learn(graph, given & ~fold, fold, alone, **options).model.feature) for fold in folds)
+    monkeypatch.setattr("gcn_lpa.methods.tabular.Trees.chosen_rounds", lambda *_: rounds[2])
     for k, model in enumerate(trained.model.bags[1]):
-        whole = learn(graph, given, [], alone, seed=k, device="cpu", classes=graph.class_names)
+        whole = learn(graph, given, [], alone, seed=k, **options)
         states = model.state_dict(), whole.model.state_dict()
         assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
 

@@ -342,7 +342,7 @@ def _smoothing(explainer: Explainer) -> SparseMatrix:
     model = explainer.trained.model
     networks = [getattr(one, "gcn", one) for one in getattr(model, "first", [model])]
     with torch.no_grad():
-        found = [network.walks(explainer.placed)[1] for network in networks]
+        found = [network.smoothing(explainer.placed) for network in networks]
     smoothing: SparseMatrix = found[0].with_values(torch.stack([one.values for one in found]).mean(dim=0))
     return smoothing.to("cpu").to(torch.float64)
 

@@ -150,7 +150,7 @@ class LabelInput(Network):
 
     def reading(self, graph: Graph, shown: Tensor, key: Key | None) -> Tensor:
         """The logits where the labels `shown` are input, [n, c]."""
-        (_, smoothing), weights = self.gcn.walks(graph), self.gcn.body.weights
+        smoothing, weights = self.gcn.smoothing(graph), self.gcn.body.weights
         x: Any = graph.x
         for k, weight in enumerate(weights):
             z = dropout(x, self.recipe.dropout, key, layer=k) @ weight

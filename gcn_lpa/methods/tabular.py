@@ -14,7 +14,7 @@ they had not, fewer votes for a class would tell that the own fold, and so the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import product
 from typing import Any
@@ -178,6 +178,11 @@ class Trees(NearbyColumns):
             )
         self.register_buffer("bias", torch.zeros(self.num_classes, dtype=torch.float64))
         self.make_room(0)
+        self.rounds: int | None = None  # None: inner folds choose
+
+    def choose_like(self, others: Sequence[Trees]) -> None:
+        """Take as many rounds as others chose for most of the same nodes: the median of them."""
+        self.rounds = max(1, round(float(np.median([len(other.get_buffer("feature")) for other in others]))))
 
     def make_room(self, rounds: int) -> None:
         """Buffers for a tree of each class in each round."""
@@ -199,7 +204,7 @@ class Trees(NearbyColumns):
         bias[seen] = 0
         self.make_room(0)
         if len(seen) > 1:
-            grown = self.estimator(self.chosen_rounds(x, y), len(y)).fit(x, y)
+            grown = self.estimator(self.rounds or self.chosen_rounds(x, y), len(y)).fit(x, y)
             columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
             bias[columns] = grown._baseline_prediction.ravel()
             self.keep(grown._predictors, columns)

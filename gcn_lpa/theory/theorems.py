@@ -411,7 +411,7 @@ def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[
             symmetric = (
                 strength.with_values((learned + strength.reversed_values) / 2) if not graph.directed else strength
             )
-            outputs = model.body.layers(model.walks(prepared)[1], prepared.x)
+            outputs = model.body.layers(model.smoothing(prepared), prepared.x)
             inputs = [few_columns(prepared, seed), *(output.double() for output in outputs[:-1])]
         checks += _on_the_worst_features(graph.name, transition, "the trained model's edges")
         for number, x in enumerate(inputs, 1):
