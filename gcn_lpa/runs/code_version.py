@@ -19,12 +19,16 @@ UNRELATED = (
     "description",
     "estimator",
     "files",
+    "folds",
+    "growth",
     "markup",
     "palette",
+    "planner",
     "progress",
     "pyg",
     "stats",
     "storage",
+    "workers",
 )
 FURTHER = ("theory/influence",)  # measured beside accuracies in the study of influence
 
