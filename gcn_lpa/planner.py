@@ -153,7 +153,8 @@ class _Formula:
         """With self-loops, logs of the weights, and the way to the transpose and back."""
         size = self.size
         per_entry = 4 * size.index + 2 * FLOAT + (size.index if size.directed else 0)
-        return size.entries * per_entry + size.nodes * size.index * (2 if size.directed else 1)
+        matrices = 2 if self.recipe.propagation == "relations" else 1  # of all edges, and those of each kind
+        return matrices * (size.entries * per_entry + size.nodes * size.index * (2 if size.directed else 1))
 
     def raw_features(self) -> float:
         size = self.size

@@ -8,6 +8,7 @@ rows are counted as a spreadsheet shows them, with the header as row 1.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -337,6 +338,9 @@ def _edges(table: Table | None, stated: Stated) -> Edges:
     unread = [column for column in table.columns if column not in (source, target, weight, relation)]
     how = "weight=… reads one as the weight, relation=… as the kind of each edge"
     notes = [f"columns of {table.path.name} not read: {some(unread)}; {how}"] if unread else []
+    if kinds is not None:
+        counts = ", ".join(f"{kind!r:.40} {count:,}" for kind, count in Counter(kinds).most_common())
+        notes.append(f"column {relation!r} says the kind of each edge: {counts}")
     return Edges(table.ids(source), table.ids(target), (source, target), weights, kinds, notes)
 
 
