@@ -330,7 +330,14 @@ def accuracy_page():
 
     first = "first edition's default"
     mines = rows["minesweeper"]
+    kinds, arcs = result("relations-cpu")["rows"], result("relations-arcs-cpu")["rows"]["arcs of squirrel"]
+    one = kinds["one tells"]
     return [
+        f"takes the default from {one['default']} to {one['with relations']}, a gain of {one['difference']} points",
+        f"has {one['shares']['cites']} % of what `train` prints, the other {one['shares']['same city']} %",
+        f"the gain is {kinds['both tell']['difference']}, and where their names are drawn at random "
+        f"{kinds['neither tells']['difference']}: the option",
+        f"change the default by {arcs['difference']} on its development splits",
         f"the means of APPNP are {gain('cora', 'appnp')} and {gain('cora-ml', 'appnp')} higher",
         f"{gain('coauthor-cs', 'best')} on Coauthor-CS, and with the wide member {gain('pubmed', 'best + wide')} on Pubmed and "
         f"{gain('minesweeper', 'best + wide')} on minesweeper",
