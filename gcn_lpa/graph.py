@@ -406,8 +406,7 @@ class Graph:
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
         if scaling.kind == "raw" and scaling.structure is None and self.x.dtype != torch.float16:
             return self
-        plain = not scaling.arrays()
-        name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
+        name = f"features {scaling.kind}" + (f" {id(scaling)}" if scaling.arrays() else "")
         if name not in self._derived:  # once for all trainings on this graph
             columns = self.structure_columns() if scaling.num_added else None
             x = scaling.in_float32(self._raw_features(), columns, mapped=self.mapped)
