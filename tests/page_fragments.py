@@ -449,6 +449,15 @@ def growth():
     fragments = []
     for name in ("inductive-digits-cpu", "late-labels-digits-cpu", "clusters-digits-cpu"):
         fragments += [row(said, *cells.values()) for said, cells in result(name)["rows"]["digits"].items()]
+    memory = result("memory-cpu")
+    for graph, recipes in memory["rows"].items():
+        for name, facts in recipes.items():
+            sides = (
+                f"{facts[side]['bytes'] / 1e6:.0f} ({facts[side]['estimate'] / 1e6:.0f})"
+                for side in ("whole", "clusters")
+            )
+            fragments.append(row(f"{graph}, {name}", *sides, f"{facts['share']:.2f}"))
+    fragments += [row(f"{place}", f"{facts['bytes'] / 1e6:.0f}") for place, facts in memory["mapped"].items()]
     lost = result("inductive-digits-cpu")["rows"]["digits"]
     with_columns, without = (
         list(lost[name].values())[-1].split()[0] for name in ("graphsage, with columns of the graph", "graphsage")
