@@ -7,14 +7,20 @@ Each training has a process of its own, which first trains on a small graph, so 
 a CPU it counts how far the resident memory of the process then grows, at its peak, while the graph is made, a model is trained
 for two epochs and predicts; on a GPU the most that torch has allocated there. The planner's formulas are those of the CPU; on a
 GPU they are an upper bound.
+
+On a CPU there is a second table: ten clusters with 256 columns of features in memory, and in a file of 32 or 16 bits a number
+(`tables.mapped_files`). There only memory that is no file counts: the system drops pages of a file when it needs the room.
 """
 
 import argparse
+import dataclasses
 import gc
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +33,7 @@ from gcn_lpa.planner import Size, estimate
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS, Recipe
 from gcn_lpa.storage import environment, write_json
+from gcn_lpa.tables.mapped_files import mapped_features
 
 RECIPES = {
     "default, without members": DEFAULT.replace(members=""),
@@ -35,6 +42,7 @@ RECIPES = {
     "5 layers of 256": LAYERS.replace(hidden=256, gcn_layers=5),
 }
 CLUSTERS = (0, 10)
+PLACES = ("memory", "float32", "float16")
 
 
 def main() -> int:
@@ -58,8 +66,13 @@ def main() -> int:
             row = {"whole": whole, "clusters": parts, "share": round(parts["bytes"] / whole["bytes"], 3)}
             rows.setdefault(graph, {})[name] = row
             print(graph, name, json.dumps(row), flush=True)
+    mapped: dict = {}
+    for place in PLACES if given.device == "cpu" else ():
+        job = {"graph": "blocks", "nodes": given.nodes // 2, "recipe": "2 layers of 64", "device": "cpu"}
+        mapped[place] = in_a_process({**job, "clusters": 10, "columns": 256, "place": place})
+        print("features", place, json.dumps(mapped[place]), flush=True)
     if given.out is not None:
-        write_json(given.out, {"rows": rows, "device": given.device, "environment": environment()})
+        write_json(given.out, {"rows": rows, "mapped": mapped, "device": given.device, "environment": environment()})
     return 0
 
 
@@ -81,6 +94,8 @@ def measured(job: dict) -> dict:
     gc.collect()
     is_gpu = job["device"] == "cuda"
     before = resident()
+    if "place" in job:
+        return no_file(job, recipe)
     graph = blocks(job["nodes"]) if job["graph"] == "blocks" else load(job["graph"], job["root"])
     gc.collect()
     if is_gpu:
@@ -94,6 +109,29 @@ def measured(job: dict) -> dict:
     assert plan is not None
     expected = plan.peak - plan.loaded if is_gpu else plan.peak  # the graph as it was loaded stays on the CPU
     return {"bytes": taken, "estimate": round(expected), "error": round(expected / taken - 1, 3)}
+
+
+def no_file(job: dict, recipe: Recipe) -> dict:
+    """What a training takes beside files, at most, where its features are in `job["place"]`."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = blocks(job["nodes"], columns=job["columns"])
+        if job["place"] != "memory":
+            path = Path(folder) / "features.npy"
+            np.save(path, graph.x.numpy().astype(job["place"]))
+            graph = dataclasses.replace(graph, x=mapped_features(path, graph.num_nodes), mapped=True)
+        gc.collect()
+        before, most, ended = resident("RssAnon") - graph.x.nbytes * (not graph.mapped), [0], threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(0.003):
+                most[0] = max(most[0], resident("RssAnon"))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        train(graph, recipe, "cpu")
+        ended.set()
+        watcher.join()
+    return {"bytes": most[0] - before}
 
 
 def train(graph: Graph, recipe: Recipe, device: str) -> None:
@@ -112,10 +150,10 @@ def blocks(num_nodes: int, degree: int = 10, columns: int = 32, classes: int = 1
     return Graph.from_edges(np.stack([one, other], axis=1), num_nodes=num_nodes, x=x, y=y)
 
 
-def resident() -> int:
-    """Bytes of this process in memory now."""
+def resident(name: str = "VmRSS") -> int:
+    """Bytes of this process in memory now, all of them, or those that are no file."""
     facts = Path("/proc/self/status").read_text(encoding="ascii")
-    return 1024 * int(next(line for line in facts.splitlines() if line.startswith("VmRSS")).split()[1])
+    return 1024 * int(next(line for line in facts.splitlines() if line.startswith(name)).split()[1])
 
 
 def forget_peak() -> None:
@@ -124,8 +162,7 @@ def forget_peak() -> None:
 
 def peak() -> int:
     """The most bytes since `forget_peak`."""
-    facts = Path("/proc/self/status").read_text(encoding="ascii")
-    return 1024 * int(next(line for line in facts.splitlines() if line.startswith("VmHWM")).split()[1])
+    return resident("VmHWM")
 
 
 if __name__ == "__main__":

@@ -32,13 +32,17 @@ def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
     if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
         return _divided(Batch(prepared, train.nonzero().squeeze(1)), recipe.batch_size)
     cluster, sliceable = clusters(prepared, recipe.clusters), dataclasses.replace(prepared, x_kind="given")
+    stored = prepared.x if prepared.mapped and isinstance(prepared.x, Tensor) else None
+    if stored is not None:
+        sliceable = dataclasses.replace(sliceable, x=stored[:, :0])
     batches = []
     for k in range(recipe.clusters):
         inside = torch.from_numpy(cluster == k)
         if (train & inside).any():
             part = dataclasses.replace(induced(sliceable, inside), x_kind=prepared.x_kind)
             part.pattern.cut_from = prepared.pattern.fingerprint, entries_inside(prepared, inside)
-            batch = Batch(part, train[inside].nonzero().squeeze(1), inside.nonzero().squeeze(1))
+            at = inside.nonzero().squeeze(1)
+            batch = Batch(part, train[inside].nonzero().squeeze(1), at, stored=stored)
             batches += _divided(batch, recipe.batch_size)
     return batches
 

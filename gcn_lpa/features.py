@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -182,11 +183,18 @@ class Scaling:
         mean, spread = self.structure
         return _side_by_side([scaled, (structure - mean) / spread])
 
-    def in_float32(self, x: Any, structure: np.ndarray | None = None) -> Any:
-        """The same in float32; of a dense x, a block of rows at a time, so that few are held in float64."""
+    def in_float32(self, x: Any, structure: np.ndarray | None = None, *, mapped: bool = False) -> Any:
+        """The same in float32; of a dense x, a block of rows at a time, so that few are held in float64.
+
+        With `mapped` the result is a temporary file, memory-mapped, which is gone when it is no longer used.
+        """
         if scipy.sparse.issparse(x):
             return self(x, structure).astype(np.float32)
-        found = np.empty((len(x), x.shape[1] + (0 if structure is None else self.num_added)), dtype=np.float32)
+        shape = len(x), x.shape[1] + (0 if structure is None else self.num_added)
+        found = np.empty(shape, dtype=np.float32)
+        if mapped and found.size:
+            with tempfile.TemporaryFile() as file:
+                found = np.memmap(file, np.float32, "w+", shape=shape)
         rows = max(1, ROWS_AT_ONCE // max(1, found.shape[1]))
         for start in range(0, len(x), rows):
             block = slice(start, start + rows)

@@ -80,6 +80,7 @@ class Graph:
     columns: Columns | None = None  # what was made of each column of a table of nodes
     time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
     relations: Relations | None = None  # the edges of each kind, where they have kinds
+    mapped: bool = False  # whether dense features are a file, memory-mapped: see `tables.mapped_files`
     _derived: dict[str, Any] = field(default_factory=dict)  # of edges and x; shared by graphs that differ in labels
 
     def __post_init__(self) -> None:
@@ -403,12 +404,12 @@ class Graph:
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
-        if scaling.kind == "raw" and scaling.structure is None:
+        if scaling.kind == "raw" and scaling.structure is None and self.x.dtype != torch.float16:
             return self
-        plain = not scaling.arrays()
-        name = f"features {scaling.kind}" if plain else f"features {scaling.kind} {id(scaling)}"
+        name = f"features {scaling.kind}" + (f" {id(scaling)}" if scaling.arrays() else "")
         if name not in self._derived:  # once for all trainings on this graph
-            x = scaling.in_float32(self._raw_features(), self.structure_columns() if scaling.num_added else None)
+            columns = self.structure_columns() if scaling.num_added else None
+            x = scaling.in_float32(self._raw_features(), columns, mapped=self.mapped)
             x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x)
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]

@@ -61,6 +61,7 @@ class Size:
     halo: float = 0.0
     read: float | None = None
     kinds: int = 1  # of edges that predictions walk by themselves
+    mapped: bool = False  # whether dense features are files, whose pages the system may drop: they are not counted
 
     @classmethod
     def of(cls, graph: Graph) -> Size:
@@ -68,7 +69,7 @@ class Size:
         stored = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else None
         shape = graph.num_nodes, graph.adjacency.num_entries + loops, graph.num_features, graph.num_classes
         kinds = 1 if graph.relations is None else len(graph.relations.names)
-        return cls(*shape, stored, graph.directed, kinds=kinds)
+        return cls(*shape, stored, graph.directed, kinds=kinds, mapped=graph.mapped)
 
     def share(self, parts: int, halo: float = 0.0) -> Size:
         """One of so many equal parts; `halo`: rows it reads of others for each of its own."""
@@ -159,14 +160,14 @@ class _Formula:
     def raw_features(self) -> float:
         size = self.size
         if size.stored is None:
-            return size.nodes * size.columns * FLOAT
+            return 0.0 if size.mapped else size.nodes * size.columns * FLOAT
         return size.stored * (FLOAT + size.index) + size.nodes * size.index
 
     def scaled_features(self) -> float:
         """With columns about the graph; sparse ones also with row numbers and the way to the transpose and back."""
         size, added = self.size, self.columns - self.size.columns
         if size.stored is None:
-            is_new = self.recipe.features != "raw" or added > 0
+            is_new = not size.mapped and (self.recipe.features != "raw" or added > 0)
             return size.nodes * self.columns * FLOAT * is_new
         return self.stored() * (2 * FLOAT + 4 * size.index) + size.nodes * 2 * size.index
 
@@ -222,6 +223,7 @@ class _Formula:
             kept, seen = kept + self.size.classes + labels, seen + labels
         gradients = 2 * max(widths) if self.has_skips() else size.classes
         sparse = 0.0 if size.stored is None else self.stored() * 2 * bool(recipe.dropout)
+        kept += self.columns * bool(size.mapped and recipe.clusters)  # a cluster's features are read for its step
         rows = size.nodes * (kept + gradients) + size.halo * seen
         return (rows + size.entries * (self.edge_floats() + GRADIENTS * self.learns) + sparse) * FLOAT
 

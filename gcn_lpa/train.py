@@ -52,10 +52,18 @@ class Batch(NamedTuple):
     nodes: Tensor  # the training nodes in it: positions, [m]
     node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
     random_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
+    stored: Tensor | None = None  # features of the whole graph; those of `node_ids` are read when they are needed
 
     def to(self, device: torch.device) -> Batch:
         ids = None if self.random_ids is None else self.random_ids.to(device)
         return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device), random_ids=ids)
+
+    def read(self) -> Graph:
+        """Its graph with its features."""
+        if self.stored is None or self.node_ids is None:
+            return self.graph
+        x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
+        return dataclasses.replace(self.graph, x=x.to(self.graph.device))
 
 
 class Validation(NamedTuple):
@@ -384,7 +392,7 @@ class _Step:
         """One gradient step; [loss, gcn, lpa]."""
         self.optimizer.zero_grad()
         self.model.train()
-        loss = self.model.loss(batch.graph, batch.nodes, Key(self.training.seed, self.epoch, batch.random_ids))
+        loss = self.model.loss(batch.read(), batch.nodes, Key(self.training.seed, self.epoch, batch.random_ids))
         objective = self.phase.objective(loss)
         objective.backward()
         world = self.training.world

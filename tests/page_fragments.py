@@ -456,6 +456,15 @@ def growth():
     fragments = []
     for name in ("inductive-digits-cpu", "late-labels-digits-cpu", "clusters-digits-cpu"):
         fragments += [row(said, *cells.values()) for said, cells in result(name)["rows"]["digits"].items()]
+    memory = result("memory-cpu")
+    for graph, recipes in memory["rows"].items():
+        for name, facts in recipes.items():
+            sides = (
+                f"{facts[side]['bytes'] / 1e6:.0f} ({facts[side]['estimate'] / 1e6:.0f})"
+                for side in ("whole", "clusters")
+            )
+            fragments.append(row(f"{graph}, {name}", *sides, f"{facts['share']:.2f}"))
+    fragments += [row(f"{place}", f"{facts['bytes'] / 1e6:.0f}") for place, facts in memory["mapped"].items()]
     lost = result("inductive-digits-cpu")["rows"]["digits"]
     with_columns, without = (
         list(lost[name].values())[-1].split()[0] for name in ("graphsage, with columns of the graph", "graphsage")
@@ -513,7 +522,18 @@ def performance():
         dense, sparse, own = (statistics.median(found["results"][0][name]) for name in names)
         cells = f"{dense:.1f}", f"{sparse:.1f}", f"{own:.2f}", f"{found['results'][0]['ratio']:.1f}"
         trainings.append(row(f"{dataset}, {found['epochs']} epochs", *cells))
+    way = result("end-to-end-cpu")
+    stages = {
+        "read": "reading",
+        "prepare": "preparing",
+        "train": "20 epochs",
+        "predict": "predicting",
+        "write": "writing",
+    }
+    shares = ", ".join(f"{said} {100 * way['shares'][name]:.1f} %" for name, said in stages.items())
     return [
+        "two CSV files, 200,000 nodes and a million edges",
+        f"{way['total']:.0f} s and {way['megabytes']:,} MB: {shares}",
         *(row(said, *(bold(said, at(rival, n)) for n in sizes)) for said, rival in rivals.items()),
         f"{pyg / ours:.0f} times faster than PyG's GCN-LPA",
         f"and {ours / million['floor_milliseconds']:.1f} times the time in which the bytes",

@@ -193,3 +193,5 @@ def test_rows_that_are_scaled_in_blocks_are_those_scaled_at_once(kind, structure
     found = scaling.in_float32(x, columns)
     assert found.dtype == np.float32
     assert np.array_equal(found, scaling(x, columns).astype(np.float32))
+    file = scaling.in_float32(x, columns, mapped=True)
+    assert isinstance(file, np.memmap) and np.array_equal(file, found)

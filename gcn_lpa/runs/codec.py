@@ -418,7 +418,7 @@ def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_node
     shape = num_nodes, facts.num_features
     x = tensors["x"] if "x" in tensors else decode_matrix(tensors, "x", shape)
     values = x.values if isinstance(x, SparseMatrix) else x
-    if x.shape != shape or values.dtype != torch.float32 or not torch.isfinite(values).all():
+    if x.shape != shape or values.dtype not in (torch.float32, torch.float16) or not torch.isfinite(values).all():
         raise ValueError(f"x is not {shape[0]} rows of {shape[1]} finite numbers")
     is_identity = isinstance(x, SparseMatrix) and x.is_identity
     if facts.x_kind not in X_KINDS or (facts.x_kind == "identity" and not is_identity):

@@ -37,6 +37,7 @@ from gcn_lpa.tables.checks import (
 from gcn_lpa.tables.columns import USUAL_NAMES, Series, Table, is_weight, series, text_type
 from gcn_lpa.tables.csv_files import Format, column_names, read_delimited, without_first
 from gcn_lpa.tables.encoders import Columns, EncodedTable, learn_columns
+from gcn_lpa.tables.mapped_files import NAME, mapped_features
 from gcn_lpa.tables.parquet_files import read_frame, read_parquet
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
@@ -116,9 +117,16 @@ def read_folder(folder: Path, **options: Any) -> Graph:
         raise ValueError(
             f"{folder} needs nodes.csv and edges.csv, or edges.csv alone (or .tsv, .parquet); it holds {held}"
         )
-    return read_csv(
-        found["nodes"], found["edges"], **{"labels": found["labels"], "name": folder.resolve().name, **options}
-    )
+    options = {"labels": found["labels"], "name": folder.resolve().name, **options}
+    if not (folder / NAME).is_file():
+        return read_csv(found["nodes"], found["edges"], **options)
+    if found["nodes"] is None or any(options.get(name) is not None for name in ("features", "text", "columns")):
+        raise ValueError(f"{folder / NAME} holds the features, a row for each of nodes.csv: name no columns beside it")
+    graph = read_csv(found["nodes"], found["edges"], **{**options, "features": "degree"})
+    x = mapped_features(folder / NAME, graph.num_nodes)
+    note = f"features are the {x.shape[1]:,} columns of {NAME}, which stay on the disk; other columns are not read"
+    notes = (*(said for said in graph.notes if not said.startswith("no features")), note)
+    return dataclasses.replace(graph, x=x, x_kind="given", mapped=True, blocks=(), notes=notes)
 
 
 def _table_in(folder: Path, role: str) -> Path | None:
