@@ -1,6 +1,6 @@
 """What training costs: folders of your own with the recipes `default` and `best`, and `best` against `default` on one split.
 
-    python benchmarks/cost.py [--repeats 3] [--root DIR] [--out benchmarks/results/cost-cpu.json]
+    python benchmarks/cost.py [--repeats 3] [--what folders,splits] [--root DIR] [--out benchmarks/results/cost-cpu.json]
 
 Folders are those of benchmarks/tables.py: `both` has 2,000 nodes, `large` 20,000. They are trained as `gcn-lpa train FOLDER` does.
 Cora and Pubmed are trained on development splits, `best` without the wide member. For each training: seconds on the clock,
@@ -36,11 +36,13 @@ SPLITS = [(graph, recipe) for graph in ("cora", "pubmed") for recipe in ("defaul
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--what", default="folders,splits")
     parser.add_argument("--root")
     parser.add_argument("--out", default="benchmarks/results/cost-cpu.json")
     given = parser.parse_args()
-    kinds = [{"table": table, "recipe": recipe, "minutes": minutes} for table, recipe, minutes in FOLDERS]
-    kinds += [{"graph": graph, "recipe": recipe} for graph, recipe in SPLITS]
+    folders = [{"table": table, "recipe": recipe, "minutes": minutes} for table, recipe, minutes in FOLDERS]
+    splits = [{"graph": graph, "recipe": recipe} for graph, recipe in SPLITS]
+    kinds = [kind for name in given.what.split(",") for kind in {"folders": folders, "splits": splits}[name]]
     jobs = [{**kind, "repeat": k} for k in range(given.repeats) for kind in kinds]
     out = Path(given.out)
     records = Ledger(out.with_suffix(".jsonl")).run(jobs, partial(measured, root=given.root), workers=1)
