@@ -14,25 +14,22 @@ import torch
 from torch import Tensor
 
 from gcn_lpa import storage
-from gcn_lpa.engine.backends import num_cpu_threads
-from gcn_lpa.engine.devices import SMALL, choose_device, num_threads
+from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.fusion import Opinions, fit_fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
-from gcn_lpa.learning import Lesson, learn, lesson_of, told
+from gcn_lpa.learning import Lesson, learn, lesson_of, num_processes, told
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import Team, members_of, team_of
-from gcn_lpa.planner import room_for
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import label_folds
 from gcn_lpa.train import DivergedError, Epoch, Kept, Run
 from gcn_lpa.trained import HeldOut, Trained
-from gcn_lpa.workers import Crew, can_fork
+from gcn_lpa.workers import Crew
 
 NUM_FOLDS = 5
 PASSES = 1.2  # of training over the folds, with what is fitted once more to all labels
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
-FEWEST_NODES = 1000  # that several processes are begun for: fewer train in seconds
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
 Task = tuple[int, str]  # a fold and a member
 Outcome = tuple[Mapping[str, Tensor], Run, Kept]  # the weights of a model, and those after each epoch
@@ -80,7 +77,7 @@ def learn_folds(
     has_few = int(labeled.sum()) < MANY_LABELS
     until = start + 60 * minutes / (PASSES * len(folds)) if minutes else None
     training = _FoldModels(graph, labeled, folds, alone, fixed, options or (lambda k: {}), until, has_few)
-    workers = training.num_workers(choose_device(device), threads)
+    workers = num_processes(graph, alone, choose_device(device), threads)
     found, interrupted = training.side_by_side(workers) if workers > 1 else training.one_by_one()
     whole = dataclasses.replace(whole, recipe=recipe.replace(members=found[0].recipe.members))
     if interrupted:
@@ -128,19 +125,6 @@ class _FoldModels:
                 return found or [trained], True
             found.append(trained)
         return found, False
-
-    def num_workers(self, device: torch.device, threads: int | None) -> int:
-        """How many members of the folds to train at a time: as many as there are threads, where one trains on one thread.
-
-        That is so where layers are small. What is shared out then has the bits that it has one by one.
-        """
-        graph = self.graph
-        layer = graph.num_nodes * max(self.recipe.hidden, graph.num_classes)
-        if graph.num_nodes < FEWEST_NODES or layer >= SMALL or torch.cuda.is_available() or not can_fork():
-            return 1
-        room = room_for(graph, self.recipe, device)
-        most = num_cpu_threads() if threads is None else threads
-        return most if room is None else max(1, min(most, int(room.free / room.needed)))
 
     def side_by_side(self, workers: int) -> tuple[list[Trained], bool]:
         """The same by several processes, each of which trains one member of one fold at a time."""

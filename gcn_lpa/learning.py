@@ -15,17 +15,22 @@ from torch import Tensor
 
 from gcn_lpa import storage
 from gcn_lpa.batches import batches_of
-from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.engine.backends import num_cpu_threads
+from gcn_lpa.engine.devices import SMALL, choose_device, num_threads
 from gcn_lpa.features import Scaling
 from gcn_lpa.fusion import fit_fusion, opinions_of
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.intake import check_seed, node_mask
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of, team_of
+from gcn_lpa.planner import room_for
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.splits import Split
 from gcn_lpa.train import DivergedError, Epoch, Kept, Run, Validation, Watching, fit
 from gcn_lpa.trained import KnownLabels, Trained
+from gcn_lpa.workers import can_fork
+
+FEWEST_NODES = 1000  # that several processes are begun for: fewer train in seconds
 
 
 def learn(
@@ -88,6 +93,21 @@ def learn(
             break
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, lesson.graph.num_classes)):
         return lesson.together(done)
+
+
+def num_processes(graph: Graph, recipe: Recipe, device: torch.device, threads: int | None) -> int:
+    """How many models to train at a time, each in a process of its own: as many as there are threads, or as memory allows.
+
+    1 where a layer is so large that one model has all threads; where the graph is so small that it is soon done; and where
+    processes cannot be forked. A model has the same bits in a process as here.
+    """
+    layer = graph.num_nodes * max(recipe.hidden, graph.num_classes)
+    is_one = graph.num_nodes < FEWEST_NODES or layer >= SMALL or recipe.clusters
+    if is_one or device.type != "cpu" or torch.cuda.is_available() or not can_fork():
+        return 1
+    room = room_for(graph, recipe, device)
+    most = num_cpu_threads() if threads is None else threads
+    return most if room is None else max(1, min(most, int(room.free / room.needed)))
 
 
 def told(error: DivergedError, member: str) -> DivergedError:

@@ -9,7 +9,9 @@ losses are summed over masks instead of lists of nodes, and batched dense produc
 float32 weights agree to about 1e-4 and the chosen epochs are the same, unless two epochs are equal to rounding; a free edge
 weight that hardly matters may differ by more, as Adam makes steps of gradients that are nothing but rounding errors.
 
-On the CPU a stack is shared among threads, one smaller stack each; on a GPU its step is recorded as one CUDA graph.
+On a GPU the step of a stack is recorded as one CUDA graph. On the CPU a stack is shared among threads, one smaller stack each.
+Where `num_processes` says so there is no stack: each model is trained by `learn`, in one of several processes. Two processes do
+in half the time what one does; two threads wait for each other in all that is not a product.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed
-from gcn_lpa.learning import Lesson, learn_whole, lesson_of
+from gcn_lpa.learning import Lesson, learn_whole, lesson_of, num_processes
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.team import members_of, team_of
+from gcn_lpa.methods.team import build_model, members_of, team_of
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.train import (
@@ -53,6 +55,7 @@ from gcn_lpa.train import (
     last_epoch,
 )
 from gcn_lpa.trained import Trained
+from gcn_lpa.workers import Crew
 
 Done = Callable[[int, Trained], None]  # (number of a model, what it has become)
 FEWEST = {"cpu": 4, "cuda": 2}  # models in a stack: fewer are faster one by one
@@ -89,7 +92,9 @@ def learn_many(
     """
     parts = list(parts)
     lessons = [lesson_of(graph, train, val, recipe, classes) for train, val in parts]
-    if recipe.members:
+    where = choose_device(device)
+    workers = min(len(parts), num_processes(graph, recipe, where, threads))
+    if recipe.members and workers <= 1:
         options: dict[str, Any] = {"classes": classes, "device": device, "threads": threads, "stop_at": stop_at}
         kinds = [learn_many(graph, parts, own, seeds=seeds, **options) for own in members_of(recipe).values()]
         return _teams(lessons, kinds, on_model)
@@ -102,11 +107,12 @@ def learn_many(
     for model in models:
         check_seed(model.seed)
     done = on_model or (lambda number, trained: None)
-    where = choose_device(device)
-    workers = 1 if where.type == "cuda" else threads or torch.get_num_threads()
-    for group in _groups(models, recipe):
+    shares = 1 if where.type == "cuda" else threads or torch.get_num_threads()
+    if workers > 1:
+        _train_in_processes(graph, models, recipe, workers, done)
+    for group in _groups(models, recipe) if workers <= 1 else ():
         if _is_stack(group, recipe, where):
-            size = max(2, -(-len(group) // workers))
+            size = max(2, -(-len(group) // shares))
             pieces = [group[start : start + size] for start in range(0, len(group), size)]
             with num_threads(threads, layer=layer_size(group[0].lesson.prepared, recipe)):
                 _train_stacks([_Stack(piece, recipe, where) for piece in pieces], done)
@@ -119,6 +125,8 @@ def learn_many(
 
 def are_stacked(graph: Graph, parts: Sequence[tuple[Any, Any]], recipe: Recipe, device: str = "auto") -> bool:
     """Whether `learn_many` would train these models side by side: they then share their time, too."""
+    if min(len(parts), num_processes(graph, recipe, choose_device(device), None)) > 1:
+        return True
     if recipe.members:
         return len(parts) >= FEWEST[choose_device(device).type]
     lessons = [lesson_of(graph, train, val, recipe) for train, val in parts]
@@ -223,6 +231,39 @@ def _train_one_by_one(
             model.error = error
             continue
         done(model.number, model.trained)
+
+
+def _train_in_processes(graph: Graph, models: Sequence[_Pupil], recipe: Recipe, workers: int, done: Done) -> None:
+    """Train each model as `learn` does, several at a time."""
+
+    def work(number: int, tell: Callable[[Epoch], None]) -> tuple[Trained, Mapping[str, Tensor]] | DivergedError:
+        model = models[number]
+        options: dict[str, Any] = {"classes": model.lesson.graph.class_names, "device": "cpu", "threads": 1}
+        options |= {"seed": model.seed, "stop_at": model.stop_at, "on_epoch": tell}
+        try:
+            trained = learn_whole(graph, model.lesson.train, model.lesson.val, recipe, **options)
+        except DivergedError as error:
+            error.trained = None
+            return error
+        return dataclasses.replace(trained, model=None), trained.model.state_dict()
+
+    def finish(number: int, outcome: tuple[Trained, Mapping[str, Tensor]] | DivergedError) -> None:
+        model = models[number]
+        if isinstance(outcome, DivergedError):
+            model.error = outcome
+            return
+        trained, state = outcome
+        built = build_model(
+            trained.recipe, model.lesson.prepared, model.seed, copies=1 if trained.recipe.members else 0
+        )
+        built.load_state_dict(state)
+        model.trained = dataclasses.replace(trained, model=built.eval())
+        done(number, model.trained)
+
+    crew = Crew(work, workers, done=finish)
+    crew.run(iter(range(len(models))))
+    if crew.interrupted:
+        raise KeyboardInterrupt
 
 
 def _train_stacks(stacks: Sequence[_Stack], done: Done) -> None:

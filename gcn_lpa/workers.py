@@ -45,9 +45,15 @@ class Crew:
     tasks under way still return is among the results.
     """
 
-    def __init__(self, work: Work, workers: int, hear: Callable[[Any, Any], None]) -> None:
-        """`hear(task, news)` is called in this process for what a task tells."""
-        self.work, self.num_workers, self.hear = work, workers, hear
+    def __init__(
+        self,
+        work: Work,
+        workers: int,
+        hear: Callable[[Any, Any], None] = lambda task, news: None,
+        done: Callable[[Any, Any], None] = lambda task, result: None,
+    ) -> None:
+        """In this process `hear(task, news)` is called for what a task tells, and `done(task, result)` when it is done."""
+        self.work, self.num_workers, self.hear, self.done = work, workers, hear, done
         self.results: dict[Any, Any] = {}  # of the tasks that are done
         self.is_asked_to_end = self.interrupted = False
 
@@ -95,6 +101,7 @@ class Crew:
             raise content
         if kind == "done":
             self.results[task] = content
+            self.done(task, content)
 
 
 @contextlib.contextmanager

@@ -154,12 +154,12 @@ def test_weights_kept_while_training_are_those_of_another_training(graph, monkey
 @pytest.mark.long
 @pytest.mark.parametrize("many", [0, 10**9])
 def test_processes_give_the_bits_of_one_and_tell_every_epoch(graph, monkeypatch, many):
-    monkeypatch.setattr("gcn_lpa.folds.FEWEST_NODES", 0)
+    monkeypatch.setattr("gcn_lpa.learning.FEWEST_NODES", 0)
     monkeypatch.setattr("gcn_lpa.folds.MANY_LABELS", many)
     recipe, heard = DEFAULT.replace(**SMALL, members="layers linear"), []
     options = {"recipe": recipe, "device": "cpu"}
     alone = learn_folds(graph, **options, threads=1)
-    monkeypatch.setattr("gcn_lpa.folds._Training.one_by_one", None)
+    monkeypatch.setattr("gcn_lpa.folds._FoldModels.one_by_one", None)
     team = learn_folds(
         graph, **options, threads=2, options=lambda k: {"on_epoch": lambda e: heard.append((k, e.epoch))}
     )
@@ -171,7 +171,7 @@ def test_processes_give_the_bits_of_one_and_tell_every_epoch(graph, monkeypatch,
 
 @pytest.mark.long
 def test_processes_leave_out_members_without_time_and_name_the_one_that_diverges(graph, monkeypatch):
-    monkeypatch.setattr("gcn_lpa.folds.FEWEST_NODES", 0)
+    monkeypatch.setattr("gcn_lpa.learning.FEWEST_NODES", 0)
     recipe = DEFAULT.replace(**SMALL, members="hops layers")
     options = {"device": "cpu", "threads": 2}
     assert learn_folds(graph, None, recipe, **options, minutes=1e-9).recipe.members == ""

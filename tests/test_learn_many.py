@@ -9,7 +9,7 @@ import gcn_lpa.stacks
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import LAYERS, PAPER, SELECTION, Recipe
+from gcn_lpa.recipes import DEFAULT, LAYERS, PAPER, SELECTION, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.stacks import is_stackable, learn_many
 from gcn_lpa.tables.datasets import load
@@ -237,7 +237,9 @@ def test_a_second_call_gives_the_same_bits():
         assert all(torch.equal(weights[name], twins[name]) for name in weights)
 
 
-def test_a_model_that_diverges_leaves_the_others_alone(monkeypatch):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_model_that_diverges_leaves_the_others_alone(monkeypatch, processes):
+    monkeypatch.setattr("gcn_lpa.stacks.num_processes", lambda *_: processes)
     real = METHODS["gcn-lpa"]
 
     def build(recipe, graph, seed):
@@ -285,3 +287,21 @@ def test_what_cannot_be_is_refused_by_a_sentence(options, sentence):
 
 def test_no_part_is_no_model():
     assert learn_many(BLOCKS, [], SMALL) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", [SMALL, DEFAULT.replace(hidden=8, epochs=5, members="layers")])
+def test_in_processes_every_model_has_the_bits_it_has_alone(recipe, monkeypatch):
+    monkeypatch.setattr("gcn_lpa.learning.FEWEST_NODES", 0)
+    order = []
+    found = together(recipe, threads=2, on_model=lambda number, trained: order.append((number, trained)))
+    assert sorted(number for number, _ in order) == [0, 1, 2, 3, 4]
+    assert all(found[number] is trained for number, trained in order)
+    for number, trained in enumerate(found):
+        wanted = alone(recipe, number, threads=1)
+        assert (trained.recipe, trained.fusion, trained.run.best_epoch) == (
+            wanted.recipe,
+            wanted.fusion,
+            wanted.run.best_epoch,
+        )
+        assert torch.equal(predict_proba(trained, BLOCKS), predict_proba(wanted, BLOCKS))

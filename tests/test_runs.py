@@ -235,8 +235,8 @@ def stop_in(stage, at):
 @pytest.mark.parametrize("stage", ["fold-1", "fold-3"])
 @pytest.mark.parametrize(("members", "processes"), [("", 1), ("layers linear", 1), ("layers linear", 2)])
 def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage, members, processes, monkeypatch):
-    monkeypatch.setattr("gcn_lpa.folds.FEWEST_NODES", 0)
-    monkeypatch.setattr("gcn_lpa.folds.num_cpu_threads", lambda: processes)
+    monkeypatch.setattr("gcn_lpa.learning.FEWEST_NODES", 0)
+    monkeypatch.setattr("gcn_lpa.learning.num_cpu_threads", lambda: processes)
     options = {"checkpoint_every": 2, "changes": {**SMALL, "members": members}}
     whole = trained(Source(str(own)), tmp_path / "whole", **options)
     stopped = trained(Source(str(own)), tmp_path / "part", **options, watch=stop_in(stage, 3))

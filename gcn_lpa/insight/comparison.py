@@ -61,7 +61,7 @@ class Record:
 class Memory:
     """Of a process that did nothing but train one method, in MB; Python, torch and the graph are in it.
 
-    Splits that are trained together are in memory together.
+    Splits that are trained as one stack are in memory together; of processes that it forked, the largest counts.
     """
 
     before: float  # resident when training began
@@ -316,19 +316,19 @@ def _send(out: IO[str], kind: str, fields: dict[str, Any]) -> None:
 
 
 def resident_memory() -> tuple[float, float] | None:
-    """Resident memory of this process now and at its highest, in MB; None where the system does not say.
+    """Resident memory of this process now, and at its highest or that of a process it forked, in MB; None: not known here.
 
     Linux's VmHWM, since its ru_maxrss starts at that of the parent process.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
-        return now, peak
     try:
         import resource
     except ImportError:
         return None
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
+        return now, max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     return peak, peak
 

@@ -1,0 +1,101 @@
+"""What training costs: folders of your own with the recipes `default` and `best`, and `best` against `default` on one split.
+
+    python benchmarks/cost.py [--repeats 3] [--what folders,splits] [--root DIR] [--out benchmarks/results/cost-cpu.json]
+
+Folders are those of benchmarks/tables.py: `both` has 2,000 nodes, `large` 20,000. They are trained as `gcn-lpa train FOLDER` does.
+Cora and Pubmed are trained on development splits, `best` without the wide member. For each training: seconds on the clock,
+processor seconds of this process and of those it forked, and how many processes wanted the processor (load). On a busy machine
+seconds on the clock say little; `parallel` is what a quiet one would take if forked processes shared all its cores evenly:
+own + forked / cores.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from tables import TABLES, write_table
+
+from gcn_lpa import learn, load, split
+from gcn_lpa.recipes import facts_of, recipe_for
+from gcn_lpa.runs.code_version import code_hash
+from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.stages import train_run
+from gcn_lpa.storage import environment, write_json
+
+FOLDERS = [("both", "default", 0.0), ("large", "best", 0.0), ("large", "best", 5.0)]  # table, recipe, minutes
+SPLITS = [(graph, recipe) for graph in ("cora", "pubmed") for recipe in ("default", "best")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--what", default="folders,splits")
+    parser.add_argument("--root")
+    parser.add_argument("--out", default="benchmarks/results/cost-cpu.json")
+    given = parser.parse_args()
+    folders = [{"table": table, "recipe": recipe, "minutes": minutes} for table, recipe, minutes in FOLDERS]
+    splits = [{"graph": graph, "recipe": recipe} for graph, recipe in SPLITS]
+    kinds = [kind for name in given.what.split(",") for kind in {"folders": folders, "splits": splits}[name]]
+    jobs = [{**kind, "repeat": k} for k in range(given.repeats) for kind in kinds]
+    out = Path(given.out)
+    records = Ledger(out.with_suffix(".jsonl")).run(jobs, partial(measured, root=given.root), workers=1)
+    rows = [medians(kind, records) for kind in kinds]
+    write_json(out, {"rows": rows, "code": code_hash(), "environment": environment()})
+    for row in rows:
+        print(row)
+    return 0
+
+
+def measured(job: dict, root: str | None) -> dict:
+    """Train once. The seeds of tables and splits are those of development."""
+    if "table" in job:
+        with tempfile.TemporaryDirectory() as place:
+            write_table(Path(place), TABLES[job["table"]], job["repeat"])
+            plan, graph = make_plan(
+                Source(place), recipe=job["recipe"], minutes=job["minutes"], wide=job["minutes"] > 0
+            )
+        return timed(lambda: train_run(plan, graph, device="cpu").plan.recipe)
+    graph = load(job["graph"], root)
+    parts = split(graph, seed=job["repeat"])
+    recipe = recipe_for(job["recipe"], graph.name, **facts_of(graph, parts.train))
+    return timed(lambda: learn(graph, parts.train, parts.val, recipe, device="cpu").recipe)
+
+
+def timed(train) -> dict:
+    start, own, forked = time.perf_counter(), *map(processor_seconds, WHO)
+    recipe = train()
+    own, forked = (processor_seconds(who) - before for who, before in zip(WHO, (own, forked), strict=True))
+    return {
+        "seconds": time.perf_counter() - start,
+        "own": own,
+        "forked": forked,
+        "parallel": own + forked / (os.cpu_count() or 1),
+        "load": os.getloadavg()[0],
+        "members": recipe.members,
+    }
+
+
+WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+def processor_seconds(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def medians(kind: dict, records: list) -> dict:
+    mine = [record for record in records if all(record.get(name) == value for name, value in kind.items())]
+    numbers = ("seconds", "own", "forked", "parallel", "load")
+    found = {name: round(statistics.median(record[name] for record in mine), 2) for name in numbers}
+    return {**kind, **found, "repeats": len(mine), "members": mine[0]["members"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
