@@ -365,21 +365,15 @@ def costs():
         budget = f", --minutes {line['minutes']:.0f}" if line.get("minutes") else ""
         return f"{sizes.get(line.get('table'), line.get('graph'))}, {line['recipe']}{budget}"
 
-    found = {name(line): line for line in result("cost-cpu")["rows"]}
-    times = {name: line["own"] + line["forked"] for name, line in found.items()}
-    many = {(line["recipe"], line["models"]): line["cpu_seconds"] for line in result("stacks-cpu")["rows"]}
-    share = {recipe: many[recipe, 10] / many[recipe, 1] for recipe in ("default", "hops")}
-    loads = [line["load"] for line in found.values()]
+    seconds = {name(line): line["seconds"] for line in result("cost-cpu")["rows"]}
+    many = {(line["recipe"], line["models"]): line["seconds"] for line in result("stacks-cpu")["rows"]}
+    share = {recipe: many[recipe, 10] / many[recipe, 1] for recipe in ("default", "hops", "gcn")}
+    ratio = {graph: seconds[f"{graph}, best"] / seconds[f"{graph}, default"] for graph in ("cora", "pubmed")}
     return [
-        *(
-            f"- {name}: {times[name]:.0f} seconds of the processor, {line['parallel']:.0f} on two quiet cores"
-            for name, line in found.items()
-        ),
-        f"(load {min(loads):.0f} to {max(loads):.0f})",
-        f"`best` takes {times['cora, best'] / times['cora, default']:.1f} times the default on Cora",
-        f"Ten splits in `compare` take {share['default']:.1f} times the processor seconds of one (the default) and "
-        f"{share['hops']:.1f} times (hops along the given edges), so on two cores {share['default'] / 2:.1f} and "
-        f"{share['hops'] / 2:.1f} times the time.",
+        *(f"- {name}: {time:.0f} s" for name, time in seconds.items()),
+        f"`best` takes {ratio['cora']:.1f} times the default on Cora and {ratio['pubmed']:.1f} times on Pubmed",
+        f"Ten splits in `compare` take {share['default']:.1f} times the time of one (the default), {share['hops']:.1f} times (hops "
+        f"along the given edges) and {share['gcn']:.1f} times (GCN).",
     ]
 
 
