@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -194,6 +195,8 @@ class Scaling:
         found = np.empty(shape, dtype=np.float32)
         if mapped and found.size:
             with tempfile.TemporaryFile() as file:
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not the end of the process later
+                    os.posix_fallocate(file.fileno(), 0, found.nbytes)
                 found = np.memmap(file, np.float32, "w+", shape=shape)
         rows = max(1, ROWS_AT_ONCE // max(1, found.shape[1]))
         for start in range(0, len(x), rows):

@@ -137,7 +137,10 @@ class _FoldModels:
             if name and more.get("checkpoint") is not None:
                 more["checkpoint"] = storage.inside(more["checkpoint"], name)
             try:
-                trained = learn(self.graph, self.labeled & ~self.folds[k], self.folds[k], members[name], **more)
+                with num_threads(
+                    1
+                ):  # a team of torch's threads does not survive a fork: waiting for it would never end
+                    trained = learn(self.graph, self.labeled & ~self.folds[k], self.folds[k], members[name], **more)
             except DivergedError as error:
                 error.trained = None
                 raise told(error, name) from None
@@ -147,7 +150,7 @@ class _FoldModels:
             if (on_epoch := options[task[0]].get("on_epoch")) is not None:
                 on_epoch(epoch)
 
-        crew = Crew(work, workers, hear)
+        crew = Crew(work, min(workers, len(self.folds) * len(members)), hear)
         crew.run(self.tasks(members, crew.results))
         done = [
             {name: crew.results[k, name] for name in members if (k, name) in crew.results}

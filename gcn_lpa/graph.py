@@ -145,7 +145,7 @@ class Graph:
         )
         if kinds is not None:
             relations = Relations.of(kinds, matrix, weighted=weights is not None, directed=directed)
-            graph = dataclasses.replace(graph, relations=relations)
+            graph = dataclasses.replace(graph, relations=relations if relations.names else None)
         return graph.with_self_loops() if self_loops else graph
 
     @classmethod

@@ -6,6 +6,7 @@ A body turns features and the matrix it is given into logits; the paper's own, `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 
 import torch
@@ -81,7 +82,7 @@ class RelationHops(Perceptron):
         *,
         rows: Tensor | None = None,
     ) -> Tensor:
-        total = torch.stack(self.parts(kinds, x, key)).sum(dim=0)
+        total = reduce(torch.add, self.parts(kinds, x, key))
         return total if rows is None else total.index_select(0, rows)
 
     def parts(self, kinds: Sequence[SparseMatrix], x: Tensor | SparseMatrix, key: Key | None = None) -> list[Tensor]:

@@ -16,6 +16,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.intake import float32_weights, is_missing, some
 
 DIRECTION = "direction"  # in place of a column: the two directions of arcs are the kinds
+DIRECTIONS = ("along arcs", "against arcs")
 MOST_KINDS = 20  # each has hop weights of its own, and takes as many products as a whole graph
 
 
@@ -43,7 +44,7 @@ class Relations:
     def directions(cls, adjacency: SparseMatrix) -> Relations:
         """The arcs of a directed graph as two kinds: messages that go along them, and against them."""
         against = SparseMatrix.from_scipy(adjacency.to_scipy().T).to(adjacency.device)
-        return cls(("along arcs", "against arcs"), (adjacency, against))
+        return cls(DIRECTIONS, (adjacency, against))
 
     @classmethod
     def without_edges(cls, names: Sequence[str], n: int) -> Relations:
@@ -71,10 +72,13 @@ class Relations:
         return self.each(lambda matrix: SparseMatrix.from_scipy(matrix.to_scipy()[nodes][:, nodes]).to(matrix.device))
 
     def within(self, pattern: Pattern) -> Relations:
-        """The edges that are also entries of a pattern."""
+        """The edges that are also entries of a pattern; of those against arcs, whose arcs are."""
         arrays = np.ones(pattern.num_entries, np.float32), pattern.col.cpu().numpy(), pattern.rows.rowptr.cpu().numpy()
         kept = scipy.sparse.csr_array(arrays, shape=pattern.shape)
-        return self.each(lambda matrix: SparseMatrix.from_scipy(matrix.to_scipy() * kept).to(matrix.device))
+        masks = (kept, kept.T.tocsr()) if self.names == DIRECTIONS else (kept,) * len(self.names)
+        both = zip(self.matrices, masks, strict=True)
+        found = (SparseMatrix.from_scipy(matrix.to_scipy() * mask).to(matrix.device) for matrix, mask in both)
+        return Relations(self.names, tuple(found))
 
     def named(self, names: Sequence[str]) -> Relations:
         """Those of the kinds that a model knows, in its order; a kind that it does not know is refused."""

@@ -241,7 +241,8 @@ def _train_in_processes(graph: Graph, models: Sequence[_Pupil], recipe: Recipe, 
         options: dict[str, Any] = {"classes": model.lesson.graph.class_names, "device": "cpu", "threads": 1}
         options |= {"seed": model.seed, "stop_at": model.stop_at, "on_epoch": tell}
         try:
-            trained = learn_whole(graph, model.lesson.train, model.lesson.val, recipe, **options)
+            with num_threads(1):  # as in `folds`
+                trained = learn_whole(graph, model.lesson.train, model.lesson.val, recipe, **options)
         except DivergedError as error:
             error.trained = None
             return error

@@ -30,6 +30,7 @@ from gcn_lpa.methods.team import Team, build_model
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.tables.encoders import Columns
+from gcn_lpa.tables.mapped_files import NAME
 from gcn_lpa.train import Epoch, Run
 
 FORMAT = 2  # of the folder; 1 was kept before there was a Trained
@@ -200,6 +201,11 @@ class Trained:
 
     def _check_meaning(self, graph: Graph) -> None:
         ours, theirs = self.columns, graph.columns
+        if ours is None and theirs is not None and self.x_kind == "given":
+            raise ValueError(
+                f"the model was trained on an array of features, such as {NAME}, but those of {graph.name!r} were read from "
+                "columns of a table: nothing says that they mean the same"
+            )
         if ours is not None and theirs is not None and ours is not theirs and not ours.means_the_same(theirs):
             raise ValueError(
                 f"the columns of {graph.name!r} were read otherwise than those the model was trained on, so its features mean "
@@ -207,6 +213,8 @@ class Trained:
             )
 
     def _relations_of(self, graph: Graph) -> Relations:
+        if graph.relations is None and graph.num_edges == 0:
+            return Relations.without_edges(tuple(self.relations), graph.num_nodes).to(graph.device)
         if graph.relations is None:
             raise ValueError(
                 f"the model weighs kinds of edges, {some(tuple(self.relations))}, but those of {graph.name!r} have none; "

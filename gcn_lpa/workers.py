@@ -19,6 +19,7 @@ from typing import Any
 
 Work = Callable[[Any, Callable[[Any], None]], Any]  # (a task, tell) -> its result; `tell` sends news of it on the way
 PATIENCE = 0.2  # seconds between two looks for Ctrl-C
+LOST = "a process of this training was ended from outside, perhaps for lack of memory: try --threads 1"
 
 
 def can_fork() -> bool:
@@ -82,13 +83,11 @@ class Crew:
                 self.receive(busy[connection])  # type: ignore[index]
 
     def receive(self, member: _Member) -> None:
+        task = member.task
         try:
             kind, content = pickle.loads(member.connection.recv_bytes())
-        except EOFError:
-            raise ChildProcessError(
-                f"the process of {member.task} was ended from outside, perhaps for lack of memory: try --threads 1"
-            ) from None
-        task = member.task
+        except (EOFError, ConnectionResetError):
+            raise ChildProcessError(LOST) from None
         if kind == "news":
             if not self.is_asked_to_end:
                 try:
@@ -138,11 +137,15 @@ class _Member:
 
     def begin(self, task: Any) -> None:
         self.task = task
-        self.connection.send_bytes(pickle.dumps(task))
+        try:
+            self.connection.send_bytes(pickle.dumps(task))
+        except BrokenPipeError:
+            raise ChildProcessError(LOST) from None
 
     def stop(self) -> None:
-        """Ask for the end."""
-        self.connection.send_bytes(pickle.dumps(None))
+        """Ask for the end; a process that has ended is met where its result is read."""
+        with contextlib.suppress(BrokenPipeError):
+            self.connection.send_bytes(pickle.dumps(None))
 
     def end(self) -> None:
         self.process.kill()
@@ -170,4 +173,13 @@ def _serve(work: Work, connection: Connection) -> None:
         except KeyboardInterrupt:
             send("stopped", None)
         except Exception as error:
-            send("failed", error)
+            send("failed", _sendable(error))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or where that cannot be pickled and read again, what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,6 +1,8 @@
 """Learning from all labels by folds, and teams of models: what they say is the mean of what each says."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -178,3 +180,30 @@ def test_processes_leave_out_members_without_time_and_name_the_one_that_diverges
     assert learn_folds(graph, None, recipe, **options, minutes=10**6).recipe == recipe
     with pytest.raises(DivergedError, match="training diverged at epoch"):
         learn_folds(graph, None, recipe.replace(lr=1e30), **options)
+
+
+FORKED = """
+import sys, torch
+from gcn_lpa.folds import learn_folds
+from gcn_lpa.recipes import FIXED_EDGES, DEFAULT
+from gcn_lpa.stacks import learn_many
+from gcn_lpa.splits import split
+from gcn_lpa.tables.datasets import load
+torch.set_num_threads(2)
+(torch.ones(10**6) + 1).sum()  # torch has a team of two threads, which a forked process has not
+graph = load("sbm", n=34_000, classes=3, features=5, degree=4.0)
+assert graph.adjacency.num_entries > 2**15 < graph.num_nodes
+recipe = DEFAULT.replace(**FIXED_EDGES, members="", votes=False, hidden=4, epochs=2, patience=0)
+learn_folds(graph, recipe=recipe, device="cpu", options=lambda k: {"checkpoint": f"{sys.argv[1]}/{k}"})
+parts = split(graph, seed=0)
+learn_many(graph, [(parts.train, parts.val)] * 2, recipe, seeds=[0, 1], device="cpu")
+print("done")
+"""
+
+
+@pytest.mark.long
+def test_forked_processes_wait_for_no_thread_of_their_parent(tmp_path):
+    """torch shares loops of 32,768 numbers among threads; those of the parent are not there after a fork."""
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.stdout == "done\n", ended.stderr

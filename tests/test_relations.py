@@ -26,7 +26,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.planner import Size, estimate
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, WITHOUT_FEATURES, recipe_for
-from gcn_lpa.relations import MOST_KINDS
+from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.scale.partition import write_partition
 from gcn_lpa.splits import split
@@ -500,3 +500,23 @@ def test_one_kind_of_edges_is_no_kind_to_the_bit(tmp_path):
         assert "relations" not in json.loads(said.stdout)
         found.append([(out / name).read_bytes() for name in ("model.safetensors", "recipe.json", "fusion.json")])
     assert found[0] == found[1]
+
+
+def test_an_arc_that_is_taken_away_is_gone_in_both_directions():
+    arcs = [(0, 1), (1, 2), (2, 3), (3, 1)]
+    graph = Graph.from_edges(arcs, x=np.eye(4), y=[0, 1, 0, 1], directed=True)
+    graph = dataclasses.replace(graph, relations=Relations.directions(graph.adjacency))
+    left = Graph.from_edges(arcs[1:], x=np.eye(4), y=[0, 1, 0, 1], directed=True).adjacency
+    along, against = graph.with_adjacency(left).relations.matrices
+    assert torch.equal(along.to_dense(), left.to_dense())
+    assert torch.equal(against.to_dense(), left.to_dense().T)
+
+
+def test_a_graph_without_edges_has_no_kinds_and_can_be_predicted():
+    graph, *_ = three_kinds()
+    trained = learn(graph, range(8), range(8, 12), FIXED, device="cpu")
+    nothing = Graph.from_edges([], kinds=[], num_nodes=12, x=graph.x, y=graph.y)
+    assert nothing.relations is None
+    alone = Graph.from_edges([(0, 0)], kinds=["cites"], num_nodes=12, x=graph.x, y=graph.y, self_loops=True)
+    expected = predict_proba(trained, alone, raw=True)  # a self-loop of weight 1 is what every node has
+    torch.testing.assert_close(predict_proba(trained, nothing, raw=True)[1:], expected[1:])

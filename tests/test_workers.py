@@ -88,8 +88,23 @@ def test_an_error_of_a_task_is_raised_here():
 
 
 def test_a_process_that_is_killed_is_an_error():
-    with pytest.raises(ChildProcessError, match=r"the process of 1 was ended .* try --threads 1"):
+    with pytest.raises(ChildProcessError, match=r"a process of this training was ended .* try --threads 1"):
         Crew(lambda task, tell: os.kill(os.getpid(), signal.SIGKILL), 1, nothing).run(iter([1]))
+
+
+class OddError(Exception):
+    """It cannot be read again: its constructor takes something else than its message."""
+
+    def __init__(self, value, place):
+        super().__init__(f"{value} at {place}")
+
+
+def test_an_error_that_cannot_be_sent_is_said():
+    def work(task, tell):
+        raise OddError(task, "home")
+
+    with pytest.raises(RuntimeError, match="OddError: 1 at home"):
+        Crew(work, 1, nothing).run(iter([1]))
 
 
 KILLED = """

@@ -24,14 +24,17 @@ def mapped_features(path: Path, num_nodes: int) -> Tensor:
             shape, is_fortran, dtype = header(file)
             start = file.tell()
         if dtype not in (np.dtype("<f4"), np.dtype("<f2")) or is_fortran or len(shape) != 2:
-            raise ValueError(f"{dtype} of shape {shape}; it is float32 or float16, [nodes, columns], row by row")
+            order = "column" if is_fortran else "row"
+            raise ValueError(
+                f"{dtype} of shape {shape}, {order} by {order}; it is float32 or float16, [nodes, columns], row by row: write it "
+                'with np.save(path, np.ascontiguousarray(x, "float32"))'
+            )
         if not 1 <= shape[1] <= MAX_COLUMNS or start + math.prod(shape) * dtype.itemsize != path.stat().st_size:
             raise ValueError(f"an array of shape {shape} in {path.stat().st_size:,} bytes")
     if shape[0] != num_nodes:
         raise ValueError(f"{path.name} has {shape[0]:,} rows, but there are {num_nodes:,} nodes; it has a row for each")
-    x = (
-        np.memmap(path, dtype, "c", start, shape) if num_nodes else np.zeros(shape, dtype)
-    )  # "c": never written to the file
+    # "c": what is written to the array does not reach the file
+    x = np.memmap(path, dtype, "c", start, shape) if num_nodes else np.zeros(shape, dtype)
     rows = max(1, READ_AT_ONCE // shape[1])
     for first in range(0, num_nodes, rows):
         wrong = np.argwhere(~np.isfinite(x[first : first + rows]))

@@ -120,7 +120,12 @@ def read_folder(folder: Path, **options: Any) -> Graph:
     options = {"labels": found["labels"], "name": folder.resolve().name, **options}
     if not (folder / NAME).is_file():
         return read_csv(found["nodes"], found["edges"], **options)
-    if found["nodes"] is None or any(options.get(name) is not None for name in ("features", "text", "columns")):
+    if options.get("columns") is not None:
+        raise ValueError(
+            f"{folder / NAME} holds the features here, but the model was trained on columns of nodes.csv: take {NAME} away, "
+            "or train on it"
+        )
+    if found["nodes"] is None or any(options.get(name) is not None for name in ("features", "text")):
         raise ValueError(f"{folder / NAME} holds the features, a row for each of nodes.csv: name no columns beside it")
     graph = read_csv(found["nodes"], found["edges"], **{**options, "features": "degree"})
     x = mapped_features(folder / NAME, graph.num_nodes)
