@@ -1,6 +1,6 @@
 """How accurate the default recipe is on tables of nodes with columns of every kind, where 10 % of the nodes have a label.
 
-    python benchmarks/tables.py --seeds 5 --out benchmarks/results/tables-dev-cpu.json
+    python benchmarks/tables.py --first 1000 --seeds 10 --out benchmarks/results/tables-cpu.json
 
 Generators write nodes.csv and edges.csv: numbers, skewed money, yes and no, categories, dates, missing cells. In `columns` these
 carry the label, by thresholds that depend on one another; in `edges` the edges do; in `both` both. `opposites` is `both` with edges

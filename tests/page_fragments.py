@@ -296,7 +296,7 @@ def _influence_rows():
 
 
 def accuracy_page():
-    rows, dev, tables = (result(name)["rows"] for name in ("accuracy-60-h200", "accuracy-dev-cpu", "tables-dev-cpu"))
+    rows, dev, tables = (result(name)["rows"] for name in ("accuracy-60-h200", "accuracy-dev-cpu", "tables-cpu"))
     few = {count: result(f"accuracy-{count}-h200")["rows"] for count in (5, 10, 20)}
 
     def gain(graph, row):
@@ -346,8 +346,13 @@ def accuracy_page():
         f"It was up to {lower:.1f} points lower",
         f"is {over_gcn(5)}, {over_gcn(10)} and {over_gcn(20)} points above that of the GCN with 5, 10 and 20 labels a class",
         f"on Pubmed it loses {few[5]['pubmed']['best']['difference'].removeprefix('-')}.",
-        f"it is {tables['both']['lpa']['difference'].removeprefix('-')} points above",
-        f"(opposites: {tables['opposites']['lightgbm']['difference'].removeprefix('-')})",
+        f"is {tables['columns']['lightgbm']['difference']} above LightGBM where columns alone tell and "
+        f"{tables['edges']['lpa']['difference']} above LPA where edges alone do",
+        f"it is {tables['both']['lpa']['difference']} points above",
+        f"(opposites: {tables['opposites']['lightgbm']['difference']})",
+        "of it by {columns}, {edges}, {both} and {opposites}, in the order".format(
+            **{name: cells["best"]["difference"].removeprefix("-") for name, cells in tables.items()}
+        ),
         f"(chameleon +{part('chameleon-filtered', '- columns of the graph')} over the same recipe without them)",
         f"({dev['citeseer']['- hops']['difference']} without them)",
         f"Without votes chameleon gains {part('chameleon-filtered', '- votes')}:",
