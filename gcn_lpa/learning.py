@@ -182,13 +182,13 @@ class Lesson:
 def relation_shares(model: Any, prepared: Graph) -> dict[str, float]:
     """How much of what a model says differently of different nodes comes along each kind of edge; of a team, its first member.
 
-    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes hear the same.
+    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes get the same.
     """
     assert prepared.relations is not None
     each = []
     for one in getattr(model, "first", [model]):
         with torch.no_grad():
-            parts = one.body.parts(one.walks(prepared)[1], prepared.x)
+            parts = one.body.parts(one.smoothing(prepared), prepared.x)
         spread = torch.stack([(part - part.mean(dim=0)).square().mean().sqrt() for part in parts])
         each.append(spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))
     return dict(zip(prepared.relations.names, torch.stack(each).mean(dim=0)[1:].tolist(), strict=True))

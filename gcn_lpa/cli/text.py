@@ -156,7 +156,7 @@ def weights(trained: TrainedRun) -> list[str]:
 def relations(trained: TrainedRun) -> list[str]:
     """A line of at most 80 columns that says how much each kind of edge tells, the strongest first."""
     shares = sorted(trained.trained.relations.items(), key=lambda item: -item[1])
-    said = [f"{visible(name):.30} {share:.2f}".replace(" 0.", " .") for name, share in shares]
+    said = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
     lines = [", ".join(said), *(f"{', '.join(said[:k])}, … {len(said)} kinds" for k in range(len(said) - 1, 0, -1))]
     return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= 80)] if said else []
 
