@@ -9,6 +9,8 @@ all nodes there from the start. labels: a share of the nodes has labels when a m
 come: they vote without training (`predict`), or the model is trained again. clusters: the default recipe on the whole graph,
 and on ten clusters in turn, each in a process of its own, with the memory of the GPU or, on a CPU, what the process grew by.
 
+The tables of a result are also written as FILE.md, for the pages; `--table` only does that.
+
 All divide the nodes as `benchmarks/accuracy.py` does: 20 % choose the epoch, 20 % score once, the same in all rows; splits 0
 to 4 are for development, `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
 result.
@@ -16,8 +18,10 @@ result.
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +65,10 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", required=True)
+    parser.add_argument("--table", action="store_true", help="write the tables of a result that is there, train nothing")
     given = parser.parse_args()
+    if given.table:
+        return write_tables(Path(given.out))
     cases = [{"row": row} for row in given.rows.split(";")]
     if given.study == "labels":
         cases = [{"share": share} for share in SHARES]
@@ -77,11 +84,20 @@ def main() -> int:
     work = partial(STUDIES[given.study], root=given.root, device=given.device)
     records = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers, on_outcome=print)
     rows = TABLES[given.study](records)
-    write_json(out, {"rows": rows, "code": code_hash(), "environment": environment()})
-    for graph, lines in rows.items():
-        print(graph)
-        for name, facts in lines.items():
-            print(f"  {name:36}", "   ".join(f"{key} {value}" for key, value in facts.items()))
+    devices = dict(Counter(record["device"] for record in records))
+    write_json(out, {"rows": rows, "devices": devices, "code": code_hash(), "environment": environment()})
+    return write_tables(out)
+
+
+def write_tables(out: Path) -> int:
+    """A table for each graph, beside the result."""
+    tables = []
+    for graph, lines in json.loads(out.read_text(encoding="utf-8"))["rows"].items():
+        head = [graph, *next(iter(lines.values()))]
+        cells = [head, ["---"] * len(head), *([name, *facts.values()] for name, facts in lines.items())]
+        tables.append("".join(f"| {' | '.join(line)} |\n" for line in cells))
+    out.with_suffix(".md").write_text("\n".join(tables), encoding="utf-8")
+    print("\n".join(tables))
     return 0
 
 

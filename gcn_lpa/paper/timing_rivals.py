@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -117,8 +118,10 @@ def csr_gcn(problem: Problem) -> Step:
     walk = problem.graph.adjacency.row_normalized()
 
     def csr(matrix: SparseMatrix) -> Tensor:
-        rows = matrix.pattern.rows
-        return torch.sparse_csr_tensor(rows.rowptr, rows.col, matrix.values, size=matrix.shape, check_invariants=False)
+        rows, options = matrix.pattern.rows, {"size": matrix.shape, "check_invariants": False}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor|invariant)", UserWarning)  # beta, and not checked
+            return torch.sparse_csr_tensor(rows.rowptr, rows.col, matrix.values, **options)
 
     forward, backward = csr(walk), csr(walk.T)
 
