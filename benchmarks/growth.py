@@ -65,7 +65,9 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--table", action="store_true", help="write the tables of a result that is there, train nothing")
+    parser.add_argument(
+        "--table", action="store_true", help="write the tables of a result that is there, train nothing"
+    )
     given = parser.parse_args()
     if given.table:
         return write_tables(Path(given.out))
