@@ -127,6 +127,8 @@ def test_a_run_can_be_cut_into_pieces(small, tmp_path):
     study = Study(tmp_path, **where)
     lines = reproduction.plan("table-two-step", study)
     assert {line["part"] for line in lines} == {"table-two-step"}
+    cells = [(line["dataset"], line["method"], line["recipe"], str(line["changes"])) for line in lines]
+    assert len(cells) == len(set(cells))
     total = sum(line["left"] for line in lines)
     assert reproduction.train("table-two-step", study, minutes=-1) == total
     assert reproduction.train("table-two-step", study, minutes=5, skip=["gcn-same"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper import figure1, figure6, influence_study, karate_figures, own_tables, sweeps, tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS
 from gcn_lpa.paper.exhibits import Exhibit
-from gcn_lpa.paper.study import PAPER_DATASETS, Grid, Study, cost, stacks_of
+from gcn_lpa.paper.study import PAPER_DATASETS, Grid, Study, cost
 from gcn_lpa.runs.ledger import Job, job_key
 
 
@@ -118,15 +119,15 @@ def train(what: str, study: Study, *, minutes: float | None = None, skip: Sequen
 
 
 def plan(what: str, study: Study, skip: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """What `train` would do, a line for each stack: its part, data set, method and settings, and how much is left."""
-    lines = []
+    """What `train` would do, a line for each cell: its part, data set, method and settings, and how much is left."""
+    lines: dict[str, dict[str, Any]] = {}
     for part, jobs in trainings_of(what, study, skip).items():
-        for stack in stacks_of(jobs):
-            first = stack[0]
-            line = {name: first.get(name) for name in ("dataset", "method", "recipe", "changes")}
-            left = len(study.ledger.missing(stack))
-            lines.append({"part": part, **line, "trainings": len(stack), "left": left, "cost": cost(first) * left})
-    return lines
+        for job in jobs:
+            facts = {"part": part, **{name: job.get(name) for name in ("dataset", "method", "recipe", "changes")}}
+            line = lines.setdefault(json.dumps(facts), {**facts, "trainings": 0, "left": 0, "cost": 0})
+            left = len(study.ledger.missing([job]))
+            line.update(trainings=line["trainings"] + 1, left=line["left"] + left, cost=line["cost"] + cost(job) * left)
+    return list(lines.values())
 
 
 def kept_parts(names: list[str], study: Study) -> dict[str, Exhibit]:
