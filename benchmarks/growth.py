@@ -41,6 +41,7 @@ from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
+from gcn_lpa.train import DivergedError
 
 ROWS = {
     "graphsage": METHODS["graphsage"].fair(DEFAULT).replace(structure=False),
@@ -113,9 +114,9 @@ def inductive(job: dict, root: str | None, device: str) -> dict:
     graph, recipe, seed = named(job, root), ROWS[job["row"]], job["split"]
     parts = split(graph, seed=seed)
     shown = ~parts.test
-    whole = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
+    whole = steady(graph, parts.train, parts.val, recipe, seed, device)
     without = induced(graph, shown)
-    part = learn_whole(without, parts.train[shown], parts.val[shown], recipe, seed=seed, device=device)
+    part = steady(without, parts.train[shown], parts.val[shown], recipe, seed, device)
     grown = Grown.of(part, graph, without, extend=True)  # of free weights; the others need it not
     return {
         "transductive": scores(graph, parts.test, predict_proba(whole, graph, raw=True), whole.class_names).accuracy,
@@ -123,12 +124,21 @@ def inductive(job: dict, root: str | None, device: str) -> dict:
             graph, parts.test, predict_proba(grown.adapted, graph, raw=True), part.class_names
         ).accuracy,
         "nodes": int(parts.test.sum()),
+        "diverged": (whole.recipe.lr != recipe.lr) + (part.recipe.lr != recipe.lr),
         "edges_hidden": graph.num_edges - without.num_edges,
         "seconds": round(whole.run.seconds + part.run.seconds, 2),
         "split_hash": parts.hash,
         "recipe_hash": recipe.hash(),
         "device": device,
     }
+
+
+def steady(graph, train, val, recipe, seed, device):
+    """Trained; where training diverges, at a tenth of the learning rate, as its error advises."""
+    try:
+        return learn_whole(graph, train, val, recipe, seed=seed, device=device)
+    except DivergedError:
+        return learn_whole(graph, train, val, recipe.replace(lr=recipe.lr / 10), seed=seed, device=device)
 
 
 def late_labels(job: dict, root: str | None, device: str) -> dict:

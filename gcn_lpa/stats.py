@@ -136,6 +136,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def said_p(p_value: float) -> str:
+    """Two digits of a p-value; "1" for a certainty of nothing."""
+    if p_value < 0.001:
+        return "< .001"
+    return "1" if p_value > 0.995 else f"{p_value:.2g}".removeprefix("0")
+
+
 def signed(difference: Mean) -> str:
     """ "+4.1 ± 1.0", in points of accuracy."""
     return f"{'+' if difference.mean >= 0 else ''}{difference}"

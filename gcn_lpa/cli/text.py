@@ -79,8 +79,10 @@ def suggestion_line(one: Suggestion) -> tuple[str, ...]:
 
 
 def comparison_line(row: ComparisonRow) -> tuple[str, ...]:
+    from gcn_lpa.stats import said_p
+
     difference, memory = row.difference, row.memory
-    compared = ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
+    compared = ("", "") if difference is None else (str(difference), said_p(difference.p_value))
     megabytes = "–" if memory is None else f"{memory.peak if memory.gpu_peak is None else memory.gpu_peak:,.0f} MB"
     return row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}", megabytes
 

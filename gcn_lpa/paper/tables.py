@@ -29,7 +29,7 @@ from gcn_lpa.paper.study import (
 )
 from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
 from gcn_lpa.splits import split
-from gcn_lpa.stats import Difference, mean_of, resampled_difference
+from gcn_lpa.stats import Difference, mean_of, resampled_difference, said_p
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.datasets import table1 as count_table1
 from gcn_lpa.theory.checks import Check
@@ -317,7 +317,7 @@ def trained_as(one: Summary) -> list[str]:
 
 def reported(difference: Difference | None) -> tuple[str, str]:
     """The two columns of a difference: itself, and its p-value."""
-    return ("", "") if difference is None else (str(difference), f"{difference.p_value:.3f}")
+    return ("", "") if difference is None else (str(difference), said_p(difference.p_value))
 
 
 def verdict(found: Sequence[Summary], reference: str | None) -> str:

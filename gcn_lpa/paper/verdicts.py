@@ -21,7 +21,7 @@ from gcn_lpa.paper.karate import find_tally
 from gcn_lpa.paper.study import by_split
 from gcn_lpa.paper.tables import TABLE3_LOSSES
 from gcn_lpa.recipes import recipe_for
-from gcn_lpa.stats import Difference, holm, paired_rates, paired_spreads, resampled_difference
+from gcn_lpa.stats import Difference, holm, paired_rates, paired_spreads, resampled_difference, said_p
 
 SECTIONS = {**READINGS, "": "without a reading: data, baselines, untrained networks, time"}
 ALPHA = 0.05
@@ -49,13 +49,6 @@ class Effect:
         spread = "" if self.interval is None else f" ± {self.interval:.2g}"
         p_value = "" if self.adjusted is None else f" (p {said_p(self.adjusted)})"
         return f"{self.part} {round(self.value, 9):+.2g}{spread}{p_value}"
-
-
-def said_p(p_value: float) -> str:
-    """Two digits of a p-value; "1" for a certainty of nothing."""
-    if p_value < 0.001:
-        return "< .001"
-    return "1" if p_value > 0.995 else f"{p_value:.2g}".removeprefix("0")
 
 
 @dataclass(frozen=True)
