@@ -319,7 +319,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
     lines = [line.split() for line in table.stdout.splitlines()]
     assert lines[0] == ["accuracy", "macro-F1", "to", "gcn", "p", "seconds", "memory"]
     assert lines[1] == ["gcn", *("80.0", "±", "1.0") * 2, "1.0", "–"]
-    assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", "0.002", "1.0", "–"]
+    assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", ".002", "1.0", "–"]
     assert found.verdict in table.stdout
     assert "not converged: gcn; more --epochs may help\n" in table.stdout
     assert (asked["graph"], asked["methods"], asked["splits"]) == ("karate", ["gcn", "lr"], 7)
