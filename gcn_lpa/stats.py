@@ -19,7 +19,7 @@ class Mean:
 
     def __str__(self) -> str:
         spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{100 * self.mean:.1f}{spread}"
+        return f"{_points(self.mean):.1f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,12 @@ class Difference:
 
     def __str__(self) -> str:
         spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{100 * self.mean:+.1f}{spread}"
+        return f"{_points(self.mean):+.1f}{spread}"
+
+
+def _points(share: float) -> float:
+    """Per cent, to a digit, and 0 without a sign."""
+    return round(100 * share, 1) + 0.0
 
 
 def mean_of(values: np.ndarray) -> Mean:

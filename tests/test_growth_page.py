@@ -10,7 +10,7 @@ from gcn_lpa.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "growth.md").read_text(encoding="utf-8")
-RESULTS = ("inductive-digits-cpu", "late-labels-digits-cpu", "clusters-digits-cpu")
+RESULTS = ("inductive-digits-cpu", "clusters-digits-cpu")
 
 
 @pytest.mark.parametrize("name", RESULTS)
