@@ -1,8 +1,8 @@
 """New nodes, new labels, mini-batches: how much is lost where a model is not trained again, or on a part at a time.
 
-    python benchmarks/growth.py inductive --graphs digits --splits 3 --out benchmarks/results/inductive-digits-cpu.json
-    python benchmarks/growth.py labels --graphs digits --splits 3 --out benchmarks/results/late-labels-digits-cpu.json
-    python benchmarks/growth.py clusters --graphs digits --splits 3 --out benchmarks/results/clusters-digits-cpu.json
+    python benchmarks/growth.py inductive --graphs digits --first 1000 --out benchmarks/results/inductive-digits-cpu.json
+    python benchmarks/growth.py labels --graphs digits --first 1000 --out benchmarks/results/late-labels-digits-cpu.json
+    python benchmarks/growth.py clusters --graphs pubmed --first 1000 --device cuda --out benchmarks/results/clusters-h200.json
 
 inductive: test nodes and their edges are hidden in training and come back for the prediction; beside it the same split with
 all nodes there from the start. labels: a share of the nodes has labels when a model is trained, then 10, 50 and 100 % as many

@@ -135,7 +135,7 @@ def reproduce(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; without it as many as fit the device.")] = None,
     code: Annotated[
         str | None,
-        typer.Option(metavar="HASH", help="Read trainings of this code version from --out; without it this code's."),
+        typer.Option(metavar="HASH", help="Only read trainings, those of this code version, from --out."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only list the trainings, and how many are left.")] = False,
     minutes: Annotated[

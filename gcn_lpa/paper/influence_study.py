@@ -242,7 +242,7 @@ def study_jobs(study: Study) -> list[Job]:
         for dataset in datasets
         for job in jobs(dataset, study.num_splits(dataset, 10), rows=rows, epochs=_epochs(study, dataset))
     ]
-    absent = {job_key(job) for job in study.ledger.missing(found)} if study.is_earlier else set()
+    absent = {job_key(job) for job in study.ledger.missing(found)} if study.only_reads else set()
     return [job for job in found if job_key(job) not in absent]
 
 

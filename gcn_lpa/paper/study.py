@@ -28,7 +28,6 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import PAPER, Recipe, recipe_for
-from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Job, Ledger, Outcome, Progress, job_key
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import learn_many
@@ -97,7 +96,7 @@ class Study:
         split: "uniform", or "authors": the one split of the authors' code, with `splits` initialisations.
         workers: processes; None for what fits the device.
         report: called after every training.
-        code: the code version whose trainings are read from the ledger; None for this code.
+        code: the code version whose trainings are read from the ledger, and none added; None for this code, which trains.
     """
 
     out: Path
@@ -139,13 +138,13 @@ class Study:
         return [k + 1000 * i for i in range(INITIALISATIONS if several else 1)]
 
     @property
-    def is_earlier(self) -> bool:
-        """Whether trainings of another code version are read: no more than it has."""
-        return self.ledger.code != code_hash()
+    def only_reads(self) -> bool:
+        """Whether a code version was named: its trainings are read, as many as there are, and none is added."""
+        return self.code is not None
 
     def available(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells; of an earlier edition those that it has."""
-        return [cell for cell in cells if not self.is_earlier or not self.ledger.missing([self.job(cell, 0)])]
+        """The cells; where trainings are only read, those that have any."""
+        return [cell for cell in cells if not self.only_reads or not self.ledger.missing([self.job(cell, 0)])]
 
     def by_text_if_quick(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells; of a quick study without the rows by the authors' code, which Tables 2 and 3 have."""
@@ -172,7 +171,7 @@ class Study:
         counts: dict[str, int] = {}
         for cell in cells:
             count = self.num_splits(cell.dataset, grid.most)
-            if self.is_earlier and self.splits is None:
+            if self.only_reads and self.splits is None:
                 there = (k for k in range(count) if self.ledger.missing([self.job(cell, k)]))
                 count = next(there, count)
             counts[cell.dataset] = min(count, counts.get(cell.dataset, count))
@@ -182,7 +181,7 @@ class Study:
             for k in range(counts[cell.dataset])
             for seed in self.seeds(cell, k)
         ]
-        further = [job for _, job in jobs if job["seed"] >= 1000] if self.is_earlier else []
+        further = [job for _, job in jobs if job["seed"] >= 1000] if self.only_reads else []
         absent = set(map(job_key, self.ledger.missing(further)))
         return [(row, job) for row, job in jobs if job_key(job) not in absent]
 
