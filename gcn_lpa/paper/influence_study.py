@@ -232,7 +232,7 @@ def _link(own: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
 
 
 def study_jobs(study: Study) -> list[Job]:
-    """The jobs of every data set; of an earlier edition those that it has."""
+    """The jobs of every data set; where trainings are only read, those that are there with what they are compared to."""
     datasets = [name for name in study.datasets if not study.quick or name in ("cora", "citeseer")]
     rows = [row for row in ROWS if not study.quick or not row.endswith(", official")]
     if study.quick:
@@ -242,8 +242,12 @@ def study_jobs(study: Study) -> list[Job]:
         for dataset in datasets
         for job in jobs(dataset, study.num_splits(dataset, 10), rows=rows, epochs=_epochs(study, dataset))
     ]
-    absent = {job_key(job) for job in study.ledger.missing(found)} if study.only_reads else set()
-    return [job for job in found if job_key(job) not in absent]
+    if not study.only_reads:
+        return found
+    absent = {job_key(job) for job in study.ledger.missing(found)}
+    there = [job for job in found if job_key(job) not in absent]
+    compared = {job["dataset"] for job in there if job["row"] == "λ = 0"}
+    return [job for job in there if job["dataset"] in compared]
 
 
 def train(study: Study, todo: Sequence[Job], until: float | None = None) -> int:
