@@ -244,7 +244,8 @@ def reproduction():
                 for d in ("citeseer", "pubmed", "coauthor-cs")
             )
         ),
-        f"gains GCN {gained['gcn']:.1f} points, JK-Net {gained['jk-net']:.1f}, GAT {gained['gat']:.1f}, the text's GCN-LPA {gained['gcn-lpa']:.1f}, the "
+        f"gains GCN {gained['gcn']:.1f} points, JK-Net {gained['jk-net']:.1f}, GAT {gained['gat']:.1f}, "
+        f"the text's GCN-LPA {gained['gcn-lpa']:.1f}, the "
         f"authors' {gained['official']:.1f}, GraphSAGE and the MLP {gained['mlp']:.1f}",
         f"a median of {epochs['gcn', 'coauthor-cs']:.0f}, {epochs['gat', 'coauthor-cs']:.0f} and "
         f"{epochs['jk-net', 'coauthor-cs']:.0f}. GCN has {accuracy('gcn', 'coauthor-cs')} there, trained to the end "
