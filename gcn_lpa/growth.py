@@ -47,6 +47,7 @@ class Growth:
     labels_changed: int
     labels_gone: int
     unknown_classes: dict[str, int]  # labels of classes that the model does not know, which cannot vote
+    silent_classes: tuple[str, ...]  # that the model was given labels of and none here is of, though others vote
     votes: bool  # whether labels vote at all; of a plain GCN they only train
     nodes_new: int | None = None
     nodes_gone: int | None = None
@@ -88,12 +89,25 @@ class Grown:
             before: the graph the model was trained on, raw. Free edge weights and models without features need it.
             extend: let a new edge have its given weight beside free ones, and a node without features no row of its own.
         """
+        if not isinstance(graph, Graph):
+            raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
         is_by_position = trained.x_kind == "identity"
         if before is None:
+            if is_by_position and not _has_the_same_order(trained, graph):
+                raise ValueError(
+                    f"the model was trained without features and knows each node by its place, but the nodes of {graph.name!r} "
+                    "are others, or in another order; the graph it was trained on, before=…, says which is which"
+                )
             if extend and (is_by_position or has_free_weights(trained.model)):
                 raise ValueError("extend=True needs the graph that the model was trained on: before=… (--data PATH)")
             return cls(trained, graph, None, trained)
         trained.check_columns(before)
+        if graph.directed != before.directed:
+            kinds = ["undirected", "directed"]
+            raise ValueError(
+                f"the edges of {graph.name!r} are {kinds[graph.directed]}, those the model was trained on are "
+                f"{kinds[before.directed]}; read it with directed={before.directed}"
+            )
         place = torch.from_numpy(graph.positions_of(before.node_names))
         past = Past(before, place)
         if is_by_position:
@@ -133,6 +147,9 @@ class Grown:
         given = known.on(graph)[0] if past is None else past.brought(known.on(past.graph)[0], graph.num_nodes)
         both = (given >= 0) & (y >= 0)
         foreign = graph.labeled.cpu() & (y < 0)
+        num_voters = torch.bincount(y[y >= 0], minlength=len(self.trained.class_names))
+        taught = torch.bincount(known.y, minlength=len(self.trained.class_names))
+        silent = ((num_voters == 0) & (taught > 0)).nonzero().squeeze(1).tolist() if num_voters.any() else []
         methods = [METHODS[member.method] for member in members_of(self.trained.recipe).values()]
         return Growth(
             graph=graph.name,
@@ -143,6 +160,7 @@ class Grown:
             labels_changed=int((both & (y != given)).sum()),
             labels_gone=len(known.nodes) - int(both.sum()),
             unknown_classes=dict(Counter(graph.class_names[k] for k in graph.y.cpu()[foreign].tolist())),
+            silent_classes=tuple(self.trained.class_names[k] for k in silent),
             votes=self.trained.fusion is not None or any(one.reads_labels for one in methods),
             **({} if past is None else self._against(past, y)),
         )
@@ -170,6 +188,14 @@ class Grown:
 
 def _classes(trained: Trained, graph: Graph, known: Any = None) -> Tensor:
     return predict_proba(trained.with_calibration(None), graph, known=known).argmax(dim=1)
+
+
+def _has_the_same_order(trained: Trained, graph: Graph) -> bool:
+    """Whether the nodes whose labels a model was given are here, in the order they had; of nodes without names that is granted."""
+    if isinstance(graph.node_names, range):
+        return True
+    at = graph.positions_of(trained.known.nodes)
+    return bool((at >= 0).all() and (np.diff(at) > 0).all())
 
 
 def _with_places_as_features(graph: Graph, place: Tensor, extend: bool) -> Graph:

@@ -293,3 +293,51 @@ def test_the_commands_of_the_page_print_what_it_shows_but_for_their_numbers(tmp_
         printed = [without_numbers(line) for line in done.stdout.splitlines()]
         for line in shown:
             assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, done.stdout)
+
+
+def test_a_folder_without_columns_that_was_changed_in_place_is_refused(tmp_path):
+    """The model has a row of weights for each node, by its place; without the graph of the run nothing says which is which."""
+    nodes = [(f"n{i}", "ab"[i % 2] if i < 8 else "") for i in range(12)]
+    edges = [(f"n{i}", f"n{j}") for i, j in pairwise(range(12))]
+    home = write(tmp_path / "home", nodes, edges, header=("id", "label"))
+    copy = write(tmp_path / "copy", nodes, edges, header=("id", "label"))
+    trained_run(home, tmp_path / "run", changes={"epochs": 4})
+    write(home, nodes[::-1], edges, header=("id", "label"))
+    found = call("predict", tmp_path / "run", "--on", home)
+    assert found.exit_code == 1
+    assert "the model learned weights for each node of the graph of the run, but" in found.stderr
+    assert "--data PATH" in found.stderr
+    given = call("predict", tmp_path / "run", "--on", home, "--data", copy)
+    assert given.exit_code == 0, given.stderr
+    assert "0 of 4 changed" in given.stderr
+
+
+def test_predictions_do_not_replace_what_they_are_read_from(tmp_path):
+    nodes = [(f"n{i}", "ab"[i % 2] if i < 8 else "", i % 3, i % 5) for i in range(12)]
+    home = write(tmp_path / "home", nodes, [(f"n{i}", f"n{j}") for i, j in pairwise(range(12))])
+    before = (home / "nodes.csv").read_bytes()
+    found = call("predict", tmp_path / "run", "--on", home, "--out", home / "nodes.csv", "--overwrite")
+    assert found.exit_code == 2
+    assert "nodes.csv is a file that is read; choose another" in " ".join(found.stderr.split())
+    assert (home / "nodes.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--nodes -5 --edges 3 --classes 2",
+        "--nodes nan --edges 3 --classes 2",
+        "--nodes inf --edges 3 --classes 2",
+        "--nodes 1e6 --edges -1 --classes 2",
+        "--nodes 1e6 --edges 3e6 --classes 0",
+        "--nodes 1e6 --edges 3e6 --classes 2 --features -3",
+        "--nodes 1e6 --edges 3e6 --classes 2 --filled 1000",
+        "--nodes 1e6 --edges 3e6 --classes 2 --workers 4 --halo nan",
+        "--nodes 10 --edges 1e6 --classes 2",
+        "--nodes 10 --edges 20 --classes 2 --workers 11",
+    ],
+)
+def test_a_plan_of_what_cannot_be_is_refused(words):
+    found = call("plan", *words.split())
+    assert found.exit_code == 2
+    assert "MB" not in found.stdout

@@ -244,6 +244,45 @@ def test_without_features_a_new_node_has_what_its_neighbours_have():
     assert not math.isclose(logits[grown.index_of("new-a")].max(), 0)
 
 
+def test_without_features_nodes_in_another_order_are_refused():
+    """Places say who is who there: the same nodes, from the last to the first, would have each other's rows."""
+    edges = [pair[:2] for pair in RING]
+    graph = Graph.from_edges(edges, y=LABELS)
+    trained = fitted(graph, WITHOUT_FEATURES.replace(votes=False, **QUICK))
+    turned = Graph.from_edges(
+        edges, y=[LABELS.get(n) for n in graph.node_names[::-1]], node_names=graph.node_names[::-1]
+    )
+    with pytest.raises(
+        ValueError, match=r"knows each node by its place, but the nodes of 'graph' are others, or in another"
+    ):
+        trained.predict(turned)
+    assert (
+        trained.predict(graph).set_index("id")["label"].to_dict()
+        == trained.predict(turned, before=graph).set_index("id")["label"].to_dict()
+    )
+
+
+def test_a_graph_is_read_with_the_direction_it_was_trained_with(ours):
+    arcs = graph_of(RING, LABELS, directed=True)
+    with pytest.raises(
+        ValueError, match=r"edges of 'graph' are directed, those the model was trained on are undirected"
+    ):
+        ours.predict(arcs, before=home())
+
+
+def test_what_is_no_graph_is_refused(ours):
+    with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'home'"):
+        ours.predict("home")
+
+
+def test_a_class_without_a_voter_is_named(ours):
+    """With labels of one class alone the votes can only pull there; without any they are silent."""
+    one = graph_of(RING, {name: label for name, label in LABELS.items() if label == "x"})
+    assert Grown.of(ours, one, home()).growth().silent_classes == ("y",)
+    assert Grown.of(ours, home(), home()).growth().silent_classes == ()
+    assert Grown.of(ours, graph_of(RING, {}), home()).growth().silent_classes == ()
+
+
 def test_nodes_without_names_are_the_same_at_the_same_place():
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], x=np.eye(4), y=[0, 1, 0, 1])
     trained = learn(graph, [0, 1], [2, 3], LAYERS.replace(edges="free", **QUICK), device="cpu")

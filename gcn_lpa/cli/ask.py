@@ -270,7 +270,7 @@ def compare(
     check_out(out, overwrite=overwrite)
     graph = load_graph(name, root, option)
     require_classes(graph)
-    print_doubts(graph, as_json)
+    print_doubts(graph.notes, as_json)
     found = comparison.compare(
         graph,
         [method.strip() for method in methods.split(",")],
@@ -319,7 +319,7 @@ def advise(
     from gcn_lpa.insight import advice
 
     graph = load_graph(name, root, option)
-    print_doubts(graph, as_json)
+    print_doubts(graph.notes, as_json)
     found = advice.advise(
         graph,
         repeats=repeats,

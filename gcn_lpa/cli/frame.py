@@ -287,11 +287,11 @@ def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> G
     return Source(name, None if root is None else str(root), reading(name, options)).load()
 
 
-def print_doubts(graph: Graph, as_json: bool) -> None:
-    """Say on stderr what in the user's files may not be meant as it was read."""
+def print_doubts(notes: Iterable[str], as_json: bool) -> None:
+    """Say on stderr what in the user's files may not be meant as it was read: of the notes on a graph those that doubt."""
     from gcn_lpa.intake import DOUBT
 
-    for note in graph.notes if not as_json and not MANNERS.quiet else ():
+    for note in notes if not as_json and not MANNERS.quiet else ():
         if note.startswith(DOUBT):
             print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)
 

@@ -245,7 +245,9 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
 def growth_lines(found: Growth, note: str = "") -> list[str]:
     """What is new, what is gone, what changed; `note` says why a graph before is not compared with."""
     labels = f"{found.labels_new:,} new, {found.labels_changed:,} changed, {found.labels_gone:,} gone"
-    lines = [f"{found.graph}: {found.nodes:,} nodes, {found.edges:,} edges, {found.labels:,} labels that vote"]
+    lines = [
+        f"{found.graph}: {found.nodes:,} nodes, {found.edges:,} edges, {found.labels:,} labels{' that vote' if found.votes else ''}"
+    ]
     if found.nodes_new is not None:
         lines += [
             f"  nodes        {found.nodes_new:,} new, {found.nodes_gone:,} gone",
@@ -257,6 +259,11 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
     notes = [] if found.votes else ["labels do not vote in this method: train it again to learn from new ones"]
     for name, count in found.unknown_classes.items():
         notes.append(f"{count:,} labels {name!r}: a class the model does not know; train it again to learn it")
+    if found.votes and found.silent_classes:
+        names = ", ".join(map(repr, found.silent_classes))
+        notes.append(
+            f"no label here is of class {names}: those that vote pull towards the other classes; give some of each, or none"
+        )
     if note:
         notes.append(f"nodes, edges and predictions are not compared: {note}")
     return [*lines, *(line for one in notes for line in indented(f"note: {one}"))]

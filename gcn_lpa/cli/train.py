@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from gcn_lpa.scale.together import Order
     from gcn_lpa.train import Epoch
 
+LARGEST = 1e15  # of the counts of `plan`
+INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their stems
 PREDICTIONS, PAGE = "predictions.csv", "report.html"  # that `train --report` puts into a run folder
 
 
@@ -80,6 +82,13 @@ def plan(
     from gcn_lpa.recipes import DEFAULT
 
     recipe = DEFAULT.replace(**recipe_fields(settings))
+    counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
+    counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
+    for option, (value, least) in counts.items():
+        if not least <= value <= LARGEST:
+            raise typer.BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
+    if workers > nodes or (filled or 0) > features or edges > nodes**2:
+        raise typer.BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
     entries = (edges if directed else 2 * edges) + nodes
     stored = None if filled is None else filled * nodes
     size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
@@ -137,7 +146,7 @@ def tune(
     plan, graph = make_plan(
         source, method=method, recipe=recipe, changes=recipe_fields(settings), seed=seed, split=kind
     )
-    print_doubts(graph, as_json)
+    print_doubts(graph.notes, as_json)
     parts = split_nodes(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)
@@ -261,7 +270,7 @@ def train(
         minutes=minutes,
         wide=minutes > 0 or choose_device(device).type == "cuda",
     )
-    print_doubts(graph, as_json)
+    print_doubts(graph.notes, as_json)
     print_room(graph, plan.recipe, device)
     with progress(loggers) as watch:
         trained = train_run(
@@ -397,6 +406,8 @@ def predict(
     from gcn_lpa.runs.growing import predict_on
     from gcn_lpa.runs.output import write_table
 
+    if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
+        raise typer.BadParameter(f"--out {out} is a file that is read; choose another")
     options = reading(on, option)
     found = predict_on(run, on, data, root=root, options=options, extend=extend, **wanted)
     if as_json:
@@ -405,6 +416,7 @@ def predict(
         if out is not None:
             write_table(out, found.table, excel_safe=excel_safe)
         return print_json({"growth": growth, "note": found.note, "rows": len(found.table), **where})
+    print_doubts(found.doubts, as_json)
     print_or_write(found.table, out, excel_safe, as_json)
     print("\n".join(growth_lines(found.growth, found.note)), file=sys.stdout if out is not None else sys.stderr)
 

@@ -118,10 +118,11 @@ def csr_gcn(problem: Problem) -> Step:
     walk = problem.graph.adjacency.row_normalized()
 
     def csr(matrix: SparseMatrix) -> Tensor:
-        rows, options = matrix.pattern.rows, {"size": matrix.shape, "check_invariants": False}
+        rows = matrix.pattern.rows
+        where = rows.rowptr, rows.col, matrix.values
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor|invariant)", UserWarning)  # beta, and not checked
-            return torch.sparse_csr_tensor(rows.rowptr, rows.col, matrix.values, **options)
+            return torch.sparse_csr_tensor(*where, size=matrix.shape, check_invariants=False)
 
     forward, backward = csr(walk), csr(walk.T)
 

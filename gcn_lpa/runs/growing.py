@@ -9,8 +9,10 @@ from typing import Any
 
 from gcn_lpa import storage
 from gcn_lpa.calibration import check_level, check_score
+from gcn_lpa.edges import has_free_weights
 from gcn_lpa.graph import Graph
 from gcn_lpa.growth import Grown, Growth, induced
+from gcn_lpa.intake import DOUBT
 from gcn_lpa.predict import Scores
 from gcn_lpa.runs.codec import decode_graph, graph_of, load_run, read_run
 from gcn_lpa.runs.confidence import set_threshold
@@ -29,6 +31,7 @@ class GrownRun:
     table: Any
     growth: Growth
     note: str = ""
+    doubts: tuple[str, ...] = ()  # what may not be meant in the table that was read
 
 
 def predict_on(
@@ -51,7 +54,7 @@ def predict_on(
         data: where the graph of the run is now, if not where it was. Where it is nowhere, nothing is compared with it.
         options: of reading, beside those that the run was read with.
         extend: as in `Grown.of`.
-        every: also the nodes that have a label.
+        every: also the nodes that have a label of a class the model knows.
         sets, score: as in `predict_run`; they need the graph of the run.
         wanted: `raw`, `abstain`, `hops` of `predictions`.
     """
@@ -64,13 +67,16 @@ def predict_on(
     before, note = _graph_before(files, plan, data)
     if extend and before is None:
         raise ValueError(f"extend keeps the weights that were learned for the edges of the graph before, but {note}")
+    if before is None and (trained.x_kind == "identity" or has_free_weights(trained.model)):
+        what = "node" if trained.x_kind == "identity" else "edge"
+        raise ValueError(f"the model learned weights for each {what} of the graph of the run, but {note}")
     threshold = None
     if sets is not None:
         threshold = set_threshold(load_run(folder, data), sets, score)
     grown = Grown.of(trained, graph, before, extend=extend)
     table = grown.table(threshold=threshold, score=score, **wanted)
-    shown = table if every else table[~graph.labeled.cpu().numpy()]
-    return GrownRun(shown, grown.growth(), note)
+    shown = table if every else table[(trained.classes_of(graph) < 0).numpy()]
+    return GrownRun(shown, grown.growth(), note, tuple(said for said in graph.notes if said.startswith(DOUBT)))
 
 
 def read_like(
@@ -112,5 +118,5 @@ def time_note(past: Graph, future: Scores, drawn: Scores | None) -> str:
     if drawn is None:
         return said
     gap = 100 * (drawn.accuracy - future.accuracy)
-    verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower"
+    verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower" if gap < 0 else "the same"
     return f"{said}; a random split of the same sizes says {100 * drawn.accuracy:.1f} %: {verdict}"

@@ -138,7 +138,8 @@ def write_partition(
     folder = Path(folder)
     is_ours = (folder / FACTS).is_file() and (folder / storage.MANIFEST).is_file()
     if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_ours))):
-        raise ValueError(f"{folder} exists; choose another folder, or --overwrite to replace a partition")
+        how = "it is no partition, so that it is not replaced" if overwrite else "--overwrite replaces a partition"
+        raise ValueError(f"{folder} exists; choose another folder ({how})")
     if graph.relations is not None:
         raise ValueError("the parts of a graph do not tell kinds of edges apart; leave relation=… out")
     names = None if isinstance(graph.node_names, range) else list(graph.node_names)

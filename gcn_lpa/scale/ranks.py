@@ -136,7 +136,8 @@ class Ranks:
 
 def _reason(error: Exception) -> str:
     """The last sentence of what torch says, without its place in torch."""
-    return str(error).strip().splitlines()[0].rpartition("] ")[2][:120].rstrip(". ")
+    said = str(error).strip().splitlines()[0].rpartition("] ")[2].rstrip(". ")
+    return said if len(said) <= 120 else said[:120].rpartition(" ")[0] + " …"
 
 
 def is_torchrun() -> bool:

@@ -233,7 +233,7 @@ def _read_tables(nodes: Any, edges: Any, labels: Any, form: Format, stated: Stat
     tables = Tables(*found, notes)
     _require_file(tables.nodes, "nodes", text=stated.text, time=stated.time)
     if stated.columns is not None and tables.nodes is None:
-        raise ValueError("columns= needs a file of nodes to read them from")
+        raise ValueError("there is no file of nodes, such as nodes.csv in the folder, to read the model's columns from")
     _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
     ends = {"source": stated.source, "target": stated.target}
     _require_file(tables.edges, "edges", **ends, weight=stated.weight, relation=stated.relation)
