@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gcn_lpa.edges import carried, forms_for_new_edges, has_free_weights, shared_entries
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.fusion import Fusion, Opinions
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
 from gcn_lpa.methods.registry import METHODS
@@ -56,6 +57,25 @@ class Growth:
     edges_reweighted: int | None = None
     predictions: int | None = None
     predictions_changed: int | None = None
+
+
+@dataclass(frozen=True)
+class AmongVoters(Fusion):
+    """A fusion where no label of some classes votes: votes then tell apart the classes that have voters, and no others.
+
+    By themselves they would count the silence as votes against: with labels of one class alone, every node would be pulled
+    there. A class without a voter gets what the votes say of the others on average, weighed as they vote.
+    """
+
+    has_voters: tuple[bool, ...]  # of each class
+
+    def __call__(self, opinions: Opinions) -> Tensor:
+        return super().__call__(Opinions(opinions.experts, tuple(map(self._among_voters, opinions.votes))))
+
+    def _among_voters(self, votes: Tensor) -> Tensor:
+        heard = torch.tensor(self.has_voters)
+        logs = votes[:, heard]
+        return torch.where(heard, votes, (logs.softmax(dim=1) * logs).sum(dim=1, keepdim=True))
 
 
 class Past(NamedTuple):
@@ -127,11 +147,28 @@ class Grown:
 
     def table(self, **options: Any) -> Any:
         """The `predictions` for the graph, in which its labels vote; with a column `before`: the class before, "" if new."""
-        found = predictions(self.adapted, self.graph, known=self.graph.labeled.cpu(), **options)
+        found = predictions(self.answering, self.graph, known=self.graph.labeled.cpu(), **options)
         if self.class_before is not None:
             names = [*self.trained.class_names, ""]
             found["before"] = np.array([names[k] for k in self.class_before.tolist()], dtype=object)
         return found
+
+    @cached_property
+    def silent(self) -> Tensor:
+        """The classes that the model was given labels of and none here is of, though others vote, a mask [c]."""
+        number = len(self.trained.class_names)
+        voters, taught = self.trained.classes_of(self.graph), self.trained.known.y
+        num_voters, num_taught = (torch.bincount(y[y >= 0], minlength=number) for y in (voters, taught))
+        return (num_voters == 0) & (num_taught > 0) & num_voters.any()
+
+    @cached_property
+    def answering(self) -> Trained:
+        """`adapted`, in which labels vote among the classes that they are of."""
+        fusion = self.adapted.fusion
+        if fusion is None or not self.silent.any():
+            return self.adapted
+        heard = tuple((~self.silent).tolist())
+        return dataclasses.replace(self.adapted, fusion=AmongVoters(**vars(fusion), has_voters=heard))
 
     @cached_property
     def class_before(self) -> Tensor | None:
@@ -147,9 +184,6 @@ class Grown:
         given = known.on(graph)[0] if past is None else past.brought(known.on(past.graph)[0], graph.num_nodes)
         both = (given >= 0) & (y >= 0)
         foreign = graph.labeled.cpu() & (y < 0)
-        num_voters = torch.bincount(y[y >= 0], minlength=len(self.trained.class_names))
-        taught = torch.bincount(known.y, minlength=len(self.trained.class_names))
-        silent = ((num_voters == 0) & (taught > 0)).nonzero().squeeze(1).tolist() if num_voters.any() else []
         methods = [METHODS[member.method] for member in members_of(self.trained.recipe).values()]
         return Growth(
             graph=graph.name,
@@ -160,7 +194,7 @@ class Grown:
             labels_changed=int((both & (y != given)).sum()),
             labels_gone=len(known.nodes) - int(both.sum()),
             unknown_classes=dict(Counter(graph.class_names[k] for k in graph.y.cpu()[foreign].tolist())),
-            silent_classes=tuple(self.trained.class_names[k] for k in silent),
+            silent_classes=tuple(self.trained.class_names[k] for k in self.silent.nonzero().squeeze(1).tolist()),
             votes=self.trained.fusion is not None or any(one.reads_labels for one in methods),
             **({} if past is None else self._against(past, y)),
         )
@@ -174,7 +208,7 @@ class Grown:
         num_shared, num_stay = int(joins.sum()) // per_edge, int((past.place >= 0).sum())
         assert self.class_before is not None
         compared = (self.class_before >= 0) & (y < 0)
-        now = _classes(self.adapted, self.graph, known=self.graph.labeled.cpu())
+        now = _classes(self.answering, self.graph, known=self.graph.labeled.cpu())
         return {
             "nodes_new": self.graph.num_nodes - num_stay,
             "nodes_gone": past.graph.num_nodes - num_stay,

@@ -10,9 +10,9 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.fusion import REACH, SMOOTHING
+from gcn_lpa.fusion import REACH, SMOOTHING, Fusion, Opinions
 from gcn_lpa.graph import Graph
-from gcn_lpa.growth import Grown, induced
+from gcn_lpa.growth import AmongVoters, Grown, induced
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
@@ -276,11 +276,36 @@ def test_what_is_no_graph_is_refused(ours):
 
 
 def test_a_class_without_a_voter_is_named(ours):
-    """With labels of one class alone the votes can only pull there; without any they are silent."""
     one = graph_of(RING, {name: label for name, label in LABELS.items() if label == "x"})
     assert Grown.of(ours, one, home()).growth().silent_classes == ("y",)
     assert Grown.of(ours, home(), home()).growth().silent_classes == ()
     assert Grown.of(ours, graph_of(RING, {}), home()).growth().silent_classes == ()
+
+
+def test_labels_of_one_class_alone_pull_no_node_there(ours):
+    """They cannot tell classes apart: what is said is what the parts of the model say by themselves."""
+    heavy = dataclasses.replace(ours.fusion, weights=(*ours.fusion.weights[: ours.fusion.num_experts], 3.0, 3.0, 3.0, 3.0))
+    trained, one = dataclasses.replace(ours, fusion=heavy), graph_of(RING, {"n00": "x", "n04": "x"})
+    found = Grown.of(trained, one, home()).table().set_index("id")
+    silent = dataclasses.replace(heavy, weights=ours.fusion.weights[: ours.fusion.num_experts] + (0.0,) * 4)
+    expected = predictions(dataclasses.replace(ours, fusion=silent), one, known=one.labeled).set_index("id")
+    assert found["label"].equals(expected["label"])
+    assert np.allclose(found["probability"], expected["probability"], rtol=0, atol=1e-12)
+    by_themselves = predictions(trained, one, known=one.labeled)
+    assert set(by_themselves["label"]) == {"x"} != set(found["label"])
+
+
+def test_votes_tell_apart_the_classes_that_have_voters():
+    """A class without one gets their mean log vote, weighed as they vote; the odds of the others are as they were."""
+    random = np.random.default_rng(3)
+    model, votes = (log_softmax(random.normal(size=(5, 3)), axis=1) for _ in range(2))
+    heard = AmongVoters((0.7, 0.4), (1.0, 1.0), 1, (True, False, True))
+    opinions = Opinions((torch.from_numpy(model),), (torch.from_numpy(votes),))
+    mean = (softmax(votes[:, [0, 2]], axis=1) * votes[:, [0, 2]]).sum(axis=1)
+    expected = softmax(0.7 * model + 0.4 * np.stack([votes[:, 0], mean, votes[:, 2]], axis=1), axis=1)
+    assert np.allclose(heard(opinions), expected, rtol=0, atol=1e-12)
+    plain = Fusion((0.7, 0.4), (1.0, 1.0), 1)(opinions).numpy()
+    assert np.allclose(expected[:, 0] / expected[:, 2], plain[:, 0] / plain[:, 2], rtol=1e-12)
 
 
 def test_nodes_without_names_are_the_same_at_the_same_place():

@@ -262,7 +262,7 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
     if found.votes and found.silent_classes:
         names = ", ".join(map(repr, found.silent_classes))
         notes.append(
-            f"no label here is of class {names}: those that vote pull towards the other classes; give some of each, or none"
+            f"no label here is of class {names}: labels vote among the other classes only; give some of each"
         )
     if note:
         notes.append(f"nodes, edges and predictions are not compared: {note}")
