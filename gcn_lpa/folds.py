@@ -211,12 +211,15 @@ class _Refitting:
     def to_all_labels(self, trained: Trained) -> Trained:
         """The same, but what needs no label to choose an epoch learns from all of them, with a seed for each model."""
         bags = [
-            [self.whole.fitted(recipe, self.seed + k, self.device, like=bag)[0] for k in range(len(bag))]
-            if hasattr(bag[0], "fit_directly")
-            else list(bag)
+            self.fitted_at_once(recipe, bag) if hasattr(bag[0], "fit_directly") else list(bag)
             for recipe, bag in zip(self.whole.members.values(), _bags(trained), strict=True)
         ]
         return dataclasses.replace(trained, model=team_of(bags).eval())
+
+    def fitted_at_once(self, recipe: Recipe, bag: Any) -> list[Any]:
+        number = len(bag) if getattr(bag[0], "depends_on_seed", True) else 1
+        models = [self.whole.fitted(recipe, self.seed + k, self.device, like=bag)[0] for k in range(number)]
+        return models if number == len(bag) else [copy.deepcopy(models[0]) for _ in bag]
 
     def with_epochs_of_others(self, lesson: Lesson, found: Sequence[Trained], k: int, kept: Mapping[str, Kept]) -> Team:
         """The members without fold k after as many epochs as the other folds choose: the median of them.

@@ -108,7 +108,9 @@ class Recipe:
     structure: bool = _field(False, "add columns about the graph: degrees, PageRank, filled cells", added=True)
     members: str = _field("", "kinds of models that predict beside this one, with spaces between", added=True)
     clusters: int = _field(
-        0, "train on so many parts of the graph in turn, cut by METIS: less memory; 0: on the whole graph", added=True
+        0,
+        "train on so many parts of the graph in turn, cut by METIS, with steps shorter by its root: less memory; 0: on all of it",
+        added=True,
     )
     edge_lr: float | None = _field(None, "learning rate of the parameters of the edges; None: lr", added=True)
     edge_mask: str = _field(
@@ -227,7 +229,7 @@ WITH_FEW_LABELS = DEFAULT.replace(
     **FIXED_EDGES,
     l2=5e-3,
     structure=False,
-    members="",
+    members="smoothed-lr",
     origin="default where few nodes have labels, docs/accuracy.md",
 )
 WITHOUT_FEATURES = LAYERS.replace(

@@ -367,9 +367,15 @@ class _Step:
         self.training, self.phase, self.model = training, phase, training.model
         recipe, device = training.recipe, training.batches[0].graph.device
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
+        shorter = math.sqrt(max(1, recipe.clusters))  # an epoch of many steps, each by the noisy gradient of a part
         groups = [
-            (self.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
-            (self.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
+            (self.model.weight_parameters(), recipe.l2, recipe.lr / shorter, phase.trains_weights),
+            (
+                self.model.edge_parameters(),
+                recipe.l2_edges,
+                (recipe.edge_lr or recipe.lr) / shorter,
+                phase.trains_edges,
+            ),
         ]
         for parameters, *_, trains in groups:
             for parameter in parameters:

@@ -137,6 +137,19 @@ def test_free_weights_between_clusters_stay_as_they_are_given_and_the_others_lea
     assert (weight[~is_between] != 0).sum() > 20
 
 
+def test_steps_are_shorter_by_the_root_of_the_number_of_clusters():
+    """All training nodes in one of four cliques: an epoch is one step, and Adam's first step moves every weight by lr."""
+    graph, moved = cliques(4), []
+    for number in (0, 4):
+        recipe = LAYERS.replace(clusters=number, l2=0.0, dropout=0.0, lr=0.01, epochs=1, patience=0, hidden=4)
+        weights = learn(graph, [0, 1, 2], [3], recipe, device="cpu").model.body.weights
+        start = METHODS["gcn-lpa"].build(recipe, recipe.prepare(graph), 0).body.weights
+        moved.append(
+            max(float((after - before).detach().abs().max()) for after, before in zip(weights, start, strict=True))
+        )
+    assert moved == pytest.approx([0.01, 0.005], rel=1e-3)
+
+
 def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():
     graph = cliques(4, bridges=[(0, 6), (7, 12), (13, 18)])
     recipe = DEFAULT.replace(clusters=2, members="trees", **QUICK)

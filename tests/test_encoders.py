@@ -324,7 +324,7 @@ def test_a_column_that_another_table_lacks_is_named(tmp_path, mixed):
         load(write_mixed(tmp_path / "third", rows), columns=columns)
     with pytest.raises(ValueError, match="leave features= and text= out"):
         load(mixed, columns=columns, text="bio")
-    with pytest.raises(ValueError, match="there is no file of nodes, such as nodes.csv"):
+    with pytest.raises(ValueError, match=r"there is no file of nodes, such as nodes\.csv"):
         read_csv(None, mixed / "edges.csv", columns=columns)
 
 

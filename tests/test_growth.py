@@ -284,7 +284,9 @@ def test_a_class_without_a_voter_is_named(ours):
 
 def test_labels_of_one_class_alone_pull_no_node_there(ours):
     """They cannot tell classes apart: what is said is what the parts of the model say by themselves."""
-    heavy = dataclasses.replace(ours.fusion, weights=(*ours.fusion.weights[: ours.fusion.num_experts], 3.0, 3.0, 3.0, 3.0))
+    heavy = dataclasses.replace(
+        ours.fusion, weights=(*ours.fusion.weights[: ours.fusion.num_experts], 3.0, 3.0, 3.0, 3.0)
+    )
     trained, one = dataclasses.replace(ours, fusion=heavy), graph_of(RING, {"n00": "x", "n04": "x"})
     found = Grown.of(trained, one, home()).table().set_index("id")
     silent = dataclasses.replace(heavy, weights=ours.fusion.weights[: ours.fusion.num_experts] + (0.0,) * 4)

@@ -144,7 +144,7 @@ def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     source = Source(str(own))
     ours = recipe_for("default", "own", labels_per_class=10, num_columns=5)
-    assert ours == WITH_FEW_LABELS.replace(members="trees", origin=ours.origin)
+    assert ours == WITH_FEW_LABELS.replace(members="trees smoothed-lr", origin=ours.origin)
     assert make_plan(source)[0].recipe == ours.replace(select="loss")
     assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
     assert make_plan(source, split="uniform")[0].recipe == ours

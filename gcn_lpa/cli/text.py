@@ -261,9 +261,7 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
         notes.append(f"{count:,} labels {name!r}: a class the model does not know; train it again to learn it")
     if found.votes and found.silent_classes:
         names = ", ".join(map(repr, found.silent_classes))
-        notes.append(
-            f"no label here is of class {names}: labels vote among the other classes only; give some of each"
-        )
+        notes.append(f"no label here is of class {names}: labels vote among the other classes only; give some of each")
     if note:
         notes.append(f"nodes, edges and predictions are not compared: {note}")
     return [*lines, *(line for one in notes for line in indented(f"note: {one}"))]

@@ -60,9 +60,13 @@ def feature_rows(graph: Graph, nodes: Tensor) -> Any:
 
 
 def affine_layers(
-    estimator: Any, x: Any, y: np.ndarray, num_classes: int, num_hidden: int
+    estimator: Any, x: Any, y: np.ndarray, num_classes: int, num_hidden: int, row_weights: np.ndarray | None = None
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(W, b) of each layer of a scikit-learn classifier fitted to the classes in y; all others are UNSEEN."""
+    """(W, b) of each layer of a scikit-learn classifier fitted to the classes in y; all others are UNSEEN.
+
+    Args:
+        row_weights: [m]; None: all alike.
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     seen = np.unique(y)
@@ -72,7 +76,7 @@ def affine_layers(
         return [*[(np.zeros(()), np.zeros(()))] * num_hidden, (np.zeros(()), bias)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # that it stops at the package's default is its recipe
-        estimator.fit(x, y)
+        estimator.fit(x, y, **({} if row_weights is None else {"sample_weight": row_weights}))
     weights, biases = (
         (estimator.coefs_, estimator.intercepts_) if num_hidden else ([estimator.coef_.T], [estimator.intercept_])
     )

@@ -24,6 +24,7 @@ from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Person
 from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
 from gcn_lpa.methods.sampled import SampledGraphSAGE
+from gcn_lpa.methods.smoothed import SmoothedLR
 from gcn_lpa.methods.tabular import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
@@ -310,6 +311,19 @@ METHODS: dict[str, Method] = {
             fields=("features", "structure", "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
+        ),
+        Method(
+            "smoothed-lr",
+            SmoothedLR,
+            lambda ours: _PLAIN.replace(
+                method="smoothed-lr",
+                **{"features": "auto", "structure": ours.structure, "propagation_steps": 10, "teleport": 0.1},
+                origin="our trials on development draws of few labels",
+            ),
+            "scikit-learn's logistic regression on columns smoothed by personalised PageRank, then once more with the nodes it is "
+            "surest of as labels",
+            fields=("features", "structure", "self_loops", "propagation_steps", "teleport", "class_weights"),
+            features="personalized",
         ),
         Method(
             "lpa-learned",

@@ -35,6 +35,7 @@ LIBRARY: dict[str, Callable[[Recipe], Recipe]] = {
     "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first),
     "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
     "trees": lambda first: METHODS["trees"].fair(first),
+    "smoothed-lr": lambda first: METHODS["smoothed-lr"].fair(first),
     "wide": lambda first: first.replace(propagation="layers", **FIXED_EDGES, **WIDE),
 }
 

@@ -1,0 +1,95 @@
+"""Logistic regression on columns that personalised PageRank has smoothed, taught twice: then also by what it is surest of.
+
+With five labels a class, a network has next to nothing to choose its hundred thousand weights by. This has one weight for each
+column and class, no epoch to choose, and the nodes that look most like each class to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.methods.linear import affine_layers
+from gcn_lpa.methods.networks import personalized
+from gcn_lpa.methods.tabular import on_one_thread, only
+from gcn_lpa.recipes import Recipe
+
+PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
+SUREST = 700  # nodes in all that the model itself labels for the second fit, as many of each class
+BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
+
+
+class SmoothedLR(nn.Module):
+    """softmax(M x W + b), where M v is `personalized` PageRank of v along D^-½AD^-½; W and b by scikit-learn.
+
+    The second fit has the labels and, for each class, the nodes that the first fit is surest of; together these weigh as much
+    as the labels of the class. Rows of M x are computed for those nodes alone: smoothing fills what was sparse.
+    """
+
+    depends_on_seed = False
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, self.num_classes = recipe, graph.num_classes
+        self.register_buffer("weight", torch.zeros(graph.num_features, graph.num_classes))
+        self.register_buffer("bias", torch.zeros(graph.num_classes))
+
+    @on_one_thread
+    def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
+        nodes, y = nodes.cpu(), only(graph, nodes).y.cpu()
+        taught, rows = y[nodes], self.rows(graph, nodes)
+        scale = float(np.sqrt(np.square(rows).sum(axis=1).mean())) or 1.0
+        self.learn(rows, taught, np.ones(len(nodes)), scale)
+        surest = list(self.surest(graph, y))
+        if surest:
+            number = torch.bincount(taught, minlength=self.num_classes)
+            weights = [np.full(len(some), int(number[k]) / len(some)) for k, some in surest]
+            classes = [torch.full_like(some, k) for k, some in surest]
+            more = self.rows(graph, torch.cat([some for _, some in surest]))
+            every = np.concatenate([np.ones(len(nodes)), *weights])
+            self.learn(np.concatenate([rows, more]), torch.cat([taught, *classes]), every, scale)
+
+    def learn(self, rows: np.ndarray, y: Tensor, weights: np.ndarray, scale: float) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        balance = "balanced" if self.recipe.class_weights == "balanced" else None
+        estimator = LogisticRegression(C=PENALTY, class_weight=balance, max_iter=200)
+        weight, bias = affine_layers(estimator, rows / scale, y.numpy(), self.num_classes, 0, weights)[0]
+        shape = self.get_buffer("weight").shape
+        self.get_buffer("weight").copy_(torch.from_numpy(np.broadcast_to(weight / scale, shape).copy()))
+        self.get_buffer("bias").copy_(torch.from_numpy(bias))
+
+    def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:
+        """Rows of M x, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes."""
+        back = self.smoothing(graph).T
+        found = []
+        for some in nodes.split(max(1, BLOCK // graph.num_nodes)):
+            ends = torch.zeros(graph.num_nodes, len(some), device=graph.device)
+            ends[some.to(graph.device), torch.arange(len(some), device=graph.device)] = 1
+            walked = personalized(back, ends, self.recipe)
+            rows = (graph.x.T @ walked).T if isinstance(graph.x, SparseMatrix) else walked.T @ graph.x
+            found.append(rows.cpu().numpy())
+        return np.concatenate(found)
+
+    def surest(self, graph: Graph, y: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """For each class with a label the nodes without one that are called it with the highest probability."""
+        with torch.no_grad():
+            probability, said = self(graph).cpu().softmax(dim=1).max(dim=1)
+        for k in y[y >= 0].unique().tolist():
+            nodes = ((said == k) & (y < 0)).nonzero().squeeze(1)
+            order = probability[nodes].argsort(descending=True, stable=True)
+            if len(nodes):
+                yield k, nodes[order[: max(1, SUREST // self.num_classes)]]
+
+    def smoothing(self, graph: Graph) -> SparseMatrix:
+        return graph.adjacency.symmetric_normalized()
+
+    def forward(self, graph: Graph) -> Tensor:
+        return personalized(self.smoothing(graph), graph.x @ self.get_buffer("weight"), self.recipe) + self.get_buffer(
+            "bias"
+        )
