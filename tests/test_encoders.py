@@ -5,6 +5,7 @@ import datetime
 import decimal
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -308,6 +309,25 @@ def test_another_table_gets_the_features_that_were_learned(tmp_path, mixed):
     plan = table[:, -5:-1]  # free, pro, team, missing; before active
     assert plan[1].tolist() == [0, 0, 0, 0] and plan[0].sum() == 1
     assert words[1].nonzero()[0].tolist() == [by_name["bio"].terms.index("money")]
+
+
+def test_cells_of_another_table_that_no_feature_says_are_noted(tmp_path, mixed):
+    columns = load(mixed).columns
+    rows = [dict(zip(MIXED, row, strict=True)) for row in mixed_rows(80)]
+    usual = load(write_mixed(tmp_path / "usual", [list(row.values()) for row in rows]), columns=columns)
+    assert [note for note in usual.notes if note.startswith(DOUBT)] == []
+    rows[1]["age"], rows[2]["plan"], rows[3]["plan"], rows[4]["joined"] = "old", "gold", "silver", "soon"
+    rows[5]["active"] = "perhaps"
+    odd = load(write_mixed(tmp_path / "odd", [list(row.values()) for row in rows]), columns=columns)
+    found = sorted(note.removeprefix(DOUBT) for note in odd.notes if note.startswith(DOUBT))
+    age, plan, joined, active = found
+    assert age == "nodes.csv, row 3, column 'age' is 'old', no number, read as missing"
+    assert plan == (
+        "nodes.csv, row 4, column 'plan' is 'gold', a value that was not there when it was learned, and 1 more like it, "
+        "read as none of those"
+    )
+    assert joined == "nodes.csv, row 6, column 'joined' is 'soon', no date written as ISO 8601, read as missing"
+    assert re.fullmatch(r"nodes.csv, row 7, column 'active' is 'perhaps', neither \w+ nor \w+, read as missing", active)
 
 
 def test_a_column_that_another_table_lacks_is_named(tmp_path, mixed):

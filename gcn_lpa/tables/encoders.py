@@ -112,6 +112,10 @@ class Encoder(ABC):
         """Notes on what may not be meant as it was read."""
         return []
 
+    def surprises(self, cells: Mapping[str, Cells]) -> list[str]:
+        """Notes on cells of another table than it was learned from, which say what it has no feature for."""
+        return []
+
     def _indicator(self, is_missing: np.ndarray) -> tuple[np.ndarray, ...]:
         return (is_missing.astype(np.float64),) if self.missing else ()
 
@@ -150,6 +154,8 @@ class NumberColumn(Encoder):
         column = cells[self.name]
         return [] if column.numbers is not None else _odd_cells(column, self._parsed(column), "no number")
 
+    surprises = doubts
+
     def _values(self, cells: Cells) -> np.ndarray:
         """A number for each cell, NaN where it has none."""
         if not self.unit and self.decimal == "." and cells.numbers is not None:
@@ -184,11 +190,19 @@ class BooleanColumn(Encoder):
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column = cells[self.name]
-        values = np.array([{self.true: 1.0, self.false: 0.0}.get(text.lower(), np.nan) for text in column.texts])
+        values = self._parsed(column)
         _require_most(column, values, f"{self.true} or {self.false}")
         taken = values[column.codes]
         is_missing = np.isnan(taken)
         return Features(table=(np.where(is_missing, 0.5, taken), *self._indicator(is_missing)))
+
+    def surprises(self, cells: Mapping[str, Cells]) -> list[str]:
+        column = cells[self.name]
+        return _odd_cells(column, self._parsed(column), f"neither {self.true} nor {self.false}")
+
+    def _parsed(self, cells: Cells) -> np.ndarray:
+        """1, 0 or NaN for each distinct text."""
+        return np.array([{self.true: 1.0, self.false: 0.0}.get(text.lower(), np.nan) for text in cells.texts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +247,15 @@ class CategoryColumn(Encoder):
         place = cells[self.name].where(cells[self.name].texts.index(odd))
         said = f"{place} is {odd!r:.40} and other cells are such as {usual!r:.40}: they are read as categories"
         return [f"{DOUBT}{said}; numbers that are all written in one way, with one unit or none, are read as numbers"]
+
+    def surprises(self, cells: Mapping[str, Cells]) -> list[str]:
+        column = cells[self.name]
+        values = np.where([text == "" or text in self.values for text in column.texts], 1.0, np.nan)
+        return (
+            []
+            if self.other
+            else _odd_cells(column, values, "a value that was not there when it was learned", "none of those")
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +306,8 @@ class DateColumn(Encoder):
     def doubts(self, cells: Mapping[str, Cells]) -> list[str]:
         column = cells[self.name]
         return _odd_cells(column, days_in(column.texts, self.form), f"no date written as {self.form}")
+
+    surprises = doubts
 
 
 def _place_in_cycle(name: str, days: np.ndarray) -> np.ndarray:
@@ -435,13 +460,18 @@ class Columns:
 
     def __call__(self, table: Table) -> EncodedTable:
         """The features of a table with these columns: numbers first, then what is ready, then words."""
+        return self.read(table)[0]
+
+    def read(self, table: Table) -> tuple[EncodedTable, list[str]]:
+        """The features of a table with these columns, and notes on cells that say what there is no feature for."""
         names = [name for encoder in self.encoders for name in encoder.sources]
         if absent := [name for name in names if name not in table.columns]:
             held = some(list(table.columns), 12)
             raise ValueError(
                 f"{table.path.name} has no column {absent[0]!r}, which was learned as a feature; it has {held}"
             )
-        return self.encode({name: Cells(table, name) for name in names})
+        cells = {name: Cells(table, name) for name in names}
+        return self.encode(cells), [note for encoder in self.encoders for note in encoder.surprises(cells)]
 
     def encode(self, cells: Mapping[str, Cells]) -> EncodedTable:
         """The features of columns that are at hand."""
@@ -577,11 +607,11 @@ def _require_most(cells: Cells, values: np.ndarray, learned: str) -> None:
         raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; the column was learned as {learned}")
 
 
-def _odd_cells(cells: Cells, values: np.ndarray, problem: str) -> list[str]:
-    """A note on filled cells that have no value, and are read as missing."""
+def _odd_cells(cells: Cells, values: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
+    """A note on filled cells that have no value, and how they are read."""
     odd = cells.is_filled(NO_VALUE) & np.isnan(values)
     if not odd.any():
         return []
     k, others = int(odd.argmax()), int(cells.counts[odd].sum()) - 1
     more = f", and {others:,} more like it," if others else ","
-    return [f"{DOUBT}{cells.where(k)} is {cells.texts[k]!r:.40}, {problem}{more} read as missing"]
+    return [f"{DOUBT}{cells.where(k)} is {cells.texts[k]!r:.40}, {problem}{more} read as {read_as}"]

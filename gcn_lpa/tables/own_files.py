@@ -431,7 +431,7 @@ def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Colum
     if stated.columns is not None:
         if stated.features is not None or stated.text is not None:
             raise ValueError("columns= says which features there are: leave features= and text= out")
-        return stated.columns, stated.columns(table), []
+        return stated.columns, *stated.columns.read(table)
     texts = [table.stated("text", column) for column in _several(stated.text, table)]
     if stated.features in STAND_INS:
         if texts:
