@@ -166,7 +166,8 @@ def _pool_weights(stack: Tensor, y: Tensor, start: Tensor, pull: float) -> Tenso
         p = F.softmax(torch.einsum("k,kmc->mc", w, stack), dim=1)
         mean = (stack * p).sum(dim=2)  # [k, m]
         gradient = (mean - right).sum(dim=1) + 2 * pull * (w - start)
-        spread = torch.einsum("kmc,lmc,mc->kl", stack, stack, p) - mean @ mean.T
+        around = stack - mean.unsqueeze(2)  # E[LL'] - E[L]E[L]' would cancel where a log is very low
+        spread = torch.einsum("kmc,lmc,mc->kl", around, around, p)
         move = torch.linalg.solve(spread + 2 * pull * eye, gradient)
         size, here = 1.0, cost(w)
         while cost(w - size * move) > here and size > 1e-6:

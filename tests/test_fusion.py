@@ -73,3 +73,17 @@ def test_a_node_is_weighed_by_the_labels_of_other_folds_alone():
     assert torch.equal(before[folds == 0], after[folds == 0])
     assert not torch.equal(before[folds == 1], after[folds == 1])
     assert torch.allclose(before.sum(dim=1), torch.ones(60, dtype=torch.float64))
+
+
+def test_an_expert_that_is_absurdly_sure_and_wrong_is_not_heard():
+    """Logs of -4e7, as of a regression that met a column it had never seen vary: the others decide, and nothing is singular."""
+    random = np.random.default_rng(5)
+    y = torch.from_numpy(random.integers(0, 3, 60))
+    good = torch.log_softmax(torch.from_numpy(random.normal(size=(60, 3))) + 2 * torch.eye(3)[y], dim=1)
+    for low in (-1e3, -4e7, -1e12):
+        absurd = torch.zeros(60, 3, dtype=torch.float64).index_put((torch.arange(60), (y + (y > 0)) % 3), torch.tensor(low).double())
+        opinions = Opinions((good, torch.log_softmax(absurd, dim=1)), ())
+        found = fit_fusion(opinions, y)
+        assert found.exponents[1] < 1e-2
+        right = (found(opinions).argmax(dim=1) == y).double().mean()
+        assert right >= (good.argmax(dim=1) == y).double().mean() - 0.05

@@ -3,12 +3,17 @@
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
+from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper import tables, verdicts
 from gcn_lpa.paper.claims import CLAIMS, TABLE2
@@ -17,6 +22,7 @@ from gcn_lpa.paper.reproduction import PARTS, WITH_ROWS, reproduce
 from gcn_lpa.paper.study import PAPER_DATASETS, Cell, Grid, Study, job_of, summary
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
+from gcn_lpa.runs import code_version
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.train import DivergedError
@@ -183,6 +189,37 @@ def test_the_committed_runs_have_the_recipes_they_say():
         assert outcome["code"] == EDITION
     for (dataset, method, recipe, changes), found in hashes.items():
         assert found == {Cell(dataset, "", method, recipe, json.loads(changes)).settings().hash()}
+
+
+@pytest.mark.long
+def test_no_training_of_the_study_runs_what_its_hash_leaves_out(monkeypatch):
+    """Every setting on Cora, on a small graph and for two epochs: no function of these files is called."""
+    random = np.random.default_rng(0)
+    words = scipy.sparse.csr_array((random.random((60, 12)) < 0.3).astype(np.float32))
+    links = scipy.sparse.csr_array(random.random((60, 60)) < 0.1)
+    graph = Graph.from_scipy(((links + links.T) > 0).astype(np.float32), x=words, y=np.arange(60) % 7)
+    monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: graph)
+    left_out = {str(code_version.PACKAGE / f"{name}.py") for name in code_version.NOT_IN_STUDY}
+    assert left_out <= {str(path) for path in code_version.hashed_files()}
+    jobs = {}
+    for job in (entry["task"] for entry in committed_runs() if "study" not in entry["task"]):
+        if job["dataset"] == "cora" and job["split"] == "uniform":
+            jobs.setdefault((job["method"], job["recipe"], json.dumps(job["changes"])), job)
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename in left_out:
+            called.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    assert len({job["method"] for job in jobs.values()}) > 10
+    for job in jobs.values():
+        short = {"epochs": 2} if "epochs" in METHODS[job["method"]].fields else {}
+        sys.setprofile(note)
+        try:
+            study_module.train_once({**job, "changes": {**job["changes"], **short}}, device="cpu", root=None, threads=1)
+        finally:
+            sys.setprofile(None)
+    assert called == set()
 
 
 def lines_of_tables(text):

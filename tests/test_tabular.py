@@ -94,6 +94,19 @@ def test_neighbour_lr_gives_scikit_learn_s_own_probabilities(stored):
     np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(columns), atol=2e-3)
 
 
+def test_a_column_that_hardly_varies_among_the_labelled_says_little_of_others():
+    """Measured by its own spread there, 1e-6, a value of 1 elsewhere would be a million deviations away."""
+    plain, nodes = noisy_graph(), torch.arange(0, 40)
+    x = plain.x.numpy().copy()
+    x[:, 0] = 0
+    x[:40, 0] = np.random.default_rng(1).normal(size=40) * 1e-6
+    x[40:, 0] = 1 + np.arange(len(x) - 40) % 2
+    graph = dataclasses.replace(plain, x=torch.from_numpy(x))
+    model, prepared = fitted("neighbour-lr", graph, nodes, structure=False, features="raw")
+    logits = model(prepared)[40:]
+    assert float((logits - logits.mean(dim=1, keepdim=True)).abs().max()) < 50
+
+
 def test_neighbours_columns_by_hand():
     """1 and 2 send to 0 with weights 1 and 3, 0 to itself; nobody sends to 3."""
     graph = Graph.from_edges(

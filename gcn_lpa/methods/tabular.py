@@ -42,6 +42,7 @@ DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
+LEAST_SPREAD = 0.1  # of labelled nodes beside that of all: a column that hardly varies among them would say anything of others
 SCALES = (
     (1.0, 1.0),
     (1.0, 0.1),
@@ -109,10 +110,13 @@ class NeighbourLR(NearbyColumns):
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
         shown, rows = only(graph, nodes), nodes.cpu().numpy()
         y = shown.y.index_select(0, nodes).cpu().numpy()
-        x = self.wide_rows(shown, rows) if self.is_wide else self.columns(shown).double().cpu().numpy()[rows]
         center, spread = np.zeros(self.width), np.ones(self.width)
-        if not self.is_wide:
-            center, spread = x.mean(axis=0), x.std(axis=0)
+        if self.is_wide:
+            x = self.wide_rows(shown, rows)
+        else:
+            every = self.columns(shown).double().cpu().numpy()
+            x = every[rows]
+            center, spread = x.mean(axis=0), np.maximum(x.std(axis=0), LEAST_SPREAD * every.std(axis=0))
             spread = np.where(spread > 1e-9, spread, 1)
             x = (x - center) / spread
         scale, penalty = self.chosen(x, y)

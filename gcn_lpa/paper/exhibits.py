@@ -9,7 +9,7 @@ from typing import Any
 
 from gcn_lpa import storage
 from gcn_lpa.files import write_atomic
-from gcn_lpa.runs.code_version import code_hash
+from gcn_lpa.runs.code_version import study_hash
 
 LedgerLine = dict[str, Any]  # a job of the ledger and its outcome, with the name of its row
 
@@ -34,7 +34,7 @@ class Exhibit:
         codes = sorted({str(run["code"]) for run in self.runs if "code" in run} | ({self.code} if self.code else set()))
         if len(codes) > 1:
             raise ValueError(f"{self.name} would mix trainings of the code versions {', '.join(codes)}; choose one")
-        self.code = codes[0] if codes else code_hash()
+        self.code = codes[0] if codes else study_hash()
 
     def markdown(self) -> str:
         pictures = [f"![{self.title}]({path.name})" for path in self.files if path.suffix == ".png"]

@@ -28,6 +28,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import PAPER, Recipe, recipe_for
+from gcn_lpa.runs.code_version import study_hash
 from gcn_lpa.runs.ledger import Job, Ledger, Outcome, Progress, job_key
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import learn_many
@@ -122,7 +123,7 @@ class Study:
         self.out, self.device = Path(self.out), str(choose_device(self.device))
         if self.workers is None:
             self.workers = 8 if self.device.startswith("cuda") else os.cpu_count() or 1
-        self.ledger = Ledger(self.out / "runs.jsonl", code=self.code)
+        self.ledger = Ledger(self.out / "runs.jsonl", code=self.code, this=study_hash())
 
     def num_splits(self, dataset: str, most: int | None = None) -> int:
         """How many splits a data set gets where the full study has `most`."""

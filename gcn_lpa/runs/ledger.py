@@ -39,11 +39,13 @@ class Ledger:
     Args:
         path: without it nothing is kept.
         code: the code version whose outcomes are read; None for this code. The outcomes of another can only be read.
+        this: the version of this code, where it is not the hash of all of it.
     """
 
-    def __init__(self, path: Path | str | None = None, *, code: str | None = None) -> None:
+    def __init__(self, path: Path | str | None = None, *, code: str | None = None, this: str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self.code = code_hash() if code is None else code
+        self.this = code_hash() if this is None else this
+        self.code = self.this if code is None else code
         self.found: dict[str, Outcome] = {}
         self._read()
 
@@ -112,10 +114,10 @@ class Ledger:
             until: a time of `time.perf_counter` after which no further stack is begun.
         """
         todo, start = self._missing_of(stacks), time.perf_counter()
-        if todo and self.code != code_hash():
+        if todo and self.code != self.this:
             raise ValueError(
                 f"{self.path} has no outcome of {json.dumps(todo[0][0])} by code {self.code}, and {sum(map(len, todo))} of "
-                f"{sum(map(len, stacks))} jobs are missing; this is code {code_hash()}, which cannot compute them as that code "
+                f"{sum(map(len, stacks))} jobs are missing; this is code {self.this}, which cannot compute them as that code "
                 "would"
             )
         with self._held() if todo else contextlib.nullcontext():
