@@ -191,7 +191,6 @@ def reproduction():
         row: 100 * np.mean([paired("table2", f"{row}, tuned", row, d).mean for d in FIVE])
         for row in ("gcn", "jk-net", "gat", "gcn-lpa", "official", "graphsage", "mlp")
     }
-    assert f"{gained['graphsage']:.1f}" == f"{gained['mlp']:.1f}"
     stays = [
         -100 * paired("table2", row, "gcn-same", d).mean for row in ("held_out", "leave_one_out") for d in FIVE[:4]
     ]
@@ -246,7 +245,7 @@ def reproduction():
         ),
         f"gains GCN {gained['gcn']:.1f} points, JK-Net {gained['jk-net']:.1f}, GAT {gained['gat']:.1f}, "
         f"the text's GCN-LPA {gained['gcn-lpa']:.1f}, the "
-        f"authors' {gained['official']:.1f}, GraphSAGE and the MLP {gained['mlp']:.1f}",
+        f"authors' {gained['official']:.1f}, GraphSAGE {gained['graphsage']:.1f} and the MLP {gained['mlp']:.1f}",
         f"a median of {epochs['gcn', 'coauthor-cs']:.0f}, {epochs['gat', 'coauthor-cs']:.0f} and "
         f"{epochs['jk-net', 'coauthor-cs']:.0f}. GCN has {accuracy('gcn', 'coauthor-cs')} there, trained to the end "
         f"{accuracy('gcn, converged', 'coauthor-cs')}, tuned {accuracy('gcn, tuned', 'coauthor-cs')}; the authors' code has "
@@ -304,6 +303,7 @@ def reproduction():
         f"({percent('leave-one-out', 'coauthor-phy', 'table-lpa')} against {percent('classical', 'coauthor-phy', 'table-lpa')}), "
         f"{lpa_gain('leave-one-out', 'pubmed')} on Pubmed, {lpa_gain('leave-one-out', 'cora').split()[0]} on Cora and Citeseer",
         "alone ({} and {})".format(*(lpa_gain("A* of Eq. (15)", d) for d in FIVE[3:])),
+        "neighbours' ({} and {} on the coauthor sets)".format(*(lpa_gain("reconstruction", d) for d in FIVE[3:])),
         f"takes {result('figure5')['data']['paper']['extra_percent_mean']:.0f} % more time than our own GCN",
         f"where the paper has {FIGURE5.extra_percent} %",
         f"({ours:.2f} against {pyg:.1f} ms), so that what LPA adds ({both - ours:.2f} ms)",
