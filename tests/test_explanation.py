@@ -31,7 +31,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.palette import BLACK, CLASS_COLORS, PALE
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import LAYERS, PAPER
+from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence
@@ -464,6 +464,31 @@ def test_feature_influence_of_appnp_is_its_own_propagation_and_of_an_mlp_the_nod
     assert [one.share for one in features] == pytest.approx(row.sort(descending=True).values[:5].tolist(), abs=1e-12)
     (one,) = explain(taught("mlp"), graph, graph.node_names[3]).features
     assert (one.node, one.share) == (graph.node_names[3], 1.0)
+
+
+def test_two_models_that_look_at_features_are_counted_by_their_weight():
+    """Hops with their own γ, and personalised PageRank along the given edges; by dense matrices."""
+    random = np.random.default_rng(2)
+    y, pairs = random.integers(0, 3, 40), [(i, j) for i in range(40) for j in range(i) if random.random() < 0.1]
+    graph = Graph.from_edges(pairs, x=random.normal(size=(40, 4)) + 2 * np.eye(4)[y], y=y)
+    recipe = WITH_FEW_LABELS.replace(epochs=20, patience=0, hidden=4, propagation_steps=3, features="raw")
+    trained = learn(graph, np.arange(20), np.arange(20, 34), recipe, device="cpu")
+    s = trained.prepare(graph).adjacency.symmetric_normalized().to_dense().double().numpy()
+    gamma = trained.model.first[0].body.gamma.detach().double().abs().numpy()
+    hops = sum(g * np.linalg.matrix_power(s, k) for k, g in enumerate(gamma))[36]
+    pagerank = start = np.eye(40)
+    for _ in range(10):
+        pagerank = 0.9 * s @ pagerank + 0.1 * start
+    first, second = trained.shares["gcn-lpa"], trained.shares["smoothed-lr"]
+    assert first > 0.05 and second > 0.05
+    expected = (first * hops / hops.sum() + second * pagerank[36] / pagerank[36].sum()) / (first + second)
+    found = explain(trained, graph, 36, top=None)
+    assert {one.node: one.share for one in found.features} == pytest.approx(
+        {k: share for k, share in enumerate(expected) if share > 0}, abs=1e-9
+    )
+    said = f"gcn-lpa {100 * first:.0f} %, smoothed-lr {100 * second:.0f} %"
+    assert f"two models look at features, and are counted by their weight: {said}" in found.notes
+    assert not any("not explained" in note for note in found.notes)
 
 
 def lpa_scores(graph, known, hops, dense):

@@ -81,7 +81,9 @@ def test_an_expert_that_is_absurdly_sure_and_wrong_is_not_heard():
     y = torch.from_numpy(random.integers(0, 3, 60))
     good = torch.log_softmax(torch.from_numpy(random.normal(size=(60, 3))) + 2 * torch.eye(3)[y], dim=1)
     for low in (-1e3, -4e7, -1e12):
-        absurd = torch.zeros(60, 3, dtype=torch.float64).index_put((torch.arange(60), (y + (y > 0)) % 3), torch.tensor(low).double())
+        absurd = torch.zeros(60, 3, dtype=torch.float64).index_put(
+            (torch.arange(60), (y + (y > 0)) % 3), torch.tensor(low).double()
+        )
         opinions = Opinions((good, torch.log_softmax(absurd, dim=1)), ())
         found = fit_fusion(opinions, y)
         assert found.exponents[1] < 1e-2

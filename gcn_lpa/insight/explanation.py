@@ -33,6 +33,7 @@ from gcn_lpa.insight.wording import hops_in_words
 from gcn_lpa.intake import node_mask
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.networks import personalized
+from gcn_lpa.methods.team import members_of
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.predict import node_status, posteriors, with_prior
 from gcn_lpa.recipes import Recipe
@@ -41,6 +42,7 @@ from gcn_lpa.trained import Trained
 
 BLOCK = 1 << 23  # numbers in a dense block of votes, 64 MB
 VOTERS = 3  # of each node in the table of all
+SMOOTHED = "smoothed-lr"  # a member whose features walk in a way of their own, and as exactly
 
 FeatureShares = tuple[Tensor | None, list[str]]  # of each node, [n], or None where no features travel; and notes
 
@@ -261,8 +263,20 @@ class Explainer:
         shares, notes = FEATURE_WALKS[self.features_walk](self, torch.tensor([at]))
         if shares is None:
             return (), notes
-        found = (shares / shares.sum()).numpy()
+        found = self._beside_smoothed(shares / shares.sum(), at).numpy()
         return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in ranked(found)[:top].tolist()), notes
+
+    def _beside_smoothed(self, shares: Tensor, at: int) -> Tensor:
+        """Whose features the first model and, by its weight, the member `smoothed-lr` look at."""
+        weights = self.trained.shares
+        first, smoothed = (weights.get(name, 0.0) for name in (self.recipe.method, SMOOTHED))
+        if smoothed == 0:
+            return shares
+        smoothing = self.placed.adjacency.symmetric_normalized().to("cpu").to(torch.float64)
+        start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64)
+        start[at] = 1
+        walked = personalized(smoothing.T, start, members_of(self.recipe)[SMOOTHED]).squeeze(1)
+        return (first * shares + smoothed * walked / walked.sum()) / (first + smoothed)
 
     def _is_prior(self, at: int) -> bool:
         """Whether the shares of the labels stand for the model's answer: see `with_prior`."""
@@ -273,7 +287,11 @@ class Explainer:
         walks = self.trained.method.features
         if shares := self.trained.shares:
             notes.append(f"labels vote beside the model, with {100 * shares['votes']:.0f} % of the weight")
-        if beside := [f"{name} {100 * shares[name]:.0f} %" for name in self.recipe.members.split() if name in shares]:
+        if shares.get(SMOOTHED):
+            both = f"{method} {100 * shares[method]:.0f} %, {SMOOTHED} {100 * shares[SMOOTHED]:.0f} %"
+            notes.append(f"two models look at features, and are counted by their weight: {both}")
+        others = [name for name in self.recipe.members.split() if name in shares and name != SMOOTHED]
+        if beside := [f"{name} {100 * shares[name]:.0f} %" for name in others]:
             notes.append(f"models of other kinds speak too, and are not explained here: {', '.join(beside)}")
         if walks == "own":
             notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")

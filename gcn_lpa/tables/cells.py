@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.intake import FLOAT32_MAX, is_missing
+from gcn_lpa.intake import DOUBT, FLOAT32_MAX, is_missing
 from gcn_lpa.tables.columns import Series, Table, is_text, number, series
 
 NO_VALUE = frozenset(
@@ -217,3 +217,22 @@ def times_in(cells: Cells) -> np.ndarray:
         )
     found: np.ndarray = moments[cells.codes]
     return found
+
+
+def require_most(cells: Cells, values: np.ndarray, learned: str) -> None:
+    """Refuse a column in which many filled cells have no value, which was learned as something else."""
+    filled = cells.is_filled(NO_VALUE)
+    odd = filled & np.isnan(values)
+    if cells.counts[odd].sum() > (1 - MOSTLY + 1e-9) * cells.counts[filled].sum():
+        k = int(odd.argmax())
+        raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; the column was learned as {learned}")
+
+
+def odd_cells(cells: Cells, values: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
+    """A note on filled cells that have no value, and how they are read."""
+    odd = cells.is_filled(NO_VALUE) & np.isnan(values)
+    if not odd.any():
+        return []
+    k, others = int(odd.argmax()), int(cells.counts[odd].sum()) - 1
+    more = f", and {others:,} more like it," if others else ","
+    return [f"{DOUBT}{cells.where(k)} is {cells.texts[k]!r:.40}, {problem}{more} read as {read_as}"]

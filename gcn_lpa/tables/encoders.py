@@ -32,7 +32,6 @@ from gcn_lpa.features import Block
 from gcn_lpa.intake import DOUBT, FLOAT32_MAX, some
 from gcn_lpa.storage import decode_as
 from gcn_lpa.tables.cells import (
-    MOSTLY,
     NO_VALUE,
     STYLED,
     WORD,
@@ -41,6 +40,8 @@ from gcn_lpa.tables.cells import (
     date_forms,
     days_in,
     number_style,
+    odd_cells,
+    require_most,
     values_in,
 )
 from gcn_lpa.tables.columns import Table
@@ -152,7 +153,7 @@ class NumberColumn(Encoder):
 
     def doubts(self, cells: Mapping[str, Cells]) -> list[str]:
         column = cells[self.name]
-        return [] if column.numbers is not None else _odd_cells(column, self._parsed(column), "no number")
+        return [] if column.numbers is not None else odd_cells(column, self._parsed(column), "no number")
 
     surprises = doubts
 
@@ -161,7 +162,7 @@ class NumberColumn(Encoder):
         if not self.unit and self.decimal == "." and cells.numbers is not None:
             return cells.numbers
         values = self._parsed(cells)
-        _require_most(cells, values, "numbers")
+        require_most(cells, values, "numbers")
         taken: np.ndarray = values[cells.codes]
         return taken
 
@@ -191,14 +192,14 @@ class BooleanColumn(Encoder):
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column = cells[self.name]
         values = self._parsed(column)
-        _require_most(column, values, f"{self.true} or {self.false}")
+        require_most(column, values, f"{self.true} or {self.false}")
         taken = values[column.codes]
         is_missing = np.isnan(taken)
         return Features(table=(np.where(is_missing, 0.5, taken), *self._indicator(is_missing)))
 
     def surprises(self, cells: Mapping[str, Cells]) -> list[str]:
         column = cells[self.name]
-        return _odd_cells(column, self._parsed(column), f"neither {self.true} nor {self.false}")
+        return odd_cells(column, self._parsed(column), f"neither {self.true} nor {self.false}")
 
     def _parsed(self, cells: Cells) -> np.ndarray:
         """1, 0 or NaN for each distinct text."""
@@ -254,7 +255,7 @@ class CategoryColumn(Encoder):
         return (
             []
             if self.other
-            else _odd_cells(column, values, "a value that was not there when it was learned", "none of those")
+            else odd_cells(column, values, "a value that was not there when it was learned", "none of those")
         )
 
 
@@ -292,7 +293,7 @@ class DateColumn(Encoder):
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column = cells[self.name]
         found = days_in(column.texts, self.form)
-        _require_most(column, found, f"dates written as {self.form}")
+        require_most(column, found, f"dates written as {self.form}")
         days = found[column.codes]
         is_missing = np.isnan(days)
         filled = np.where(is_missing, self.mean, days)
@@ -305,7 +306,7 @@ class DateColumn(Encoder):
 
     def doubts(self, cells: Mapping[str, Cells]) -> list[str]:
         column = cells[self.name]
-        return _odd_cells(column, days_in(column.texts, self.form), f"no date written as {self.form}")
+        return odd_cells(column, days_in(column.texts, self.form), f"no date written as {self.form}")
 
     surprises = doubts
 
@@ -596,22 +597,3 @@ def _are_counts(numbers: np.ndarray | None) -> bool:
         return False
     num_zeros = len(numbers) - np.count_nonzero(numbers)
     return bool(2 * num_zeros >= len(numbers) and numbers.min() >= 0 and (numbers == np.floor(numbers)).all())
-
-
-def _require_most(cells: Cells, values: np.ndarray, learned: str) -> None:
-    """Refuse a column in which many filled cells have no value, which was learned as something else."""
-    filled = cells.is_filled(NO_VALUE)
-    odd = filled & np.isnan(values)
-    if cells.counts[odd].sum() > (1 - MOSTLY + 1e-9) * cells.counts[filled].sum():
-        k = int(odd.argmax())
-        raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; the column was learned as {learned}")
-
-
-def _odd_cells(cells: Cells, values: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
-    """A note on filled cells that have no value, and how they are read."""
-    odd = cells.is_filled(NO_VALUE) & np.isnan(values)
-    if not odd.any():
-        return []
-    k, others = int(odd.argmax()), int(cells.counts[odd].sum()) - 1
-    more = f", and {others:,} more like it," if others else ","
-    return [f"{DOUBT}{cells.where(k)} is {cells.texts[k]!r:.40}, {problem}{more} read as {read_as}"]
