@@ -57,6 +57,7 @@ WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "columns of the graph": {"structure": False},
     "convolutions": {"members": ""},
     "three convolutions": {"members": "layers"},
+    "smoothed-lr": {"members": ""},  # with few labels
     "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED_EDGES},
 }
 

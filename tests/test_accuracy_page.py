@@ -79,6 +79,16 @@ def test_the_default_and_best_are_ahead_where_the_text_says():
     assert ahead == {"coauthor-cs", "coauthor-phy", "pubmed", "actor", "minesweeper", *encyclopedia}
 
 
+@pytest.mark.parametrize("count", [5, 10, 20])
+def test_with_few_labels_no_rival_is_above_the_default_beyond_noise(count):
+    for graph, rows in rows_of(f"accuracy-{count}-h200").items():
+        for rival in ("gcn", "appnp"):
+            mean, interval = (float(number) for number in rows[rival]["difference"].split(" ± "))
+            assert mean - interval <= 0, (graph, rival)
+        best, interval = (float(number) for number in rows["best"]["difference"].split(" ± "))
+        assert best + interval >= -0.1, graph  # what is gained and lost by more members is inside the noise, or next to it
+
+
 def test_logistic_regression_on_chameleon_is_as_the_text_says():
     ours = rows_of("accuracy-lr-cpu")["chameleon-filtered"]["lr"]["accuracy"]
     assert f"has the highest mean on chameleon-filtered, {ours}" in " ".join(PAGE.split())
