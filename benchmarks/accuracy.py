@@ -57,7 +57,6 @@ WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "columns of the graph": {"structure": False},
     "convolutions": {"members": ""},
     "three convolutions": {"members": "layers"},
-    "smoothed-lr": {"members": ""},  # with few labels
     "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED_EDGES},
 }
 
@@ -71,6 +70,8 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
     if row.startswith("best -"):
         gone = row.removeprefix("best -").strip()
         return best.replace(members=" ".join(name for name in best.members.split() if name != gone))
+    if row == "- smoothed-lr":  # a member with few labels
+        return ours.replace(members=" ".join(name for name in ours.members.split() if name != "smoothed-lr"))
     if row.startswith("- "):
         return ours.replace(**WITHOUT[row.removeprefix("- ")])
     return LAYERS if row == "first edition's default" else METHODS[row].fair(ours)

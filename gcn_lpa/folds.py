@@ -50,7 +50,8 @@ def learn_folds(
     """Train on the labels of `nodes` without further validation nodes.
 
     Five models, each without one fold of the labels, which chooses its epoch. To predict, they say the mean of their
-    log-probabilities; methods that choose no epoch, such as trees, are fitted to all labels for that, five times.
+    log-probabilities; methods that choose no epoch, such as trees, are fitted to all labels for that, with five seeds where
+    they depend on one.
 
     What is said of a fold by models without it scores them, fits the weights of members and votes, and calibrates; it is in
     `held_out` of what is returned. A fold that chose the epoch of its model would score too well, by several points where it is
@@ -246,14 +247,26 @@ class _Refitting:
 def _weighed(
     trained: Trained, recipe: Recipe, folds: Sequence[Tensor], opinions: Sequence[Opinions], y: Tensor
 ) -> Trained:
-    """With the weights of members and votes that held-out labels give them, and what is said of these labels."""
+    """With the weights of members and votes that held-out labels give them, and what is said of these labels.
+
+    A node whose class has no label in the other folds fits no weight: a member that was never taught the class is sure that it
+    is not, and one such node would silence it everywhere.
+    """
     node = torch.cat([fold.nonzero().squeeze(1) for fold in folds])
     number = torch.repeat_interleave(torch.arange(len(folds)), torch.tensor([int(fold.sum()) for fold in folds]))
     joined = Opinions.joined(opinions)
     if recipe.votes:
-        said, fusion = held_out_probabilities(joined, y[node], number), fit_fusion(joined, y[node])
+        taught = torch.cat([_is_taught(y, fold, folds) for fold in folds])
+        said = held_out_probabilities(joined, y[node], number, taught)
+        fusion = fit_fusion(joined.of(taught), y[node][taught])
     else:
         said, fusion = torch.stack(joined.experts).mean(dim=0).softmax(dim=1), None
     order = node.argsort()
     held_out = HeldOut(node[order], number[order], said[order])
     return dataclasses.replace(trained, fusion=fusion, held_out=held_out)
+
+
+def _is_taught(y: Tensor, fold: Tensor, folds: Sequence[Tensor]) -> Tensor:
+    """For every node of a fold whether another fold has a label of its class."""
+    others = torch.stack(list(folds)).any(dim=0) & ~fold
+    return torch.isin(y[fold], y[others])

@@ -178,10 +178,15 @@ def _pool_weights(stack: Tensor, y: Tensor, start: Tensor, pull: float) -> Tenso
     return w
 
 
-def held_out_probabilities(opinions: Opinions, y: Tensor, folds: Tensor) -> Tensor:
-    """What a fusion says of nodes that it was not fitted to, [m, c]: each fold by the weights that the others give."""
+def held_out_probabilities(opinions: Opinions, y: Tensor, folds: Tensor, fits: Tensor | None = None) -> Tensor:
+    """What a fusion says of nodes that it was not fitted to, [m, c]: each fold by the weights that the others give.
+
+    Args:
+        fits: the nodes that weights are fitted to, a mask [m]; None: all.
+    """
     found = torch.zeros_like(opinions.experts[0])
     for fold in folds.unique().tolist():
         here = folds == fold
-        found[here] = fit_fusion(opinions.of(~here), y[~here])(opinions.of(here))
+        others = ~here if fits is None else ~here & fits
+        found[here] = fit_fusion(opinions.of(others), y[others])(opinions.of(here))
     return found

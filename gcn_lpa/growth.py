@@ -168,7 +168,20 @@ class Grown:
         if fusion is None or not self.silent.any():
             return self.adapted
         heard = tuple((~self.silent).tolist())
-        return dataclasses.replace(self.adapted, fusion=AmongVoters(**vars(fusion), has_voters=heard))
+        facts = {**vars(fusion), "weights": self._without_readers(fusion.weights, fusion.num_experts)}
+        return dataclasses.replace(self.adapted, fusion=AmongVoters(**facts, has_voters=heard))
+
+    def _without_readers(self, weights: tuple[float, ...], num_experts: int) -> tuple[float, ...]:
+        """The weights where members that read labels, to whom silence is a vote against too, leave theirs to the others."""
+        members = members_of(self.trained.recipe).values()
+        kept = [
+            0.0 if METHODS[one.method].reads_labels else weight
+            for one, weight in zip(members, weights[:num_experts], strict=True)
+        ]
+        if sum(kept) == 0:
+            return weights
+        share = sum(weights[:num_experts]) / sum(kept)
+        return (*(weight * share for weight in kept), *weights[num_experts:])
 
     @cached_property
     def class_before(self) -> Tensor | None:

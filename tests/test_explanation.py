@@ -479,16 +479,21 @@ def test_two_models_that_look_at_features_are_counted_by_their_weight():
     pagerank = start = np.eye(40)
     for _ in range(10):
         pagerank = 0.9 * s @ pagerank + 0.1 * start
-    first, second = trained.shares["gcn-lpa"], trained.shares["smoothed-lr"]
+    first, second = (trained.fusion.weights[k] * trained.fusion.exponents[k] for k in range(2))
     assert first > 0.05 and second > 0.05
+    first, second = first / (first + second), second / (first + second)
     expected = (first * hops / hops.sum() + second * pagerank[36] / pagerank[36].sum()) / (first + second)
     found = explain(trained, graph, 36, top=None)
     assert {one.node: one.share for one in found.features} == pytest.approx(
         {k: share for k, share in enumerate(expected) if share > 0}, abs=1e-9
     )
     said = f"gcn-lpa {100 * first:.0f} %, smoothed-lr {100 * second:.0f} %"
-    assert f"two models look at features, and are counted by their weight: {said}" in found.notes
+    assert f"two models look at features, and are counted by how much each is heard: {said}" in found.notes
     assert not any("not explained" in note for note in found.notes)
+    alike = dataclasses.replace(trained, fusion=None, recipe=trained.recipe.replace(votes=False))
+    expected = (hops / hops.sum() + pagerank[36] / pagerank[36].sum()) / 2
+    shares = {one.node: one.share for one in explain(alike, graph, 36, top=None).features}
+    assert shares == pytest.approx({k: share for k, share in enumerate(expected) if share > 0}, abs=1e-9)
 
 
 def lpa_scores(graph, known, hops, dense):

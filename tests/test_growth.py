@@ -297,6 +297,16 @@ def test_labels_of_one_class_alone_pull_no_node_there(ours):
     assert set(by_themselves["label"]) == {"x"} != set(found["label"])
 
 
+def test_members_that_read_labels_are_not_heard_where_a_class_has_no_voter():
+    """Trees take votes as columns: their weight goes to the others, and what all say together is as sure as before."""
+    trained = fitted(home(), OURS.replace(members="trees"))
+    fusion = dataclasses.replace(trained.fusion, weights=(0.5, 0.3, *trained.fusion.weights[2:]))
+    trained = dataclasses.replace(trained, fusion=fusion)
+    one = graph_of(RING, {"n00": "x", "n04": "x"})
+    assert Grown.of(trained, one, home()).answering.fusion.weights == pytest.approx((0.8, 0.0, *fusion.weights[2:]))
+    assert Grown.of(trained, home(), home()).answering.fusion is fusion
+
+
 def test_votes_tell_apart_the_classes_that_have_voters():
     """A class without one gets their mean log vote, weighed as they vote; the odds of the others are as they were."""
     random = np.random.default_rng(3)

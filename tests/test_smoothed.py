@@ -135,3 +135,13 @@ def test_with_few_labels_it_is_a_member_and_is_fitted_to_all_labels_once(monkeyp
     logits = dense_smoothing(graph, 10, 0.1) @ (x @ bag[0].get_buffer("weight").double().numpy())
     said = trained.model.parts(trained.prepare(graph))[1]
     assert np.allclose(said, log_softmax(logits + bag[0].get_buffer("bias").numpy(), axis=1), atol=1e-4)
+
+
+def test_a_class_with_one_label_does_not_silence_it():
+    """The fold that holds that label out would fit a weight of 0 to a member that is sure no node is of the class."""
+    graph, _ = world(n=90)
+    y = graph.y.numpy()
+    labeled = np.concatenate([np.flatnonzero(y == k)[:number] for k, number in enumerate((10, 10, 1))])
+    trained = learn_folds(graph, labeled, WITH_FEW_LABELS.replace(epochs=20, patience=0, features="raw"), device="cpu")
+    assert trained.shares["smoothed-lr"] > 0.1
+    assert trained.fusion.exponents[1] > 0.1

@@ -266,17 +266,29 @@ class Explainer:
         found = self._beside_smoothed(shares / shares.sum(), at).numpy()
         return tuple(Influence(self.graph.node_names[b], float(found[b])) for b in ranked(found)[:top].tolist()), notes
 
+    @cached_property
+    def _smoothed_share(self) -> float:
+        """How much the member `smoothed-lr` says beside the first model, of what both say."""
+        names = [self.recipe.method, *self.recipe.members.split()]
+        if SMOOTHED not in names[1:]:
+            return 0.0
+        fusion = self.trained.fusion
+        said = dict.fromkeys(names, 1.0)
+        if fusion is not None:
+            said = {name: w * t for name, w, t in zip(names, fusion.weights, fusion.exponents, strict=False)}
+        both = said[names[0]] + said[SMOOTHED]
+        return said[SMOOTHED] / both if both > 0 else 0.0
+
     def _beside_smoothed(self, shares: Tensor, at: int) -> Tensor:
-        """Whose features the first model and, by its weight, the member `smoothed-lr` look at."""
-        weights = self.trained.shares
-        first, smoothed = (weights.get(name, 0.0) for name in (self.recipe.method, SMOOTHED))
-        if smoothed == 0:
+        """Whose features the first model and, as far as it is heard, the member `smoothed-lr` look at."""
+        heard = self._smoothed_share
+        if heard == 0:
             return shares
         smoothing = self.placed.adjacency.symmetric_normalized().to("cpu").to(torch.float64)
         start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64)
         start[at] = 1
         walked = personalized(smoothing.T, start, members_of(self.recipe)[SMOOTHED]).squeeze(1)
-        return (first * shares + smoothed * walked / walked.sum()) / (first + smoothed)
+        return (1 - heard) * shares + heard * walked / walked.sum()
 
     def _is_prior(self, at: int) -> bool:
         """Whether the shares of the labels stand for the model's answer: see `with_prior`."""
@@ -287,9 +299,9 @@ class Explainer:
         walks = self.trained.method.features
         if shares := self.trained.shares:
             notes.append(f"labels vote beside the model, with {100 * shares['votes']:.0f} % of the weight")
-        if shares.get(SMOOTHED):
-            both = f"{method} {100 * shares[method]:.0f} %, {SMOOTHED} {100 * shares[SMOOTHED]:.0f} %"
-            notes.append(f"two models look at features, and are counted by their weight: {both}")
+        if heard := self._smoothed_share:
+            both = f"{method} {100 * (1 - heard):.0f} %, {SMOOTHED} {100 * heard:.0f} %"
+            notes.append(f"two models look at features, and are counted by how much each is heard: {both}")
         others = [name for name in self.recipe.members.split() if name in shares and name != SMOOTHED]
         if beside := [f"{name} {100 * shares[name]:.0f} %" for name in others]:
             notes.append(f"models of other kinds speak too, and are not explained here: {', '.join(beside)}")

@@ -118,7 +118,8 @@ class NeighbourLR(NearbyColumns):
         else:
             every = self.columns(shown).double().cpu().numpy()
             x = every[rows]
-            center, spread = x.mean(axis=0), np.maximum(x.std(axis=0), LEAST_SPREAD * every.std(axis=0))
+            center, least = x.mean(axis=0), LEAST_SPREAD * np.array([column.std() for column in every.T])
+            spread = np.maximum(x.std(axis=0), least)
             spread = np.where(spread > 1e-9, spread, 1)
             x = (x - center) / spread
         scale, penalty = self.chosen(x, y)
