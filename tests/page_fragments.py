@@ -442,6 +442,11 @@ def accuracy_page():
         for graph in ("chameleon-filtered", "squirrel-filtered")
     )
 
+    scaled = result("tables-scaled-cpu")["rows"]
+    lines = (ROOT / "benchmarks" / "results" / "tables-scaled-cpu.jsonl").read_text(encoding="utf-8").splitlines()
+    found = {(r["task"]["graph"], r["task"]["seed"]): r["result"]["accuracy"] for r in map(json.loads, lines)}
+    units = mean_of(np.array([found["scaled", seed] - found["both", seed] for seed in range(1000, 1005)]))
+
     def part(graph, row):
         return dev[graph][row]["difference"].removeprefix("-")
 
@@ -469,6 +474,7 @@ def accuracy_page():
         f"is {tables['columns']['lightgbm']['difference']} above LightGBM where columns alone tell and "
         f"{tables['edges']['lpa']['difference']} above LPA where edges alone do",
         f"it is {tables['both']['lpa']['difference']} points above",
+        f"{scaled['scaled']['default']['accuracy']} against {scaled['both']['default']['accuracy']}, paired {plus_minus(units, 1)}",
         f"(opposites: {tables['opposites']['lightgbm']['difference']})",
         "of it by {columns}, {edges}, {both} and {opposites}, in the order".format(
             **{name: cells["best"]["difference"].removeprefix("-") for name, cells in tables.items()}
