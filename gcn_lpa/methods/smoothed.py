@@ -92,6 +92,5 @@ class SmoothedLR(nn.Module):
         return graph.adjacency.symmetric_normalized()
 
     def forward(self, graph: Graph) -> Tensor:
-        return personalized(self.smoothing(graph), graph.x @ self.get_buffer("weight"), self.recipe) + self.get_buffer(
-            "bias"
-        )
+        logits = personalized(self.smoothing(graph), graph.x @ self.get_buffer("weight"), self.recipe)
+        return logits + self.get_buffer("bias")

@@ -42,9 +42,7 @@ DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
-LEAST_SPREAD = (
-    0.1  # of labelled nodes beside that of all: a column that hardly varies among them would say anything of others
-)
+LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 SCALES = (
     (1.0, 1.0),
     (1.0, 0.1),
