@@ -168,7 +168,10 @@ class _FoldModels:
         return whole or found[:1], True
 
     def tasks(self, members: Mapping[str, Recipe], outcomes: Mapping[Task, Outcome]) -> Iterator[Task]:
-        """What there is to train, fold by fold; of the first fold what there is time for, of the others the same."""
+        """What there is to train, fold by fold; of the first fold what there is time for, of the others the same.
+
+        The last fold begins with what took longest: no process shall wait for another at the end.
+        """
         begun: list[str] = []
         for name, own in members.items():
             longest = max((run.seconds for _, run, _ in outcomes.values()), default=0.0)
@@ -178,7 +181,10 @@ class _FoldModels:
                 continue
             begun.append(name)
             yield 0, name
-        yield from ((k, name) for k in range(1, len(self.folds)) for name in begun)
+        last = len(self.folds) - 1
+        yield from ((k, name) for k in range(1, last) for name in begun)
+        took = {name: outcomes[0, name][1].seconds if (0, name) in outcomes else 0.0 for name in begun}
+        yield from ((last, name) for name in sorted(begun, key=lambda name: -took[name]))
 
     def loaded(self, k: int, members: Mapping[str, Recipe], outcomes: Mapping[str, Outcome]) -> Trained:
         """The models of one fold, from the weights that a process has sent."""

@@ -31,7 +31,7 @@ from gcn_lpa.losses import LPA_LOSSES, Labels, Votes, class_weights, cost_weight
 from gcn_lpa.recipes import Recipe
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
+    "relu": torch.relu_,  # in place: a layer needs no copy of what it was before
     "sigmoid": torch.sigmoid,
     "identity": lambda x: x,
 }
@@ -163,7 +163,7 @@ class Convolutions(nn.Module):
             own = x @ self.skips[k][:, some]
             h = torch.cat([own, h], dim=1) if self.concatenates and not is_last else added(own, h, x)
         if self.biases:
-            h = h + self.biases[k][some]
+            h = h.add_(self.biases[k][some])
         if self.norms and not is_last:
             h = self.norms[k](h)
         return ACTIVATIONS[recipe.output_activation if is_last else recipe.activation](h)

@@ -87,8 +87,12 @@ class Recipe:
     l2: float = _field(5e-4, "½·l2·‖W‖² in the loss")
     l2_edges: float = _field(0.0, "½·l2·‖·‖² on the parameters of the edges")
     heads: int = _field(8, "gat: attention heads of every layer but the last, each `hidden` wide")
-    propagation_steps: int = _field(20, "lpa, appnp, correct-and-smooth: number of hops predictions or labels travel")
-    teleport: float = _field(0.1, "appnp, correct-and-smooth: share of its start that a node keeps at each hop, α")
+    propagation_steps: int = _field(
+        20, "lpa, appnp, correct-and-smooth, smoothed-lr, hops: how many hops labels or predictions travel"
+    )
+    teleport: float = _field(
+        0.1, "appnp, correct-and-smooth, smoothed-lr, hops: share of its start a node keeps at each hop, α"
+    )
     label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
     edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     propagation: str = _field(
@@ -241,8 +245,15 @@ WITHOUT_FEATURES = LAYERS.replace(
     residual=False,
     origin="default where nodes have no features",
 )
+WITH_PLACES = WITHOUT_FEATURES.replace(  # of a node in the graph: degrees and PageRank, its neighbours' too
+    structure=True,
+    members="trees neighbour-lr",
+    origin="default where nodes have no features; with trees, on columns about the graph",
+)
+FEW_PLACES = 10  # labels a class; with fewer, trees on these columns teach nothing
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 MEMBERS = "hops cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
+MEMBERS_ON_TABLES = "label-input correct-and-smooth"
 MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
@@ -318,12 +329,15 @@ def recipe_for(
         wide: in `best`, also three layers of 256, which take ten times as long.
     """
     if name in ("default", "best"):
-        ours = (WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT) if has_features else WITHOUT_FEATURES
+        ours = WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT
+        if not has_features:
+            ours = WITHOUT_FEATURES if labels_per_class < FEW_PLACES else WITH_PLACES
         if num_kinds > 1 and ours.propagation == "hops":
             ours = ours.replace(propagation="relations", origin=f"{ours.origin}; hops along each kind of edge")
         if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
             members = f"trees {ours.members}".strip()  # soon done: first where time is short
-            ours = ours.replace(members=members, origin=f"{ours.origin}; with trees, as features are a table")
+            origin = f"{ours.origin}; with trees and along the given edges, as features are a table"
+            ours = ours.replace(members=members, **FIXED_EDGES, origin=origin)
         return ours if name == "default" else best_of(ours, wide=wide)
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
@@ -337,11 +351,15 @@ def recipe_for(
 
 def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
     """The recipe `best` where the default is `ours`: the same with more members."""
-    beside = MEMBERS_WITH_FEW_LABELS if ours.l2 == WITH_FEW_LABELS.l2 else MEMBERS
+    members = ours.members.split()
     if ours.features == WITHOUT_FEATURES.features:
         beside = "layers"
-    members = [*ours.members.split(), *beside.split()]
-    if "trees" in members:
+    elif ours.l2 == WITH_FEW_LABELS.l2:
+        beside = MEMBERS_WITH_FEW_LABELS
+    else:
+        beside = MEMBERS_ON_TABLES if "trees" in members else MEMBERS
+    members += beside.split()
+    if "trees" in members and "neighbour-lr" not in members:
         members.insert(1, "neighbour-lr")
     return ours.replace(members=" ".join([*members, *(["wide"] if wide else [])]), origin=f"best, beside {ours.origin}")
 

@@ -298,7 +298,7 @@ def _fit_directly(
 
 
 def is_capturable(model: Model) -> bool:
-    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Models but ours say so."""
+    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Models other than ours say so."""
     return bool(getattr(model, "capturable", isinstance(model, GCNLPA)))
 
 
@@ -367,7 +367,8 @@ class _Step:
         self.training, self.phase, self.model = training, phase, training.model
         recipe, device = training.recipe, training.batches[0].graph.device
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
-        shorter = math.sqrt(max(1, recipe.clusters))  # an epoch of many steps, each by the noisy gradient of a part
+        steps = len(training.batches) if recipe.clusters else 1
+        shorter = math.sqrt(steps)  # each by the noisy gradient of a part
         groups = [
             (self.model.weight_parameters(), recipe.l2, recipe.lr / shorter, phase.trains_weights),
             (

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gcn_lpa.batches import batches_of, clusters, share_cut
+from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn, lesson_of
@@ -137,17 +138,20 @@ def test_free_weights_between_clusters_stay_as_they_are_given_and_the_others_lea
     assert (weight[~is_between] != 0).sum() > 20
 
 
-def test_steps_are_shorter_by_the_root_of_the_number_of_clusters():
-    """All training nodes in one of four cliques: an epoch is one step, and Adam's first step moves every weight by lr."""
-    graph, moved = cliques(4), []
+@pytest.mark.parametrize("train, steps", [([0, 1, 2], 1), ([0, 6, 12], 3)], ids=["in one clique", "in three"])
+def test_steps_are_shorter_by_the_root_of_how_many_an_epoch_has(monkeypatch, train, steps):
+    """Of four clusters, those with a training node make a step."""
+    rates = []
+
+    class Spied(Adam):
+        def __init__(self, *arguments, lr, **options):
+            rates.append(lr)
+            super().__init__(*arguments, lr=lr, **options)
+
+    monkeypatch.setattr("gcn_lpa.train.Adam", Spied)
     for number in (0, 4):
-        recipe = LAYERS.replace(clusters=number, l2=0.0, dropout=0.0, lr=0.01, epochs=1, patience=0, hidden=4)
-        weights = learn(graph, [0, 1, 2], [3], recipe, device="cpu").model.body.weights
-        start = METHODS["gcn-lpa"].build(recipe, recipe.prepare(graph), 0).body.weights
-        moved.append(
-            max(float((after - before).detach().abs().max()) for after, before in zip(weights, start, strict=True))
-        )
-    assert moved == pytest.approx([0.01, 0.005], rel=1e-3)
+        learn(cliques(4), train, [3], LAYERS.replace(clusters=number, lr=0.01, epochs=1, patience=0), device="cpu")
+    assert rates == [[0.01] * 2, pytest.approx([0.01 / steps**0.5] * 2)]
 
 
 def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():

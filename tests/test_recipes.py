@@ -13,6 +13,7 @@ from gcn_lpa.recipes import (
     PAPER,
     SPACE,
     WITH_FEW_LABELS,
+    WITH_PLACES,
     WITHOUT_FEATURES,
     Recipe,
     recipe_for,
@@ -190,7 +191,9 @@ def test_a_recipe_cannot_be_changed():
 def test_recipes_are_found_by_name():
     assert recipe_for("default", "anything") is DEFAULT
     assert recipe_for("default", "anything", labels_per_class=39.9) is WITH_FEW_LABELS
-    assert recipe_for("default", "anything", has_features=False) is WITHOUT_FEATURES
+    assert recipe_for("default", "anything", has_features=False) is WITH_PLACES
+    assert recipe_for("default", "anything", has_features=False, labels_per_class=9.5) is WITHOUT_FEATURES
+    assert recipe_for("best", "anything", has_features=False).members == "trees neighbour-lr layers"
     assert recipe_for("paper", "cora") is PAPER["cora"]
     assert recipe_for("official", "coauthor-phy") is OFFICIAL["coauthor-phy"]
     for about in ({}, {"labels_per_class": 5}, {"has_features": False}):

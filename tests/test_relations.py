@@ -25,7 +25,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.planner import Size, estimate
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, WITHOUT_FEATURES, recipe_for
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, WITH_PLACES, recipe_for
 from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.scale.partition import write_partition
@@ -148,7 +148,7 @@ def test_where_edges_have_kinds_the_default_walks_each_by_itself_and_its_members
     assert recipe.propagation == "relations"
     assert recipe_for("default", "any", num_kinds=1) == DEFAULT
     assert recipe_for("default", "any", num_kinds=3, labels_per_class=5).propagation == "relations"
-    assert recipe_for("default", "any", num_kinds=3, has_features=False) == WITHOUT_FEATURES
+    assert recipe_for("default", "any", num_kinds=3, has_features=False) == WITH_PLACES
 
 
 def test_relations_need_kinds_of_edges(karate):

@@ -25,7 +25,9 @@ from gcn_lpa.methods.tabular import (
     votes_by_others,
     without_loops,
 )
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import evaluate, predict_proba
+from gcn_lpa.recipes import WITH_PLACES, WITHOUT_FEATURES, facts_of, recipe_for
+from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
 TABULAR = ("trees", "neighbour-lr")
@@ -246,9 +248,47 @@ def test_trees_refuse_many_columns_and_name_what_takes_them():
 def test_without_features_the_votes_are_the_columns(name, karate):
     nodes = torch.tensor([0, 1, 2, 3, 32, 33, 30, 31])
     graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
-    model, prepared = fitted(name, graph, nodes)
+    model, prepared = fitted(name, graph, nodes, structure=False)
     assert model.columns(prepared).shape == (34, 6)
     assert isinstance(model, (Trees, NeighbourLR))
+
+
+@pytest.mark.parametrize("name", TABULAR)
+def test_without_features_the_place_in_the_graph_is_four_columns(name, karate):
+    """Self-loops or not; PageRank by NetworkX, whose ranks sum to 1 where ours have the mean 1."""
+    import networkx
+
+    graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
+    model, prepared = fitted(name, graph, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
+    club = networkx.from_scipy_sparse_array(karate.adjacency.to_scipy())
+    degree = np.array([np.log1p(club.degree(i)) for i in range(34)])
+    around = np.array([degree[list(club[i])].mean() for i in range(34)])
+    further = np.array([around[list(club[i])].mean() for i in range(34)])
+    rank = networkx.pagerank(club, alpha=0.85, tol=1e-12)
+    own = np.stack([degree, around, further, np.log(34 * np.array([rank[i] for i in range(34)]))], axis=1)
+    columns = model.columns(prepared).numpy()
+    assert columns.shape == (34, 4 * 4 + 6)
+    np.testing.assert_allclose(columns[:, :4], own, atol=1e-3)
+    np.testing.assert_allclose(columns[0, 12:16], own[list(club[0])].max(axis=0), atol=1e-3)
+    np.testing.assert_array_equal(model.columns(graph.reveal(prepared.labeled)).numpy(), columns)
+
+
+def test_nodes_without_features_are_told_apart_by_their_place():
+    """The class of a node is whether it has many neighbours, whoever they are: their labels tell nothing."""
+    rng = np.random.default_rng(0)
+    busy = rng.random(300) < 0.5
+    ends = rng.choice(300, (900, 2), p=np.where(busy, 9, 1) / np.where(busy, 9, 1).sum())
+    matrix = scipy.sparse.coo_array((np.ones(900), ends.T), shape=(300, 300)).tocsr()
+    degree = np.diff((matrix + matrix.T).tocsr().indptr)
+    graph = Graph.from_scipy(matrix, y=(degree > 4).astype(int), class_names=["few", "many"])
+    parts = split(graph, seed=0)
+    recipe = recipe_for("default", graph.name, **facts_of(graph, parts.train))
+    assert recipe == WITH_PLACES
+    right = [
+        evaluate(learn(graph, parts.train, parts.val, one.replace(epochs=20), device="cpu"), graph, parts.test).accuracy
+        for one in (recipe, WITHOUT_FEATURES)
+    ]
+    assert right[0] > 0.95 > 0.85 > right[1]
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ class Network(nn.Module):
 
     recipe: Recipe
     stackable = True  # see `stacks.is_stackable`
+    capturable = True  # see `train.is_capturable`
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         raise TypeError(f"{type(self).__name__} says nothing about its logits")
@@ -91,7 +92,7 @@ def personalized(
     z = start
     for _ in range(recipe.propagation_steps):
         z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
-        z = z if bounds is None else z.clamp(*bounds)
+        z = z if bounds is None else z.clamp_(*bounds)
     return z
 
 
@@ -109,6 +110,16 @@ class CorrectAndSmooth(Network):
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         """Of the perceptron, which is what training is about."""
         return cast(Tensor, self.perceptron(graph.x, key))
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        """The perceptron sees no edge: of a table it reads the rows of the labelled nodes alone."""
+        labels = training_labels(graph, nodes, self.recipe, key)
+        if labels.rows is None or not isinstance(graph.x, Tensor):
+            return super().loss(graph, nodes, key)
+        bits = None
+        if key is not None and self.training:
+            bits = key._replace(rows=labels.rows if key.rows is None else key.rows.index_select(0, labels.rows))
+        return self.cost(self.perceptron(graph.x.index_select(0, labels.rows), bits), labels, graph)
 
     def forward(self, graph: Graph) -> Tensor:
         guess = F.softmax(self.logits(graph), dim=1)

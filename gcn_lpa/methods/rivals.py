@@ -23,6 +23,7 @@ class GATNetwork(Network):
     """PyG's GATConv, Velickovic et al. (2018); the first X W is our own product, as PyG refuses a sparse X."""
 
     stackable = False
+    capturable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
@@ -53,6 +54,7 @@ class GraphSAGENetwork(Network):
     """
 
     stackable = False
+    capturable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()

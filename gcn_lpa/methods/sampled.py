@@ -45,6 +45,7 @@ class SampledGraphSAGE(Network):
     """
 
     stackable = False
+    capturable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()

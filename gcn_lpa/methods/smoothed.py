@@ -58,8 +58,10 @@ class SmoothedLR(nn.Module):
         from sklearn.linear_model import LogisticRegression
 
         rows /= scale
-        balance = "balanced" if self.recipe.class_weights == "balanced" else None
-        estimator = LogisticRegression(C=PENALTY, class_weight=balance, max_iter=200)
+        if self.recipe.class_weights == "balanced":
+            mass = np.bincount(y.numpy(), weights)
+            weights = weights * mass.sum() / ((mass > 0).sum() * mass[y.numpy()])
+        estimator = LogisticRegression(C=PENALTY, max_iter=200)
         weight, bias = affine_layers(estimator, rows, y.numpy(), self.num_classes, 0, weights)[0]
         shape = self.get_buffer("weight").shape
         self.get_buffer("weight").copy_(torch.from_numpy(np.broadcast_to(weight / scale, shape).copy()))

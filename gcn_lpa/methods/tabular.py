@@ -2,7 +2,8 @@
 
 Both come from scikit-learn; what they learned is kept in buffers and applied without it. Their columns are
 
-own         the prepared features of the node, among them those about the graph where the recipe has `structure`
+own         the prepared features of the node, among them those about the graph where the recipe has `structure`; where nodes
+            have no features, those about the graph alone
 neighbours  mean, minimum and maximum of each; a node without neighbours has its own
 votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
 
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.features import structure_columns
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.linear import UNSEEN, affine_layers
@@ -73,7 +75,7 @@ class NearbyColumns(nn.Module):
         super().__init__()
         self.recipe, self.seed, self.num_classes = recipe, seed, graph.num_classes
         self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
-        self.num_own = graph.num_features if self.has_features else 0
+        self.num_own = graph.num_features if self.has_features else places(graph).shape[1] if recipe.structure else 0
         self.is_wide = self.num_own > MOST_COLUMNS
         self.width = (2 if self.is_wide else 4) * self.num_own + 3 * self.num_classes
 
@@ -81,9 +83,10 @@ class NearbyColumns(nn.Module):
         """All columns of every node, [n, width]; where they are few."""
         walk = without_loops(graph)
         votes = self.votes(graph, walk)
-        if not self.has_features:
+        if not self.num_own:
             return votes
-        x = graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x
+        x = graph.x if self.has_features else places(graph)
+        x = x.to_dense() if isinstance(x, SparseMatrix) else x
         return torch.cat([x, *neighbour_columns(walk, x), votes], dim=1)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
@@ -294,6 +297,16 @@ def without_loops(graph: Graph) -> SparseMatrix:
     matrix = matrix - scipy.sparse.diags_array(matrix.diagonal(), format="csr")
     matrix.eliminate_zeros()
     return SparseMatrix.from_scipy(matrix).row_normalized().to(graph.device)
+
+
+def places(graph: Graph) -> Tensor:
+    """The columns about the graph of nodes that have no cells to count, [n, 4], or [n, 7] of a directed graph; raw."""
+    if "places" not in graph._derived:  # of the edges alone, once for all models
+        nothing = np.zeros(graph.num_nodes)
+        columns = structure_columns(graph.adjacency.to_scipy(), nothing, graph.directed)[:, :-2]
+        graph._derived["places"] = torch.from_numpy(columns.astype(np.float32)).to(graph.device)
+    found: Tensor = graph._derived["places"]
+    return found
 
 
 def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

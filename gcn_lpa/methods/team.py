@@ -20,7 +20,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import FIXED_EDGES, Recipe
 
 SHARED = (  # members have them as the first has
-    *("features", "structure", "self_loops", "epochs", "patience", "select", "l2", "clusters"),
+    *("features", "structure", "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters"),
 )
 LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
 WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
@@ -32,7 +32,7 @@ LIBRARY: dict[str, Callable[[Recipe], Recipe]] = {
     "deep": lambda first: first.replace(propagation="layers", bias=True, gcn_layers=3, **FIXED_EDGES),
     "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
     "label-input": lambda first: METHODS["label-input"].fair(first),
-    "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first),
+    "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first).replace(propagation_steps=20),
     "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
     "trees": lambda first: METHODS["trees"].fair(first),
     "smoothed-lr": lambda first: METHODS["smoothed-lr"].fair(first),
