@@ -9,6 +9,7 @@ from gcn_lpa import Graph, split
 from gcn_lpa.engine.counter_random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.learning import learn
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.timing import agreement, captured, check_same_bits
 from gcn_lpa.paper.timing_rivals import Problem
@@ -119,6 +120,18 @@ def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
     best = lambda trained: max(epoch.val_accuracy for epoch in trained.run.history)  # noqa: E731
     assert best(first) > best(on_cpu) - 0.03
+
+
+@pytest.mark.parametrize("method", ["jk-net", "correct-and-smooth", "label-input", "appnp"])
+@pytest.mark.parametrize("name", ["digits", "cora"])  # a table, and words that are sparse
+def test_a_captured_step_of_another_method_walks_the_same_path(method, name):
+    graph = load(name)
+    parts, recipe = split(graph, seed=0), METHODS[method].fair().replace(epochs=20)
+    states = [
+        learn(graph, parts.train, parts.val, recipe, device="cuda", capture=capture).model.state_dict()
+        for capture in ("always", "never")
+    ]
+    assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
 
 
 def test_a_graph_moves_to_the_gpu_and_back():
