@@ -5,6 +5,7 @@
 All methods get the same labels. With `--labels 60` (the default) 60 % of the nodes train, 20 % choose the epoch and fit the weights
 of members and votes, and 20 % score once. With `--labels 5` five nodes of each class have a label and there is nothing else: every
 method is trained by `learn_folds`, and all other nodes score. `--noise 1` adds as many edges between random pairs as there are.
+`--bare` leaves out the columns of the nodes: there are edges and labels alone.
 
 Splits 0 to 4 are for development; `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
 result, so that a run that was stopped goes on, and none is done twice. On minesweeper, whose mines were drawn by the generator of
@@ -12,6 +13,7 @@ split 0, splits start at 1.
 """
 
 import argparse
+import dataclasses
 import sys
 import time
 from functools import cache, partial
@@ -23,18 +25,21 @@ import torch
 
 from gcn_lpa import load, split
 from gcn_lpa.calibration import conformal_sets, conformal_threshold, fit_calibrator, guesses_of, reliability
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.folds import learn_folds
-from gcn_lpa.fusion import held_out_probabilities, opinions_of
+from gcn_lpa.fusion import Fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import team_of
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe, facts_of, recipe_for
+from gcn_lpa.recipes import FIXED_EDGES, LAYERS, WITHOUT_FEATURES, Recipe, facts_of, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.splits import Split
 from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
+from gcn_lpa.trained import Trained
 
 RIVALS = (
     "gcn",
@@ -65,6 +70,8 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
     """The recipe of a row where the default is `ours`."""
     if row in ("default", "best"):
         return {"default": ours, "best": best}[row]
+    if row in LESS:
+        return ours
     if row.startswith("best +"):
         return best.replace(members=f"{best.members} {row.removeprefix('best +').strip()}")
     if row.startswith("best -"):
@@ -72,9 +79,29 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
         return best.replace(members=" ".join(name for name in best.members.split() if name != gone))
     if row == "- smoothed-lr":  # a member with few labels
         return ours.replace(members=" ".join(name for name in ours.members.split() if name != "smoothed-lr"))
+    if row == "- places":  # what nodes without columns are told apart by
+        return WITHOUT_FEATURES
     if row.startswith("- "):
         return ours.replace(**WITHOUT[row.removeprefix("- ")])
     return LAYERS if row == "first edition's default" else METHODS[row].fair(ours)
+
+
+def one_of_each(trained: Trained) -> Trained:
+    """Of every member the model of one fold, in place of five."""
+    return dataclasses.replace(trained, model=team_of([[bag[0]] for bag in trained.model.bags]).eval())
+
+
+def all_alike(trained: Trained) -> Trained:
+    """The mean of the members, and of no votes, in place of the weights that held-out labels gave."""
+    number, experts = len(trained.fusion.weights), trained.fusion.num_experts
+    weights = (1 / experts,) * experts + (0.0,) * (number - experts)
+    return dataclasses.replace(trained, fusion=Fusion(weights, (1.0,) * number, experts))
+
+
+LESS = {
+    "- bagging": one_of_each,
+    "- weights and votes": all_alike,
+}  # what is taken from a default that is trained by folds
 
 
 def main() -> int:
@@ -83,6 +110,7 @@ def main() -> int:
     parser.add_argument("--rows", default=",".join(("default", "best", *RIVALS)))
     parser.add_argument("--labels", type=int, default=60, help="60: per cent train; fewer: labels of each class")
     parser.add_argument("--noise", type=float, default=0.0, help="random edges to add, as a share of those there are")
+    parser.add_argument("--bare", action="store_true", help="leave out the columns of the nodes")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--root")
@@ -91,7 +119,10 @@ def main() -> int:
     parser.add_argument("--out", required=True)
     given = parser.parse_args()
     jobs = [
-        {"graph": graph, "row": row, "labels": given.labels, "noise": given.noise, "split": given.first + k + skipped}
+        {
+            **{"graph": graph, "row": row, "labels": given.labels, "noise": given.noise},
+            **{"split": given.first + k + skipped, **({"bare": True} if given.bare else {})},
+        }
         for k in range(given.splits)
         for graph in given.graphs.split(",")
         for skipped in [int(graph == "minesweeper" and given.first == 0)]
@@ -110,8 +141,10 @@ def main() -> int:
 
 
 @cache
-def graph_of(name: str, root: str | None, noise: float, seed: int) -> Graph:
+def graph_of(name: str, root: str | None, noise: float, seed: int, bare: bool = False) -> Graph:
     graph = load(name, root)
+    if bare:
+        graph = dataclasses.replace(graph, x=SparseMatrix.identity(graph.num_nodes), x_kind="identity", blocks=())
     if not noise:
         return graph
     links, random = graph.to_scipy(), np.random.Generator(np.random.PCG64((seed, 17)))
@@ -134,13 +167,14 @@ def drawn(graph: Graph, per_class: int, seed: int) -> Split:
 
 def train(job: dict, root: str | None, device: str) -> dict:
     seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
-    graph = graph_of(job["graph"], root, job["noise"], seed)
+    graph = graph_of(job["graph"], root, job["noise"], seed, job.get("bare", False))
     parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
     ours, best = (recipe_for(name, graph.name, **facts_of(graph, parts.train)) for name in ("default", "best"))
     recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
     if per_class:
         recipe = recipe.replace(select="loss")
         trained = learn_folds(graph, parts.train, recipe, seed=seed, device=device, classes=graph.class_names)
+        trained = LESS.get(job["row"], lambda same: same)(trained)
     else:
         trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
     seconds = time.perf_counter() - start

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.folds import learn_folds
+from gcn_lpa.folds import _FoldModels, learn_folds
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.team import LIBRARY, EdgeTeam, Team, members_of, team_of
 from gcn_lpa.predict import predict_proba
@@ -15,7 +15,7 @@ from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
 from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import DivergedError, Kept
+from gcn_lpa.train import DivergedError, Epoch, Kept, Run
 from gcn_lpa.trained import Trained
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -116,6 +116,32 @@ def test_members_share_what_the_graph_is_prepared_with():
     assert not any(own.votes or own.members for own in recipes.values())
 
 
+def test_every_member_weighs_classes_as_the_first_does():
+    recipe = DEFAULT.replace(members=" ".join(LIBRARY), class_weights="balanced")
+    assert {own.class_weights for own in members_of(recipe).values()} == {"balanced"}
+
+
+def test_on_a_table_nothing_walks_learned_edges():
+    """Twelve development tables of 200 labels: learned edges cost a point and a half, and gained on none."""
+    for name, count in (("default", 3), ("best", 6)):
+        recipes = members_of(recipe_for(name, "any", num_columns=20))
+        assert {own.edges for own in recipes.values()} == {"fixed"}
+        assert len(recipes) == 1 + count
+    assert recipe_for("default", "any").edges == "cosine"
+
+
+def test_the_last_fold_begins_with_what_took_longest():
+    seconds = {"": 2.0, "trees": 0.5, "deep": 5.0}
+    took = {(0, name): (None, Run(DEFAULT, 0, (Epoch(1, 0, 0, 0, 0, 0, s),), 1), None) for name, s in seconds.items()}
+    models = _FoldModels(None, None, [None] * 3, DEFAULT, {}, lambda k: {}, None, False)
+    members = dict.fromkeys(seconds, DEFAULT)
+    assert list(models.tasks(members, took)) == [
+        *((k, name) for k in range(2) for name in seconds),
+        *((2, name) for name in ("deep", "", "trees")),
+    ]
+    assert sorted(models.tasks(members, {})) == sorted((k, name) for k in range(3) for name in seconds)
+
+
 @pytest.mark.long
 def test_without_time_members_are_left_out(graph):
     recipe = DEFAULT.replace(**SMALL, members="hops layers linear")
@@ -184,7 +210,7 @@ def test_processes_leave_out_members_without_time_and_name_the_one_that_diverges
 
 FORKED = """
 import sys, torch
-from gcn_lpa.folds import learn_folds
+from gcn_lpa.folds import _FoldModels, learn_folds
 from gcn_lpa.recipes import FIXED_EDGES, DEFAULT
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.splits import split

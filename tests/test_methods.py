@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.methods import propagation
 from gcn_lpa.methods.linear import FeaturesOnly
-from gcn_lpa.methods.networks import correct_and_smooth
+from gcn_lpa.methods.networks import Network, correct_and_smooth
 from gcn_lpa.methods.propagation import AdaptiveLPA, reconstruction_error
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
@@ -216,6 +217,20 @@ def test_appnp_equals_that_of_pyg(ragged):
     start = (graph.x @ w1 + b1).relu() @ w2 + b2
     index = torch.stack([ragged.col, ragged.row]).long()
     assert torch.allclose(model(graph), pyg.APPNP(K=7, alpha=0.3)(start, index), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [None, torch.arange(100, 130)], ids=["of the whole graph", "of a part of it"])
+def test_correct_and_smooth_learns_from_labelled_rows_what_it_would_from_all(ragged, rows):
+    """The bits that drop are those of the node, wherever its row is."""
+    model, graph = build("correct-and-smooth", ragged)
+    nodes, found = torch.tensor([0, 1, 3, 4]), []
+    key = Key(3, 5, None if rows is None else rows[: graph.num_nodes])
+    for loss in (model.loss, partial(Network.loss, model)):
+        model.train().zero_grad()
+        loss(graph, nodes, key).gcn.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*found, strict=True))
+    assert any(gradient.abs().max() > 0 for gradient in found[0])
 
 
 def test_correct_and_smooth_equals_a_dense_transcription(ragged):

@@ -145,3 +145,22 @@ def test_a_class_with_one_label_does_not_silence_it():
     trained = learn_folds(graph, labeled, WITH_FEW_LABELS.replace(epochs=20, patience=0, features="raw"), device="cpu")
     assert trained.shares["smoothed-lr"] > 0.1
     assert trained.fusion.exponents[1] > 0.1
+
+
+def test_balanced_classes_weigh_alike_in_both_fits(monkeypatch):
+    """A weight of m / (c · m_k) for each class of mass m_k, also where nodes that were taught weigh less than one."""
+    graph, _ = world()
+    nodes, seen = torch.arange(40), []
+    fitted = smoothed.affine_layers
+
+    def spied(estimator, rows, y, number, hidden, weights):
+        seen.append(np.bincount(y, weights))
+        return fitted(estimator, rows, y, number, hidden, weights)
+
+    monkeypatch.setattr(smoothed, "affine_layers", spied)
+    for balance in ("none", "balanced"):
+        learn(graph, nodes, [], RECIPE.replace(class_weights=balance), device="cpu")
+    plain, balanced = seen[:2], seen[2:]
+    assert all(np.ptp(masses) > 1 for masses in plain)
+    for masses, one in zip(balanced, plain, strict=True):
+        np.testing.assert_allclose(masses, one.sum() / 3)
