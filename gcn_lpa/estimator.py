@@ -205,10 +205,10 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if graph is None:
             base = FROM_FEATURES
         else:
-            facts, has_features = facts_of(graph, graph.labeled), graph.x_kind != "identity"
-            known = (
-                {"num_kinds": facts["num_kinds"]} if has_features else {"labels_per_class": facts["labels_per_class"]}
-            )
+            has_features = graph.x_kind != "identity"
+            num_kinds = facts_of(graph, graph.labeled)["num_kinds"]
+            # one model: without features no trees beside it, however many labels the graph has
+            known = {"num_kinds": num_kinds} if has_features else {"labels_per_class": 0}
             base = recipe_for("default", graph.name, has_features=has_features, **known).replace(**STOPPING)
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}

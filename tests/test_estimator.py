@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from gcn_lpa.estimator import FROM_FEATURES, GCNLPAClassifier, row_keys
 from gcn_lpa.graph import Graph
-from gcn_lpa.recipes import WITH_PLACES, Recipe
+from gcn_lpa.recipes import WITHOUT_FEATURES, Recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -345,7 +345,7 @@ def test_single_settings_go_before_the_recipe(blobs, karate):
     assert quick(recipe=recipe, hidden=np.int64(6), epochs=None).fit(*blobs).recipe_ == recipe.replace(hidden=6)
     assert GCNLPAClassifier(epochs=2).fit(*blobs).recipe_ == FROM_FEATURES.replace(epochs=2)
     given = GCNLPAClassifier(graph=karate, epochs=2).fit([0, 33], [0, 1])
-    assert given.recipe_ == WITH_PLACES.replace(epochs=2, select="loss", patience=30)
+    assert given.recipe_ == WITHOUT_FEATURES.replace(epochs=2, select="loss", patience=30)
 
 
 @pytest.mark.long

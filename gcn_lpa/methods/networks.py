@@ -92,7 +92,7 @@ def personalized(
     z = start
     for _ in range(recipe.propagation_steps):
         z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
-        z = z if bounds is None else z.clamp_(*bounds)
+        z = z if bounds is None else z.clamp(*bounds)
     return z
 
 
