@@ -158,6 +158,7 @@ class Convolutions(nn.Module):
         recipe, is_last = self.recipe, k == len(self.weights) - 1
         z = x @ self.weights[k][:, some]
         h = row_max(smoothing, z) if recipe.aggregation == "max" else smoothing @ z  # Eq. (16)
+        h = h.clone() if h is z else h  # the identity times the identity times W is W, which must not change
         del z
         if self.skips:
             own = x @ self.skips[k][:, some]

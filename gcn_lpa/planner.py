@@ -123,7 +123,8 @@ class _Formula:
 
     def __init__(self, size: Size, recipe: Recipe, parts: int, votes: bool) -> None:
         self.size, self.recipe, self.parts, self.votes = size, recipe, parts, votes
-        self.columns = size.columns + (9 if size.directed else 6) * recipe.structure
+        is_bare = size.stored == size.columns == size.nodes  # the identity: columns about the graph are for trees alone
+        self.columns = size.columns + (9 if size.directed else 6) * (recipe.structure and not is_bare)
         self.learns = recipe.edges != "fixed"
         self.has_lpa = bool(recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio)
 

@@ -121,7 +121,7 @@ def test_every_member_weighs_classes_as_the_first_does():
     assert {own.class_weights for own in members_of(recipe).values()} == {"balanced"}
 
 
-def test_on_a_table_nothing_walks_learned_edges():
+def test_on_a_table_with_many_labels_nothing_walks_learned_edges():
     """Twelve development tables of 200 labels: learned edges cost a point and a half, and gained on none."""
     for name, count in (("default", 3), ("best", 6)):
         recipes = members_of(recipe_for(name, "any", num_columns=20))
@@ -210,7 +210,7 @@ def test_processes_leave_out_members_without_time_and_name_the_one_that_diverges
 
 FORKED = """
 import sys, torch
-from gcn_lpa.folds import _FoldModels, learn_folds
+from gcn_lpa.folds import learn_folds
 from gcn_lpa.recipes import FIXED_EDGES, DEFAULT
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.splits import split

@@ -20,7 +20,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import class_weights, labels_of
 from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
-from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, Recipe
+from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, WITHOUT_FEATURES, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [[1.0, 0.0, 2.0], [0.0, 1.0, 0.5], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]
@@ -874,3 +874,21 @@ def test_a_large_layer_without_a_gradient_is_that_of_all_columns_at_once(options
             torch.testing.assert_close(model(graph), expected)
         monkeypatch.undo()
         assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("changes", [{"dropout": 0.0}, {"bias": True}], ids=["training", "prediction"])
+def test_where_nothing_is_joined_a_layer_leaves_its_weights_alone(changes):
+    """Neither columns nor edges: the identity times the identity times W is W itself, and layers work in place."""
+    bare = Graph.from_edges(np.empty((0, 2), dtype=int), num_nodes=6, y=[0, 1, 0, 1, 0, 1])
+    recipe = WITHOUT_FEATURES.replace(edges="fixed", lpa_weight=0.0, **changes)
+    prepared = recipe.prepare(bare)
+    model = GCNLPA(recipe, prepared, 0)
+    for parameter in model.parameters():
+        parameter.data.sub_(0.1)  # some are negative: relu would show
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    first = model(prepared).detach().clone()
+    model.train()
+    model.loss(prepared, torch.tensor([0, 1]), Key(0)).total.backward()
+    model.eval()
+    assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
+    assert torch.equal(model(prepared), first)

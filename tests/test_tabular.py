@@ -273,6 +273,32 @@ def test_without_features_the_place_in_the_graph_is_four_columns(name, karate):
     np.testing.assert_array_equal(model.columns(graph.reveal(prepared.labeled)).numpy(), columns)
 
 
+@pytest.mark.parametrize("directed", [False, True])
+def test_a_kept_model_without_features_is_read_as_it_was(tmp_path, directed):
+    """Arcs have seven columns, edges four; a graph of the other kind is refused in a sentence."""
+    rng = np.random.default_rng(3)
+    ends, y = rng.integers(0, 60, (200, 2)), rng.integers(0, 2, 60)
+    graph, other = (Graph.from_edges(ends, num_nodes=60, y=y, directed=kind) for kind in (directed, not directed))
+    trained = learn(graph, torch.arange(40), torch.arange(40, 60), WITH_PLACES.replace(epochs=3), device="cpu")
+    trained.save_pretrained(tmp_path / "kept")
+    again = Trained.from_pretrained(tmp_path / "kept")
+    assert torch.equal(predict_proba(again, graph), predict_proba(trained, graph))
+    assert [bag[0].num_own for bag in again.model.bags[1:]] == [7 if directed else 4] * 2
+    for name in TABULAR:
+        one = learn(graph, torch.arange(40), [], METHODS[name].fair(WITH_PLACES), device="cpu")
+        kinds = ("undirected", "directed")
+        with pytest.raises(ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"):
+            predict_proba(one, other)
+
+
+@pytest.mark.parametrize("name", TABULAR)
+@pytest.mark.parametrize("places", [torch.tensor(10**9), torch.tensor([4, 7])], ids=["many", "two"])
+def test_places_of_a_stranger_are_refused(name, places, karate):
+    model, _ = fitted(name, karate, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
+    with pytest.raises(ValueError, match="it is one of 4, 7"):
+        model.load_state_dict({**model.state_dict(), "num_places": places})
+
+
 def test_nodes_without_features_are_told_apart_by_their_place():
     """The class of a node is whether it has many neighbours, whoever they are: their labels tell nothing."""
     rng = np.random.default_rng(0)

@@ -467,4 +467,6 @@ def edges(
 
     check_out(out, overwrite=overwrite)
     found = load_run(run, data)
+    if getattr(found.trained.model, "edge_parameters", list)() == []:
+        print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
     print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)

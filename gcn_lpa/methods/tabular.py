@@ -44,6 +44,7 @@ DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
+NUM_PLACES = (4, 7)  # columns about the graph of a node without features; the latter where edges have a direction
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 SCALES = (
     (1.0, 1.0),
@@ -75,9 +76,22 @@ class NearbyColumns(nn.Module):
         super().__init__()
         self.recipe, self.seed, self.num_classes = recipe, seed, graph.num_classes
         self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
-        self.num_own = graph.num_features if self.has_features else places(graph).shape[1] if recipe.structure else 0
-        self.is_wide = self.num_own > MOST_COLUMNS
-        self.width = (2 if self.is_wide else 4) * self.num_own + 3 * self.num_classes
+        self.set_width(graph.num_features if self.has_features else 0)
+        if not self.has_features and recipe.structure:
+            self.set_width(places(graph).shape[1])
+            self.register_buffer("num_places", torch.tensor(self.num_own))
+
+    def set_width(self, num_own: int) -> None:
+        self.num_own, self.is_wide = num_own, num_own > MOST_COLUMNS
+        self.width = (2 if self.is_wide else 4) * num_own + 3 * self.num_classes
+
+    def read_width(self, state_dict: Any, prefix: str) -> None:
+        """Take the width from a file: where nodes have no features, only that says whether edges had a direction."""
+        found = state_dict.get(f"{prefix}num_places")
+        if found is not None and hasattr(self, "num_places"):
+            if found.numel() != 1 or int(found) not in NUM_PLACES:
+                raise ValueError(f"num_places = {found.tolist()}; it is one of {', '.join(map(str, NUM_PLACES))}")
+            self.set_width(int(found))
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
@@ -86,6 +100,13 @@ class NearbyColumns(nn.Module):
         if not self.num_own:
             return votes
         x = graph.x if self.has_features else places(graph)
+        if not self.has_features and x.shape[1] != self.num_own:
+            kinds = ("undirected", "directed") if graph.directed else ("directed", "undirected")
+            raise ValueError(
+                "method {!r} learned from the places of nodes in a graph that is {}, and this one is {}".format(
+                    self.recipe.method, *kinds
+                )
+            )
         x = x.to_dense() if isinstance(x, SparseMatrix) else x
         return torch.cat([x, *neighbour_columns(walk, x), votes], dim=1)
 
@@ -152,6 +173,13 @@ class NeighbourLR(NearbyColumns):
             if cost < best[0]:
                 best = cost, scale, penalty
         return best[1:]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """As torch does it, after room is made for as many columns as there were."""
+        self.read_width(state_dict, prefix)
+        weight = self.get_buffer("weight")
+        self.register_buffer("weight", weight.new_zeros(self.width, self.num_classes))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = without_loops(graph)
@@ -278,6 +306,7 @@ class Trees(NearbyColumns):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """As torch does it, after room is made for as many rounds as there are."""
+        self.read_width(state_dict, prefix)
         feature = state_dict.get(f"{prefix}feature")
         if feature is not None and feature.ndim == 3:
             if feature.numel() and not 0 <= int(feature.min()) <= int(feature.max()) < self.width:
@@ -300,7 +329,7 @@ def without_loops(graph: Graph) -> SparseMatrix:
 
 
 def places(graph: Graph) -> Tensor:
-    """The columns about the graph of nodes that have no cells to count, [n, 4], or [n, 7] of a directed graph; raw."""
+    """The columns about the graph of nodes that have no cells to count, raw, [n, 4], or [n, 7] of a directed graph."""
     if "places" not in graph._derived:  # of the edges alone, once for all models
         nothing = np.zeros(graph.num_nodes)
         columns = structure_columns(graph.adjacency.to_scipy(), nothing, graph.directed)[:, :-2]
