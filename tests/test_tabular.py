@@ -287,7 +287,9 @@ def test_a_kept_model_without_features_is_read_as_it_was(tmp_path, directed):
     for name in TABULAR:
         one = learn(graph, torch.arange(40), [], METHODS[name].fair(WITH_PLACES), device="cpu")
         kinds = ("undirected", "directed")
-        with pytest.raises(ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"):
+        with pytest.raises(
+            ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"
+        ):
             predict_proba(one, other)
 
 
