@@ -260,7 +260,7 @@ def subject_of(
 
     if (Path(name) / "recipe.json").is_file():
         run = load_run(name, data)
-        model = run.trained.model
+        model = getattr(run.trained.model, "first", [run.trained.model])[0]  # of a team that of its first member
         is_printed = isinstance(model, GCNLPA) and isinstance(model.body, Convolutions)
         return run.graph, model if is_printed and model.recipe.aggregation == "mean" else None
     graph = load_graph(name, root, options)
