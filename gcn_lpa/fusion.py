@@ -30,7 +30,10 @@ from gcn_lpa.model import propagate_labels
 REACH = 50  # hops a vote may travel; further ones weigh next to nothing
 SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
 PULL = 5.0  # labels that the pull to the experts alone weighs as much as
-STEPS = 50  # of Newton's method at most
+STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
+NEAR = (
+    1 << 18
+)  # entries times classes up to which votes are counted on the CPU: a hop takes less than to launch it on a GPU
 BLOCK = 1 << 23  # numbers that are pooled at a time, 64 MB
 
 
@@ -103,7 +106,8 @@ def opinions_of(model: Any, prepared: Graph) -> Opinions:
         if hasattr(model, "edge_scores") and model.edge_parameters():
             walks.append(model.transition(prepared))
         seeds = one_hot(prepared.y, prepared.num_classes, prepared.adjacency.dtype)
-        votes = [log for walk in walks for log in label_votes(walk.detach(), seeds)]
+        where = "cpu" if prepared.adjacency.num_entries * prepared.num_classes <= NEAR else prepared.device
+        votes = [log for walk in walks for log in label_votes(walk.detach().to(where), seeds.to(where))]
     return Opinions(experts, tuple(votes))
 
 
@@ -136,12 +140,12 @@ def _fitted(opinions: Opinions, y: Tensor) -> Fusion:
     alike = torch.tensor([1 / num_experts] * num_experts + [0.0] * len(opinions.votes), dtype=torch.float64)
     if len(y) == 0 or opinions.experts[0].shape[1] < 2:
         return Fusion(tuple(alike.tolist()), (1.0,) * number, num_experts)
-    one = torch.ones(1, dtype=torch.float64)
-    exponents = [max(0.0, float(_pool_weights(log.unsqueeze(0), y, one, 1.0))) for log in opinions.all]
+    each = torch.stack(opinions.all).unsqueeze(1)  # a pool of its own for each
+    exponents = _pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
     logs, used = tempered(opinions.all, exponents), torch.ones(number, dtype=torch.bool)
-    weights = torch.zeros(number, dtype=torch.float64)
+    weights = alike.clone()
     while True:  # leave out what would get a negative weight, and fit the others anew
-        weights[used] = _pool_weights(logs[used], y, alike[used], PULL)
+        weights[used] = _pool_weights(logs[used].unsqueeze(0), y, alike[used], PULL, weights[used]).squeeze(0)
         wrong = weights < 0
         if not wrong.any():
             return Fusion(tuple(weights.tolist()), tuple(exponents), num_experts)
@@ -153,27 +157,51 @@ def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:
     return torch.stack([F.log_softmax(t * log, dim=1) for t, log in zip(exponents, logs, strict=True)])
 
 
-def _pool_weights(stack: Tensor, y: Tensor, start: Tensor, pull: float) -> Tensor:
-    """The w that minimises -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - start‖², by Newton's method: it is convex."""
-    right = stack.gather(2, y.expand(len(stack), -1).unsqueeze(2)).squeeze(2)  # [k, m]
+def _pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: Tensor | None = None) -> Tensor:
+    """The w that minimise -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - prior‖², by Newton's method: it is convex.
 
-    def cost(w: Tensor) -> Tensor:
-        pooled = torch.einsum("k,kmc->mc", w, stack)
-        return F.cross_entropy(pooled, y, reduction="sum") + pull * (w - start).square().sum()
+    Args:
+        stack: the L of several pools side by side, [p, k, m, c].
+        prior: the same for all, [k].
+        start: from where to go, [k]; None: from the prior.
 
-    w, eye = start.clone(), torch.eye(len(start), dtype=torch.float64)
+    Returns:
+        w, [p, k]
+    """
+    pools, number, _, c = stack.shape
+    stack = stack.transpose(
+        2, 3
+    ).contiguous()  # nodes side by side in memory: a softmax over few classes is slow otherwise
+    chosen = F.one_hot(y, c).T.to(stack.dtype)
+    eye = 2 * pull * torch.eye(number, dtype=stack.dtype)
+
+    def pool(w: Tensor) -> Tensor:  # [p, c, m]
+        return torch.einsum("pk,pkcm->pcm", w, stack)
+
+    def cost(pooled: Tensor, w: Tensor) -> Tensor:  # [p]
+        nodes = pooled.logsumexp(dim=1) - (pooled * chosen).sum(dim=1)
+        return nodes.sum(dim=1) + pull * (w - prior).square().sum(dim=1)
+
+    w = (prior if start is None else start).expand(pools, number)
+    pooled = pool(w)
+    here = cost(pooled, w)
     for _ in range(STEPS):
-        p = F.softmax(torch.einsum("k,kmc->mc", w, stack), dim=1)
-        mean = (stack * p).sum(dim=2)  # [k, m]
-        gradient = (mean - right).sum(dim=1) + 2 * pull * (w - start)
-        around = stack - mean.unsqueeze(2)  # E[LL'] - E[L]E[L]' would cancel where a log is very low
-        spread = torch.einsum("kmc,lmc,mc->kl", around, around, p)
-        move = torch.linalg.solve(spread + 2 * pull * eye, gradient)
-        size, here = 1.0, cost(w)
-        while cost(w - size * move) > here and size > 1e-6:
-            size /= 2
-        w = w - size * move
-        if float(move.abs().max()) * size < 1e-10:
+        p = F.softmax(pooled, dim=1)
+        gradient = torch.einsum("pkcm,pcm->pk", stack, p - chosen) + 2 * pull * (w - prior)
+        p = p.unsqueeze(1)
+        around = stack - (stack * p).sum(dim=2, keepdim=True)  # E[LL'] - E[L]E[L]' would cancel where a log is low
+        spread = torch.einsum("pkcm,plcm->pkl", around * p, around)
+        move = torch.linalg.solve(spread + eye, gradient)
+        while True:  # half as far in the pools that would get worse
+            there = w - move
+            pooled = pool(there)
+            cost_there = cost(pooled, there)
+            worse = (cost_there > here) & (move.abs().amax(dim=1) > CLOSE)
+            if not worse.any():
+                break
+            move = torch.where(worse.unsqueeze(1), move / 2, move)
+        w, here = there, cost_there
+        if float(move.abs().max()) < CLOSE:
             break
     return w
 

@@ -250,7 +250,7 @@ WITH_PLACES = WITHOUT_FEATURES.replace(  # of a node in the graph: degrees and P
     members="trees neighbour-lr",
     origin="default where nodes have no features; with trees, on columns about the graph",
 )
-FEW_PLACES = 10  # labels a class; with fewer, trees on these columns teach nothing
+FEW_PLACES = 10  # labels a class that trees on columns about the graph want at least
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 MEMBERS = "hops cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
 MEMBERS_ON_TABLES = "label-input correct-and-smooth"

@@ -59,6 +59,7 @@ from gcn_lpa.workers import Crew
 
 Done = Callable[[int, Trained], None]  # (number of a model, what it has become)
 FEWEST = {"cpu": 4, "cuda": 2}  # models in a stack: fewer are faster one by one
+RECORDING = 50  # steps of a stack that take about as long as to record one as a CUDA graph
 LARGEST = 1 << 26  # numbers in a layer of all models, or entries of their matrices, 256 MB: more make several stacks
 
 
@@ -97,7 +98,8 @@ def learn_many(
     if recipe.members and workers <= 1:
         options: dict[str, Any] = {"classes": classes, "device": device, "threads": threads, "stop_at": stop_at}
         kinds = [learn_many(graph, parts, own, seeds=seeds, **options) for own in members_of(recipe).values()]
-        return _teams(lessons, kinds, on_model)
+        with num_threads(threads, layer=layer_size(graph, recipe)):
+            return _teams(lessons, kinds, where, on_model)
     models = [
         _Pupil(number, lesson, seed, stop)
         for number, (lesson, seed, stop) in enumerate(
@@ -134,12 +136,18 @@ def are_stacked(graph: Graph, parts: Sequence[tuple[Any, Any]], recipe: Recipe, 
     return any(_is_stack(group, recipe, choose_device(device)) for group in _groups(models, recipe))
 
 
-def _teams(lessons: Sequence[Lesson], kinds: Sequence[Sequence[Trained]], on_model: Done | None) -> list[Trained]:
+def _teams(
+    lessons: Sequence[Lesson], kinds: Sequence[Sequence[Trained]], device: torch.device, on_model: Done | None
+) -> list[Trained]:
     """The teams that the models of each member make, one for each lesson."""
-    teams = []
+    teams: list[Trained] = []
     for number, (lesson, models) in enumerate(zip(lessons, zip(*kinds, strict=True), strict=True)):
+        if not teams:
+            one = lesson.prepared.to(device)  # all are about one graph
+        own = dataclasses.replace(one, y=lesson.prepared.y.to(device), class_names=lesson.prepared.class_names)
         run = dataclasses.replace(models[0].run, recipe=lesson.recipe)
-        teams.append(lesson.trained(team_of([[one.model] for one in models]).eval(), run))
+        team = team_of([[each.model] for each in models]).eval()
+        teams.append(dataclasses.replace(lesson, prepared=own).trained(team, run))
         if on_model is not None:
             on_model(number, teams[-1])
     return teams
@@ -162,6 +170,10 @@ class _Pupil:
     best: Best = field(default_factory=lambda: Best("first_best"))
     trained: Trained | None = None
     error: DivergedError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.trained is not None or self.error is not None
 
     @cached_property
     def num_validation(self) -> int:
@@ -328,6 +340,7 @@ class _Stack:
         self.last = {model.number: last_epoch(shape, recipe, model.stop_at) for model in models}
         self.call = _Call(shape, models[0].lesson.prepared.to(device))
         self.captures = device.type == "cuda" and is_capturable(shape)
+        self.idle = 0.0  # steps that went to models that were done
         for model in models:
             model.best = Best(recipe.select)
 
@@ -353,53 +366,52 @@ class _Stack:
         return CapturedStep(step) if self.captures else step
 
     def leaving_pays(self, step: _StackedStep) -> bool:
-        """Whether to go on without the models that are done; to record a CUDA graph anew takes as long as many steps."""
-        return len(self.models) <= len(step.models) // 2 if self.captures else len(self.models) < len(step.models)
+        """Whether to go on without the models that are done. On a GPU the step is then recorded anew: only when the steps that
+        went to models that were done come to that."""
+        self.idle += 1 - len(self.models) / len(step.models)
+        if self.idle < (RECORDING if self.captures else 0) or len(self.models) == len(step.models):
+            return False
+        self.idle = 0.0
+        return True
 
     def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> list[tuple[int, Trained]]:
         """One epoch of all models; those that are done with it."""
         start = time.perf_counter()
         reports = advance().tolist()
-        seconds, finished = (time.perf_counter() - start) / len(self.models), []
+        seconds, better, over = (time.perf_counter() - start) / len(self.models), [], dict[int, DivergedError | None]()
         for k, (model, report) in enumerate(zip(step.models, reports, strict=True)):
-            if model not in self.models:
+            if model.is_done:
                 continue
             try:
                 epoch = epoch_of(report, number, model.num_validation, self.recipe, seconds)
             except DivergedError as error:
-                self.finish(model, error)
+                over[k] = error
                 continue
             model.history.append(epoch)
-            model.best = model.best.after(epoch, _Slice(step.parameters, k))
-            is_over = is_patience_over(self.recipe, step.phase, model.best, number)
-            if is_over or number == self.last[model.number]:
-                finished.append((model.number, self.finish(model)))
-        return finished
+            best = model.best.judged(epoch)
+            if best is not model.best:
+                model.best = best
+                better.append(k)
+            if number == self.last[model.number] or is_patience_over(self.recipe, step.phase, best, number):
+                over[k] = None
+        step.keep(better)
+        done = [self.finish(step.models[k], step.kept(k), error) for k, error in over.items()]
+        return [(model.number, model.trained) for model in done if model.trained is not None]
 
-    def finish(self, model: _Pupil, error: DivergedError | None = None) -> Trained:
+    def finish(self, model: _Pupil, weights: Mapping[str, Tensor], error: DivergedError | None) -> _Pupil:
         """Give a model the best of its weights and take it off the list."""
         self.models.remove(model)
         built = self.built.pop(model.number)
         run = Run(self.recipe, model.seed, tuple(model.history), model.best.epoch)
         if model.best.epoch:
-            built.load_state_dict({**built.state_dict(), **model.best.state})
+            built.load_state_dict({**built.state_dict(), **weights})
         trained = model.lesson.trained(built.eval(), run)
         if error is None:
             model.trained = trained
         else:
             model.error, error.run = error, run
             error.trained = trained if model.best.epoch else None
-        return trained
-
-
-class _Slice:
-    """Model k of stacked parameters, for `Best`."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], k: int) -> None:
-        self.parameters, self.k = parameters, k
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: stacked[self.k] for name, stacked in self.parameters.items()}
+        return model
 
 
 class _StackedStep:
@@ -422,7 +434,7 @@ class _StackedStep:
         self.call, self.models, self.recipe, self.phase = call, list(models), recipe, phase
         device = call.graph.device
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
-        self.seeds = torch.tensor([model.seed for model in models])  # on the CPU, see `Key`
+        self.seeds = torch.tensor([model.seed for model in models], device=device)
         lessons = [model.lesson for model in models]
         self.y = torch.stack([lesson.prepared.y for lesson in lessons]).to(device)
         self.train = torch.stack([lesson.train for lesson in lessons]).to(device)
@@ -445,6 +457,7 @@ class _StackedStep:
         moving = [(names, l2, lr) for names, l2, lr, trains in groups if trains and names]
         parts = [([self.parameters[name] for name in names], l2) for names, l2, _ in moving]
         self.optimizer = Adam(parts, lr=[lr for *_, lr in moving])
+        self.best = {name: stacked.detach().clone() for name, stacked in parameters.items()}
 
     def named(self, parameters: Sequence[nn.Parameter]) -> list[str]:
         mine = {id(parameter) for parameter in parameters}
@@ -460,7 +473,21 @@ class _StackedStep:
         parameters = {name: stacked.detach().index_select(0, at) for name, stacked in self.parameters.items()}
         step = _StackedStep(self.call, models, self.recipe, self.phase, parameters, epoch=0)
         step.restore(fewer)
+        step.best = {name: stacked.index_select(0, at) for name, stacked in self.best.items()}
         return step
+
+    @torch.no_grad()
+    def keep(self, models: Sequence[int]) -> None:
+        """The weights of these models are their best so far."""
+        if len(models) == len(self.models):
+            torch._foreach_copy_([*self.best.values()], [*self.parameters.values()])
+        elif models:
+            at = torch.tensor(models, device=self.epoch.device)
+            for best, stacked in zip(self.best.values(), self.parameters.values(), strict=True):
+                best.index_copy_(0, at, stacked.index_select(0, at))
+
+    def kept(self, k: int) -> dict[str, Tensor]:
+        return {name: stacked[k] for name, stacked in self.best.items()}
 
     def __call__(self) -> Tensor:
         losses = self.learn()

@@ -30,8 +30,6 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, Loss, Model
 from gcn_lpa.recipes import Recipe
 
-WARM_UP = 3  # steps before a CUDA graph is captured, as torch asks; they are undone
-
 
 class DivergedError(ValueError):
     """A loss that is not finite. The model has the best weights before it; `learn` hands it over in `trained`.
@@ -171,16 +169,19 @@ class Best:
     state: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def after(self, epoch: Epoch, model: HasState) -> Best:
-        """This, or the new best if `epoch` is one; without validation the latest epoch is the best."""
-        if epoch.val_accuracy is None or epoch.val_loss is None:
-            score, better = self.score, True
-        else:
-            score = -epoch.val_loss if self.rule == "loss" else epoch.val_accuracy
-            better = score >= self.score if self.rule == "last_best" else score > self.score
-        if not better:
+        """This, or the new best if `epoch` is one."""
+        if (found := self.judged(epoch)) is self:
             return self
         state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        return Best(self.rule, epoch.epoch, score, state)
+        return dataclasses.replace(found, state=state)
+
+    def judged(self, epoch: Epoch) -> Best:
+        """The same without weights; without validation the latest epoch is the best."""
+        if epoch.val_accuracy is None or epoch.val_loss is None:
+            return Best(self.rule, epoch.epoch, self.score)
+        score = -epoch.val_loss if self.rule == "loss" else epoch.val_accuracy
+        better = score >= self.score if self.rule == "last_best" else score > self.score
+        return Best(self.rule, epoch.epoch, score) if better else self
 
 
 class Kept:
@@ -353,7 +354,7 @@ def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
     """Whether a model has gone on for `patience` epochs without a better one."""
-    return bool(recipe.patience and phase.selects and best.state and num_epochs - best.epoch >= recipe.patience)
+    return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= recipe.patience)
 
 
 class _Step:
@@ -430,7 +431,7 @@ class Capturable(Protocol):
 class CapturedStep:
     """A step recorded once as a CUDA graph and replayed: small graphs spend their time launching kernels.
 
-    The warm-up that torch asks for is undone, so that the first replay is the first step.
+    The warm-up, in which kernels are loaded, is undone: the first replay is the first step.
     """
 
     def __init__(self, step: Capturable) -> None:
@@ -438,8 +439,7 @@ class CapturedStep:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                step()
+            step()
         torch.cuda.current_stream().wait_stream(side)
         step.restore(before)
         self.graph = torch.cuda.CUDAGraph()

@@ -137,6 +137,32 @@ def test_each_model_leaves_when_its_own_patience_is_over(select):
     assert [ends[number] for number, _ in order] == sorted(ends)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("recording", [0.3, 1000])
+def test_models_that_are_done_may_stay_in_the_stack_for_a_while(recording, monkeypatch):
+    """On a GPU, where the step is recorded: they go on, and their best weights stay what they were."""
+    monkeypatch.setattr(gcn_lpa.stacks, "RECORDING", recording)
+    monkeypatch.setattr(gcn_lpa.stacks, "CapturedStep", lambda step: step)
+    sizes, init, only = [], gcn_lpa.stacks._Stack.__init__, gcn_lpa.stacks._StackedStep.only
+
+    def as_on_a_gpu(stack, *arguments):
+        init(stack, *arguments)
+        stack.captures = True
+
+    def noted(step, models):
+        sizes.append(len(models))
+        return only(step, models)
+
+    monkeypatch.setattr(gcn_lpa.stacks._Stack, "__init__", as_on_a_gpu)
+    monkeypatch.setattr(gcn_lpa.stacks._StackedStep, "only", noted)
+    recipe = SMALL.replace(patience=5, select="loss")
+    found = together(recipe, threads=1)
+    assert len({len(trained.run.history) for trained in found}) > 1
+    assert sizes == [] if recording == 1000 else len(sizes) >= 1
+    for number, trained in enumerate(found):
+        assert_close(trained, alone(recipe, number))
+
+
 def test_without_validation_the_last_epoch_is_kept():
     parts = [(part.train, []) for part in PARTS]
     recipe = SMALL.replace(epochs=12)

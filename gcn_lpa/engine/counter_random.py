@@ -14,8 +14,8 @@ from gcn_lpa.engine.operations import Dropout
 class Key(NamedTuple):
     """Names the random bits of one training step. The same key gives the same bits on every device and rank.
 
-    `step` may be a tensor on the device, so that a captured step draws new bits at each replay; `seed` may be a tensor on
-    the CPU, so that a stack of models has one each. `rows` are the ids of a process's rows, where it does not have all.
+    `step` may be a tensor on the device, so that a captured step draws new bits at each replay; so may `seed`, so that a
+    stack of models has one each. `rows` are the ids of a process's rows, where it does not have all.
     """
 
     seed: int | Tensor

@@ -285,6 +285,7 @@ def _layer(
         Y_STRIDE=z.stride(0),
         STEP=HUBS[1],
         COLS=_block(d),
+        BLOCKS=1,
         num_warps=HUBS[2],
     )
     run(plan.long.first, plan.long.chunk, plan.long.one, partial, plan.long.row, len(plan.long.row), None, 2)

@@ -160,12 +160,15 @@ def _walk(
 ) -> None:
     """Launch the walk over all rows: sums into `out` where given, dots into `dot` where given.
 
+    Sums of many columns are one launch, a block of columns beside the other: those of a stack of models have hundreds.
+
     `of`: over these rows alone, for which `out` has a row each. `wanted` marks the rows whose sums will be read, [n].
     `only`: x has a row for each of these alone, the others are zero. `nonzero` marks the rows of x that are not zero.
     `relu` is the scale of the dropout behind the relu; `held`, `seeds`, `mode` and `drop` are those of `walk_rows`.
     """
-    for c in range(0, x.shape[1], BLOCK):
-        part = slice(c, c + BLOCK)
+    first = x.shape[1] // BLOCK * BLOCK if dot is None else 0  # a dot is a sum over all blocks, one after the other
+    for c in [0] * (first > 0) + [*range(first, x.shape[1], BLOCK)]:
+        part = slice(c, first if c < first else c + BLOCK)
         out_, y_, seeds_ = (None if t is None else t[:, part] for t in (out, y, seeds))
         _walk_block(
             csr,
@@ -205,7 +208,9 @@ def _walk_block(
     only: Listed | None,
     nonzero: Tensor | None,
 ) -> None:
-    plan, d = schedule(csr), x.shape[1]
+    plan, width = schedule(csr), x.shape[1]
+    d = min(width, BLOCK)
+    blocks = width // d
     walked = plan.short if of is None else of.rows
     n = csr.num_rows if walked is None else len(walked)
     cols = max(8, triton.next_power_of_2(d))
@@ -213,7 +218,7 @@ def _walk_block(
     given = (values, out, y, dot, nonzero if only is None else only.position, held, seeds)
     values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
     common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add and dot is not None, "COLS": cols, "D": d}
-    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "ACC": _accumulator(x)}
+    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "ACC": _accumulator(x), "BLOCKS": blocks}
     common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
     random = drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)
     rest = (unused if of is None else of.position, unused if wanted is None else wanted, held, seeds)
@@ -224,7 +229,7 @@ def _walk_block(
         rowptr: Tensor, col: Tensor, a: Tensor, x: Tensor, rows: Tensor | None, n: int, by: int, **options: Any
     ) -> None:
         size, step, warps = HUBS if by == 2 else (DOTS if options["DOTS"] else SUMS)[cols]
-        walk_rows[(triton.cdiv(n, size),)](
+        walk_rows[(triton.cdiv(n, size), blocks)](
             rowptr,
             col,
             a,
@@ -250,8 +255,8 @@ def _walk_block(
     long = plan.long
     if long is None:
         return
-    partial = x.new_empty(len(long.chunk), d, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    walk_chunks[(len(long.chunk),)](
+    partial = x.new_empty(len(long.chunk), width, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    walk_chunks[(len(long.chunk), blocks)](
         csr.col,
         values,
         x,
@@ -269,7 +274,7 @@ def _walk_block(
         num_warps=cols // 8,
     )
     if out is not None:
-        common |= {"DOTS": False, "ADD": False, "ONLY": 0, "X_STRIDE": d}
+        common |= {"DOTS": False, "ADD": False, "ONLY": 0, "X_STRIDE": width}
         walk(long.first, long.chunk, long.one, partial, long.row, len(long.row), 2, **common, **flags)
 
 
@@ -349,30 +354,26 @@ def dropout(
 ) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d].
 
-    With a seed for each model of a stack, [B], x has one more dimension, [B, n, d] or [B, E].
+    With a seed for each model of a stack, [B] on the device, x has one more dimension, [B, n, d] or [B, E].
     """
-    out, is_stack = torch.empty_like(x), isinstance(seed, Tensor) and seed.dim() == 1
-    for one, x_one, out_one in (
-        zip(torch.as_tensor(seed).tolist(), x, out, strict=True) if is_stack else [(seed, x, out)]
-    ):
-        b = bits(rate, one, step, layer)
-        if x_one.numel():
-            drop_numbers[(triton.cdiv(x_one.numel(), 1024),)](
-                x_one,
-                row,
-                row if col is None else col,
-                out_one,
-                x_one.numel(),
-                x_one.shape[-1],
-                b.threshold,
-                b.scale,
-                b.seed_low,
-                b.seed_high,
-                b.step,
-                b.layer,
-                DENSE=col is None,
-                BLOCK=1024,
-            )
+    out = torch.empty_like(x)
+    seeds = seed.to(x.device) if isinstance(seed, Tensor) and seed.dim() == 1 else None
+    models = 1 if seeds is None else len(seeds)
+    size = x.numel() // models
+    if size:
+        drop_numbers[(triton.cdiv(size, 1024), models)](
+            x,
+            row,
+            row if col is None else col,
+            out,
+            row if seeds is None else seeds,
+            size,
+            x.shape[-1],
+            *bits(rate, seed if seeds is None else 0, step, layer),
+            DENSE=col is None,
+            MANY=seeds is not None,
+            BLOCK=1024,
+        )
     return out
 
 

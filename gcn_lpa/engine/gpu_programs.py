@@ -173,8 +173,9 @@ def walk_rows(
     ROWS: tl.constexpr,
     STEP: tl.constexpr,
     COLS: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
-    """`visit` for every row but the long ones, or for those of `block_of_rows`.
+    """`visit` for every row but the long ones, or for those of `block_of_rows`, and for each of BLOCKS blocks of D columns.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
     are walked, for their dots (the others' y_i are zero). DROP: sums and dots of row i are dropped or scaled up by the bits
@@ -182,6 +183,9 @@ def walk_rows(
     wanted_i get zeros. RELU: the sums are gradients of y = dropout(relu(h)) and become those of h.
     """
     rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
+    if BLOCKS > 1:
+        shift = tl.program_id(1) * D
+        x, out, y, seeds = x + shift, out + shift, y + shift, seeds + shift
     if HELD > 0:
         is_held = tl.load(held + rows, mask=inside, other=0) != 0
         if HELD == 1:
@@ -269,13 +273,17 @@ def walk_chunks(
     Y_STRIDE: tl.constexpr,
     STEP: tl.constexpr,
     COLS: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
-    """`visit` for one chunk of a long row; its sum goes to `partial`, [chunks, d].
+    """`visit` for one chunk of a long row, and one block of D columns; its sum goes to `partial`, [chunks, BLOCKS · D].
 
     DROP 1: dots are dropped or scaled up as those of their row i are in `walk_rows`; the sums are only where they end.
     DROP 2: x_j is, as in `visit`.
     """
     chunk = tl.program_id(0)
+    if BLOCKS > 1:
+        shift = tl.program_id(1) * D
+        x, y, partial = x + shift, y + shift, partial + shift
     row = tl.load(chunk_row + chunk + tl.arange(0, 1))
     start = tl.load(chunk_start + chunk + tl.arange(0, 1)).to(tl.int64)
     count = (tl.load(chunk_end + chunk + tl.arange(0, 1)).to(tl.int64) - start).to(tl.int32)
@@ -314,7 +322,8 @@ def walk_chunks(
     )
     if SUMS:
         cols = tl.arange(0, COLS)
-        tl.store(partial + chunk.to(tl.int64) * D + cols[None, :], total, mask=(cols < D)[None, :])
+        place = chunk.to(tl.int64) * (BLOCKS * D) + cols[None, :]
+        tl.store(partial + place, total, mask=(cols < D)[None, :])
 
 
 @triton.jit
@@ -373,6 +382,7 @@ def drop_numbers(
     row,
     col,
     out,
+    seeds,
     size,
     d,
     threshold,
@@ -382,16 +392,23 @@ def drop_numbers(
     step,
     layer,
     DENSE: tl.constexpr,
+    MANY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Dropout of `size` numbers. MANY: of so many of each model, by its own seed of `seeds`."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     word = word_of(seed_low, seed_high, step, layer)
+    if MANY:
+        seed = tl.load(seeds + tl.program_id(1))
+        word = word_of(seed & 0xFFFFFFFF, seed >> 32, step, layer)
     if DENSE:
         i = tl.load(row + at // d, mask=inside, other=0).to(tl.int64)
         c = (at % d).to(tl.int32)
     else:
         i = tl.load(row + at, mask=inside, other=0).to(tl.int64)
         c = tl.load(col + at, mask=inside, other=0).to(tl.int32)
+    if MANY:
+        at += tl.program_id(1).to(tl.int64) * size
     number = tl.load(x + at, mask=inside, other=0)
     tl.store(out + at, tl.where(keeps(word, i, c, threshold), number * scale, 0.0), mask=inside)

@@ -42,11 +42,16 @@ class Remembered(Generic[T]):
         self.last: tuple[tuple[Any, ...], list[Any], T] | None = None
 
     def __call__(self, *arguments: Any) -> T:
-        if is_stacked() or any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+        if any(isinstance(a, Tensor) and (a.requires_grad or is_wrapped(a)) for a in arguments):
             return self.function(*arguments)  # a result with a gradient serves one backward pass
         state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
         if self.last is None or self.last[1] != state:
-            self.last = arguments, state, self.function(*arguments)  # holds the tensors, so that no id is used again
+            with unstacked():
+                self.last = (
+                    arguments,
+                    state,
+                    self.function(*arguments),
+                )  # holds the tensors, so that no id is used again
         return self.last[2]
 
 
