@@ -34,6 +34,7 @@ STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last o
 NEAR = (
     1 << 18
 )  # entries times classes up to which votes are counted on the CPU: a hop takes less than to launch it on a GPU
+ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same
 BLOCK = 1 << 23  # numbers that are pooled at a time, 64 MB
 
 
@@ -131,6 +132,9 @@ def fit_fusion(opinions: Opinions, y: Tensor) -> Fusion:
     Args:
         y: the classes of the nodes that the opinions are about, [m]; their labels neither trained nor voted.
     """
+    if len(y) > ENOUGH:
+        some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:ENOUGH]
+        opinions, y = opinions.of(some), y[some]
     with num_threads(1):  # many small steps
         return _fitted(opinions, y)
 

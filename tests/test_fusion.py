@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 import torch
 
+import gcn_lpa.fusion
 from gcn_lpa import Graph
 from gcn_lpa.fusion import PULL, REACH, SMOOTHING, Opinions, fit_fusion, held_out_probabilities, label_votes, tempered
 from gcn_lpa.losses import one_hot
@@ -36,6 +37,36 @@ def test_the_weights_are_the_optimum_that_another_optimiser_finds():
     assert cost(np.array(found.weights)) == pytest.approx(other.fun, rel=1e-6)
     assert min(found.weights) >= 0
     assert found.weights[2] > found.weights[3]  # the vote that leans to the truth
+
+
+def test_each_exponent_is_the_optimum_that_another_optimiser_finds():
+    """Also where opinions are nearly flat."""
+    flat = tuple(log * 0.02 for log in OPINIONS.votes)
+    found = fit_fusion(Opinions(OPINIONS.experts, flat), Y)
+    for log, exponent in zip((*OPINIONS.experts, *flat), found.exponents, strict=True):
+
+        def cost(t, log=log):
+            likelihood = torch.nn.functional.cross_entropy(t * log, Y, reduction="sum")
+            return float(likelihood) + (t - 1) ** 2
+
+        other = scipy.optimize.minimize_scalar(cost, bounds=(0, 200), method="bounded", options={"xatol": 1e-9})
+        assert exponent == pytest.approx(max(0, other.x), abs=1e-5)
+    assert max(found.exponents) > 1.5
+
+
+def test_of_very_many_held_out_labels_some_are_enough(monkeypatch):
+    """They are in no order: of nodes that take turns at the classes, all classes are among them."""
+    many = Opinions(
+        (log_rows(600, 3, 1, Y.repeat(10), 1.0), log_rows(600, 3, 2, Y.repeat(10), 0.5)),
+        (log_rows(600, 3, 3, Y.repeat(10), 1.5), log_rows(600, 3, 4, Y.repeat(10), 0.2)),
+    )
+    all_of_them = fit_fusion(many, Y.repeat(10))
+    monkeypatch.setattr(gcn_lpa.fusion, "ENOUGH", 200)
+    some = fit_fusion(many, Y.repeat(10))
+    assert some == fit_fusion(many, Y.repeat(10))
+    assert some != all_of_them
+    assert some.weights == pytest.approx(all_of_them.weights, abs=0.5)
+    assert some(many).argmax(dim=1).eq(all_of_them(many).argmax(dim=1)).double().mean() > 0.9
 
 
 def test_without_held_out_labels_the_experts_count_alike_and_no_vote_counts():
