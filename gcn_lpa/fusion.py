@@ -31,9 +31,7 @@ REACH = 50  # hops a vote may travel; further ones weigh next to nothing
 SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
 PULL = 5.0  # labels that the pull to the experts alone weighs as much as
 STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
-NEAR = (
-    1 << 18
-)  # entries times classes up to which votes are counted on the CPU: a hop takes less than to launch it on a GPU
+NEAR = 1 << 18  # entries times classes up to which votes are counted on the CPU: launching a hop takes longer
 ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same
 BLOCK = 1 << 23  # numbers that are pooled at a time, 64 MB
 

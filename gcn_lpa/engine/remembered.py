@@ -46,12 +46,8 @@ class Remembered(Generic[T]):
             return self.function(*arguments)  # a result with a gradient serves one backward pass
         state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
         if self.last is None or self.last[1] != state:
-            with unstacked():
-                self.last = (
-                    arguments,
-                    state,
-                    self.function(*arguments),
-                )  # holds the tensors, so that no id is used again
+            with unstacked():  # the tensors are held, so that no id is used again
+                self.last = arguments, state, self.function(*arguments)
         return self.last[2]
 
 
