@@ -92,6 +92,8 @@ def learn_many(
         on_model: called with the number of a model and its Trained as soon as it is done; the order is that of finishing.
     """
     parts = list(parts)
+    if not parts:
+        return []
     lessons = [lesson_of(graph, train, val, recipe, classes) for train, val in parts]
     where = choose_device(device)
     workers = min(len(parts), num_processes(graph, recipe, where, threads))
@@ -141,9 +143,8 @@ def _teams(
 ) -> list[Trained]:
     """The teams that the models of each member make, one for each lesson."""
     teams: list[Trained] = []
+    one = lessons[0].prepared.to(device)  # all are about one graph
     for number, (lesson, models) in enumerate(zip(lessons, zip(*kinds, strict=True), strict=True)):
-        if not teams:
-            one = lesson.prepared.to(device)  # all are about one graph
         own = dataclasses.replace(one, y=lesson.prepared.y.to(device), class_names=lesson.prepared.class_names)
         run = dataclasses.replace(models[0].run, recipe=lesson.recipe)
         team = team_of([[each.model] for each in models]).eval()
@@ -357,8 +358,9 @@ class _Stack:
                     done(*finished)
                 if self.stopped or not self.models:
                     return
+                self.idle += 1 - len(self.models) / len(step.models)
                 if self.leaving_pays(step):
-                    step = step.only(self.models)
+                    step, self.idle = step.only(self.models), 0.0
                     advance = self.captured(step)
             models, parameters = step.models, step.parameters
 
@@ -368,11 +370,7 @@ class _Stack:
     def leaving_pays(self, step: _StackedStep) -> bool:
         """Whether to go on without the models that are done. On a GPU the step is then recorded anew: only when the steps that
         went to models that were done come to that."""
-        self.idle += 1 - len(self.models) / len(step.models)
-        if self.idle < (RECORDING if self.captures else 0) or len(self.models) == len(step.models):
-            return False
-        self.idle = 0.0
-        return True
+        return len(self.models) < len(step.models) and self.idle >= (RECORDING if self.captures else 0)
 
     def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> list[tuple[int, Trained]]:
         """One epoch of all models; those that are done with it."""

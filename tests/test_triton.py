@@ -279,12 +279,30 @@ def test_dropout_reads_its_step_from_the_device_and_goes_back_where_it_kept():
 
 @pytest.mark.long
 def test_gradients_equal_finite_differences(monkeypatch):
-    monkeypatch.setattr(gpu_kernels, "LONG", 2)  # the last row has three entries
+    monkeypatch.setattr(gpu_kernels, "LONG", 1)  # the last row has three entries
     sparse = SparseMatrix.from_coo([0, 0, 2, 2, 2], [0, 2, 0, 1, 2], torch.rand(5).double(), (3, 3)).to(DEVICE)
     values = sparse.values.clone().requires_grad_()
     assert torch.autograd.gradcheck(
         lambda v, x: sparse.with_values(v).row_softmax() @ x, (values, noise(3, 2).requires_grad_())
     )
+
+
+@pytest.mark.parametrize(("entries", "longest"), [(0, 16), (60_000, 16), (600_000, 32), (1_800_000, 64), (10**9, 128)])
+def test_rows_of_a_small_matrix_are_cut_sooner(entries, longest):
+    assert gpu_kernels.longest_whole(entries) == longest
+
+
+@pytest.mark.parametrize(("longest", "is_cut"), [(32, False), (33, True)])
+def test_rows_are_cut_where_the_longest_is_more_than_twice_what_may_be_whole(longest, is_cut):
+    row = torch.cat([torch.zeros(longest).long(), torch.ones(17).long(), torch.full((16,), 2)])
+    col = torch.cat([torch.arange(longest), torch.arange(17), torch.arange(16)])
+    plan = gpu_kernels.schedule(SparseMatrix.from_coo(row, col, torch.ones(len(col)), (3, longest)).to(DEVICE).pattern.rows)
+    if is_cut:
+        assert (plan.long.row.tolist(), plan.short.tolist(), plan.longest) == ([0, 1], [2], 16)
+        lengths = plan.long.chunk_end - plan.long.chunk_start
+        assert lengths.tolist() == [16, 16, 1, 16, 1]
+    else:
+        assert plan.long is None and plan.short is None and plan.longest > longest
 
 
 # on a GPU alone: the interpreter runs one program after the other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,12 +15,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.gpu_programs import drop_numbers, reduce_rows, walk_chunks, walk_rows
 
-LONG = 128  # entries of a row above which it is cut into chunks of that size, or of the root of its length where that is more
+SHORT, LONG = 16, 128  # the least and the most entries above which a row is cut: `longest_whole`
 ENDLESS = 2**31 - 1
 
 
 class LongRows(NamedTuple):
-    """The rows with more than LONG entries, and the chunks they are cut into.
+    """The rows that are cut, and the chunks they are cut into.
 
     (first, chunk, one) is a matrix with a row for each of them: it adds up its chunks.
     """
@@ -38,24 +39,35 @@ class Schedule(NamedTuple):
 
     short: Tensor | None  # where there are long rows, the others, the longest first
     long: LongRows | None
+    longest: int  # entries of a row that is not long
+
+
+def longest_whole(num_entries: int) -> int:
+    """How many entries a row may have before it is cut into chunks of that size, or of the root of its length where that is more.
+
+    The chip walks all rows of a small matrix at once, and is done when the longest is. A large one keeps it busy, and there the
+    sums of many small chunks cost more than they save. Measured on an H200.
+    """
+    return min(LONG, max(SHORT, math.isqrt(num_entries) // 320 * 16))
 
 
 def schedule(csr: CSR) -> Schedule:
     """Worked out once per matrix and kept with it."""
     if "schedule" not in csr.__dict__:
-        counts = csr.rowptr.diff()
-        row = torch.nonzero(counts > LONG).squeeze(1)
-        plan = Schedule(None, None)
-        if len(row):
+        counts, longest = csr.rowptr.diff(), longest_whole(csr.num_entries)
+        plan = Schedule(None, None, ENDLESS)
+        if len(counts) and int(counts.max()) > 2 * longest:  # else two more launches would cost what they save
+            row = torch.nonzero(counts > longest).squeeze(1)
             order = counts.sort(descending=True, stable=True).indices[len(row) :]
-            plan = Schedule(order.to(torch.int32), _in_chunks(csr, row, counts.index_select(0, row)))
+            chunks = _in_chunks(csr, row, counts.index_select(0, row), longest)
+            plan = Schedule(order.to(torch.int32), chunks, longest)
         csr.__dict__["schedule"] = plan
     found: Schedule = csr.__dict__["schedule"]
     return found
 
 
-def _in_chunks(csr: CSR, row: Tensor, counts: Tensor) -> LongRows:
-    size = counts.double().sqrt().ceil().long().clamp_min(LONG)
+def _in_chunks(csr: CSR, row: Tensor, counts: Tensor, longest: int) -> LongRows:
+    size = counts.double().sqrt().ceil().long().clamp_min(longest)
     chunks = (counts + size - 1) // size
     first = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)])
     chunk = torch.arange(int(first[-1]), device=row.device)
@@ -241,7 +253,7 @@ def _walk_block(
             unused if rows is None else rows,
             *rest,
             n,
-            LONG,
+            plan.longest,
             *random,
             LISTED=by,
             ROWS=size,
@@ -306,7 +318,7 @@ def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> T
     plan = schedule(csr)
     short = csr.rowptr if plan.short is None else plan.short
     kinds = [
-        (csr.num_rows if plan.short is None else len(plan.short), int(plan.short is not None), short, LONG, REDUCE)
+        (csr.num_rows if plan.short is None else len(plan.short), int(plan.short is not None), short, plan.longest, REDUCE)
     ]
     if plan.long is not None:
         kinds.append((len(plan.long.row), 1, plan.long.row, ENDLESS, REDUCE_LONG))
