@@ -147,7 +147,8 @@ class Lesson:
         if like and hasattr(model, "choose_like"):
             model.choose_like(like)
         prepared = prepared.to(device)
-        batches = [batch.to(device) for batch in batches_of(prepared, self.train, recipe)]
+        found = batches_of(prepared, self.train, recipe)
+        batches = [batch.to(device, waits=batch.node_ids is not None) for batch in found]
         try:
             run = fit(model, batches, validation_of(self.graph, prepared, self.val), recipe, seed=seed, **options)
         except DivergedError as error:

@@ -31,6 +31,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from gcn_lpa.engine.adam import Adam
+from gcn_lpa.engine.captured import CapturedStep
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -44,7 +45,6 @@ from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.train import (
     PHASES,
     Best,
-    CapturedStep,
     DivergedError,
     Epoch,
     Phase,

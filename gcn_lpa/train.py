@@ -25,7 +25,9 @@ from torch.nn import functional as F
 
 from gcn_lpa import storage
 from gcn_lpa.engine.adam import Adam
+from gcn_lpa.engine.captured import CapturedStep
 from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, Loss, Model
 from gcn_lpa.recipes import Recipe
@@ -52,16 +54,27 @@ class Batch(NamedTuple):
     random_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
     stored: Tensor | None = None  # features of the whole graph; those of `node_ids` are read when they are needed
 
-    def to(self, device: torch.device) -> Batch:
+    @property
+    def device(self) -> torch.device:
+        """Where its step is taken."""
+        return self.nodes.device
+
+    def to(self, device: torch.device, *, waits: bool = False) -> Batch:
+        """For steps on a device. One that waits is moved there for each of its steps: of many, one at a time takes room there."""
         ids = None if self.random_ids is None else self.random_ids.to(device)
-        return self._replace(graph=self.graph.to(device), nodes=self.nodes.to(device), random_ids=ids)
+        graph = self.graph if waits else self.graph.to(device)
+        for matrix in (graph.adjacency, graph.x) if waits else ():
+            if isinstance(matrix, SparseMatrix):
+                _ = matrix.pattern.columns  # sorted once, and moved with the rest
+        return self._replace(graph=graph, nodes=self.nodes.to(device), random_ids=ids)
 
     def read(self) -> Graph:
-        """Its graph with its features."""
-        if self.stored is None or self.node_ids is None:
-            return self.graph
-        x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
-        return dataclasses.replace(self.graph, x=x.to(self.graph.device))
+        """Its graph with its features, on the device."""
+        graph = self.graph
+        if self.stored is not None and self.node_ids is not None:
+            x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
+            graph = dataclasses.replace(graph, x=x.to(graph.device))
+        return graph.to(self.device)
 
 
 class Validation(NamedTuple):
@@ -265,7 +278,7 @@ def fit(
     if hasattr(model, "fit_directly"):
         return _fit_directly(model, batches, validation, recipe, seed, watching, world)
     last = last_epoch(model, recipe, stop_at)
-    on_gpu, is_whole = batches[0].graph.device.type == "cuda", len(batches) == 1 and batches[0].node_ids is None
+    on_gpu, is_whole = batches[0].device.type == "cuda", len(batches) == 1 and batches[0].node_ids is None
     training = _Training(model, batches, validation, recipe, seed, watching, world)
     if watching.resume and watching.checkpoint is not None:
         training.load(watching.checkpoint)
@@ -366,7 +379,7 @@ class _Step:
 
     def __init__(self, training: _Training, phase: Phase, epoch: int) -> None:
         self.training, self.phase, self.model = training, phase, training.model
-        recipe, device = training.recipe, training.batches[0].graph.device
+        recipe, device = training.recipe, training.batches[0].device
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
         steps = len(training.batches) if recipe.clusters else 1
         shorter = math.sqrt(steps)  # each by the noisy gradient of a part
@@ -418,37 +431,6 @@ class _Step:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
-
-
-class Capturable(Protocol):
-    """A step that never waits for the GPU, with all that it changes."""
-
-    def __call__(self) -> Tensor: ...
-    def state(self) -> dict[str, Tensor]: ...
-    def restore(self, state: Mapping[str, Tensor]) -> None: ...
-
-
-class CapturedStep:
-    """A step recorded once as a CUDA graph and replayed: small graphs spend their time launching kernels.
-
-    The warm-up, in which kernels are loaded, is undone: the first replay is the first step.
-    """
-
-    def __init__(self, step: Capturable) -> None:
-        before = {name: tensor.clone() for name, tensor in step.state().items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            step()
-        torch.cuda.current_stream().wait_stream(side)
-        step.restore(before)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.report = step()
-
-    def __call__(self) -> Tensor:
-        self.graph.replay()
-        return self.report
 
 
 class _Training:

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
+from gcn_lpa import train
 from gcn_lpa.batches import batches_of, clusters, share_cut
 from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.counter_random import Key
@@ -48,6 +50,47 @@ def test_a_batch_is_a_cluster_with_the_edges_inside_it(features):
         assert torch.equal(batch.graph.x.to_dense(), x[at])
         assert torch.equal(batch.graph.y, prepared.y[at])
     assert share_cut(graph, clusters(graph, 3)) == pytest.approx(3 / (3 * 15 + 3))
+
+
+def test_a_batch_that_waits_stays_here_and_is_moved_for_its_step_transposed_and_all():
+    pairs, x = (
+        [(0, 1), (1, 2), (0, 2), (2, 3), (4, 3), (5, 4), (3, 5)],
+        [[0, 1.0], [2, 0], [0, 3], [4, 0], [0, 5], [6, 0]],
+    )
+    recipe = LAYERS.replace(clusters=2, features="raw", self_loops=False)
+    graph = recipe.prepare(Graph.from_edges(pairs, x=scipy.sparse.csr_array(x), y=[0, 1, 0, 1, 0, 1], directed=True))
+    there = torch.device("meta")
+    for batch in batches_of(graph, torch.ones(6, dtype=torch.bool), recipe):
+        waiting = batch.to(there, waits=True)
+        assert waiting.device == there and waiting.graph is batch.graph
+        read = waiting.read()
+        assert {read.device, read.x.pattern.device, read.y.device} == {there}
+        for here, moved in ((batch.graph.adjacency, read.adjacency), (batch.graph.x, read.x)):
+            assert moved.pattern.columns.col.device == there  # were it not moved, it would be sorted there anew
+            assert moved.pattern.columns.num_rows == here.shape[1]
+            assert moved.pattern.order.shape == here.pattern.order.shape
+        assert batch.to(there).graph.device == there
+
+
+def test_an_undirected_graph_is_its_own_transpose_wherever_it_is_moved():
+    pattern = cliques(2).pattern
+    assert pattern.columns is pattern.rows
+    moved = pattern.to("meta")
+    assert moved.columns is moved.rows and moved.order.device.type == "meta"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("edges", ["free", "cosine"])
+def test_clusters_that_wait_train_as_those_that_are_there(edges, monkeypatch):
+    graph = load("digits")
+    parts, recipe = split(graph, seed=0), LAYERS.replace(edges=edges, clusters=4, epochs=5)
+    waiting = learn(graph, parts.train, parts.val, recipe, device="cuda")
+    move = train.Batch.to
+    monkeypatch.setattr(train.Batch, "to", lambda batch, device, waits: move(batch, device))
+    staying = learn(graph, parts.train, parts.val, recipe, device="cuda")
+    for (name, a), b in zip(waiting.model.state_dict().items(), staying.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
 
 
 def test_where_no_edge_is_cut_the_losses_of_the_batches_average_to_that_of_the_graph():

@@ -296,7 +296,9 @@ def test_rows_of_a_small_matrix_are_cut_sooner(entries, longest):
 def test_rows_are_cut_where_the_longest_is_more_than_twice_what_may_be_whole(longest, is_cut):
     row = torch.cat([torch.zeros(longest).long(), torch.ones(17).long(), torch.full((16,), 2)])
     col = torch.cat([torch.arange(longest), torch.arange(17), torch.arange(16)])
-    plan = gpu_kernels.schedule(SparseMatrix.from_coo(row, col, torch.ones(len(col)), (3, longest)).to(DEVICE).pattern.rows)
+    plan = gpu_kernels.schedule(
+        SparseMatrix.from_coo(row, col, torch.ones(len(col)), (3, longest)).to(DEVICE).pattern.rows
+    )
     if is_cut:
         assert (plan.long.row.tolist(), plan.short.tolist(), plan.longest) == ([0, 1], [2], 16)
         lengths = plan.long.chunk_end - plan.long.chunk_start

@@ -318,7 +318,13 @@ def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> T
     plan = schedule(csr)
     short = csr.rowptr if plan.short is None else plan.short
     kinds = [
-        (csr.num_rows if plan.short is None else len(plan.short), int(plan.short is not None), short, plan.longest, REDUCE)
+        (
+            csr.num_rows if plan.short is None else len(plan.short),
+            int(plan.short is not None),
+            short,
+            plan.longest,
+            REDUCE,
+        )
     ]
     if plan.long is not None:
         kinds.append((len(plan.long.row), 1, plan.long.row, ENDLESS, REDUCE_LONG))

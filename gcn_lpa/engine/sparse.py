@@ -155,6 +155,10 @@ class Pattern:
         if same_device(device, self.device):
             return self
         moved = Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
+        if "_transposed" in self.__dict__:
+            columns, order = self._transposed
+            there = moved.rows if columns is self.rows else columns.to(device)
+            moved.__dict__["_transposed"] = there, order.to(device)
         if self.cut_from is not None:
             moved.cut_from = self.cut_from[0], self.cut_from[1].to(device)
         return moved
