@@ -3,6 +3,7 @@
 import gc
 import itertools
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -196,6 +197,26 @@ def test_without_a_key_the_fused_layers_drop_nothing():
     torch.testing.assert_close(
         relu_stack(matrix, x, weights, (0.5, 0.5), None), plain_stack(matrix, x, weights, (0, 0), None), **CLOSE
     )
+
+
+@pytest.mark.parametrize("rows", [None, "five rows"])
+def test_without_a_gradient_the_same_is_computed_and_nothing_kept(rows, hub):
+    """Votes walk fifty hops when predicting: kept, they would take fifty times the room."""
+    matrix, rows = transition(hub), None if rows is None else torch.tensor(ROWS[rows], device=DEVICE)
+    weights = [noise(a, b, seed=k).requires_grad_() for k, (a, b) in enumerate([(5, 16), (16, 16), (16, 3)])]
+    with torch.no_grad():
+        alone = relu_stack(matrix, noise(N, 5), weights, NO_DROPOUT, None, rows)
+    assert torch.equal(alone, relu_stack(matrix, noise(N, 5), weights, NO_DROPOUT, None, rows))
+
+    held = torch.arange(N, device=DEVICE) % 3 == 0
+    seeds = F.one_hot(torch.arange(N, device=DEVICE) % 4, 4).float() * held.unsqueeze(1)
+    few = None if rows is None else gpu_kernels.listed(rows, matrix.pattern.columns)
+    walk = partial(
+        fused.fused_backend(seeds).propagation, matrix.pattern.rows, matrix.values, seeds, held, 6, True, few
+    )
+    every, ends = walk(keeps=True), walk(keeps=False)
+    assert (len(every), len(ends)) == (7, 2)
+    assert torch.equal(ends[0], every[0]) and torch.equal(ends[1], every[-1])
 
 
 @pytest.mark.parametrize("clamp", [True, False], ids=["clamp", "no clamp"])

@@ -65,7 +65,8 @@ def convolutions(
         z, drop_rows = weights[0], rates[0]
     else:
         z, drop_rows = dropout(x, rates[0], key, layer=0) @ weights[0], 0.0
-    out = apply(_ReluStack, matrix, _learned(matrix), z, drop_rows, rates[1], key, rows, sum_first, *inner[1:])
+    options = drop_rows, rates[1], key, rows, sum_first, torch.is_grad_enabled()
+    out = apply(_ReluStack, matrix, _learned(matrix), z, *options, *inner[1:])
     return out @ weights[-1] if sum_first else out
 
 
@@ -120,6 +121,7 @@ class _ReluStack(torch.autograd.Function):
         key: Key | None,
         rows: Tensor | None,
         sum_first: bool,
+        keeps: bool,
         *weights: Tensor,
     ) -> Tensor:
         kernels = fused_backend(z)
@@ -131,7 +133,7 @@ class _ReluStack(torch.autograd.Function):
         drop_rows = kernels.bits(row_rate, key.seed, step, 0) if key and row_rate else None
         ctx.rows = None if rows is None else kernels.listed(rows, matrix.pattern.columns)
         values = matrix.values.detach()
-        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, values, z, layers, drop, drop_rows, ctx.rows)
+        out, xs, zs = kernels.relu_stack(matrix.pattern.rows, values, z, layers, drop, drop_rows, ctx.rows, keeps)
         ctx.matrix, ctx.kernels, ctx.drop_rows = matrix, kernels, drop_rows
         ctx.scale = 1 / (1 - rate) if key is not None else 1.0
         ctx.save_for_backward(values_t, *weights, *xs, *zs)
@@ -158,7 +160,7 @@ class _ReluStack(torch.autograd.Function):
             ctx.drop_rows,
             ctx.rows,
         )
-        return None, dot, first[:, : ctx.width], None, None, None, None, None, *grads
+        return None, dot, first[:, : ctx.width], None, None, None, None, None, None, *grads
 
 
 class _Propagation(torch.autograd.Function):
@@ -177,7 +179,8 @@ class _Propagation(torch.autograd.Function):
         assert kernels is not None
         ctx.rows = None if rows is None else kernels.listed(rows, matrix.pattern.columns)
         values = matrix.values.detach()
-        steps = kernels.propagation(matrix.pattern.rows, values, seeds, held, iterations, clamp, ctx.rows)
+        keeps = values_t is not None
+        steps = kernels.propagation(matrix.pattern.rows, values, seeds, held, iterations, clamp, ctx.rows, keeps)
         ctx.matrix, ctx.kernels, ctx.clamp = matrix, kernels, clamp
         ctx.save_for_backward(values_t, held, *steps)
         return steps[-1][:, : seeds.shape[1]]  # type: ignore[no-any-return]

@@ -185,20 +185,24 @@ def relu_stack(
     drop: list[Bits | None],
     drop_rows: Bits | None,
     rows: Listed | None,
+    keeps: bool,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """A z for the last z of: x = dropout(relu(A z)), z ← x W, for each W. Also gives every x and every z, padded.
 
     The last W may be None, for z ← x. `drop_rows`: the rows of the first z are dropped by these bits, without being
-    written. `rows`: of A z these alone.
+    written. `rows`: of A z these alone. Without `keeps` there is no backward pass, and only the last z is given.
     """
     xs: list[Tensor] = []
     n, d, zs = csr.num_rows, z.shape[1], [_pad(z)]
-    for weight, b in zip(weights, drop, strict=True):
+    for k, (weight, b) in enumerate(zip(weights, drop, strict=True)):
         x, d_next = z.new_empty(n, d), d if weight is None else weight.shape[1]
         z_next = x if weight is None else _padded(n, d_next, z)
-        wanted = None if rows is None else rows.within(len(weights) - len(xs))
-        _layer(csr, values, zs[-1], weight, x, z_next, b, drop_rows if not xs else None, wanted)
-        xs.append(x)
+        wanted = None if rows is None else rows.within(len(weights) - k)
+        _layer(csr, values, zs[-1], weight, x, z_next, b, drop_rows if k == 0 else None, wanted)
+        if keeps:
+            xs.append(x)
+        else:
+            zs.clear()
         zs.append(z_next)
         d = d_next
     out = torch.empty_like(zs[-1]) if rows is None else zs[-1].new_empty(len(rows.rows), zs[-1].shape[1])
@@ -365,11 +369,18 @@ def _through_weight(grad_z: Tensor, x: Tensor, weight: Tensor, below: Tensor, sc
 
 
 def propagation(
-    csr: CSR, values: Tensor, seeds: Tensor, held: Tensor, iterations: int, clamp: bool, rows: Listed | None
+    csr: CSR,
+    values: Tensor,
+    seeds: Tensor,
+    held: Tensor,
+    iterations: int,
+    clamp: bool,
+    rows: Listed | None,
+    keeps: bool,
 ) -> list[Tensor]:
     """Y⁽⁰⁾ … Y⁽ᵏ⁾ of Eqs. (1), (2), padded; held rows are reset between iterations but not after the last.
 
-    `rows`: of the last Y these alone.
+    `rows`: of the last Y these alone. Without `keeps` there is no backward pass, and the first and the last are given.
     """
     version = -1 if seeds.is_inference() else seeds._version  # changes when the seeds are written to
     if seeds.__dict__.get("padded", (None,))[0] != version:
@@ -395,6 +406,8 @@ def propagation(
             nonzero=nonzero,
         )
         steps.append(out)
+        if not keeps:
+            del steps[1:-1]
     return steps
 
 
