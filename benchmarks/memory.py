@@ -5,8 +5,8 @@
 
 Each training has a process of its own, which first trains on a small graph, so that kernels are compiled and libraries loaded. On
 a CPU it counts how far the resident memory of the process then grows, at its peak, while the graph is made, a model is trained
-for two epochs and predicts; on a GPU the most that torch has allocated there. The planner's formulas are those of the CPU; on a
-GPU they are an upper bound.
+for two epochs and predicts; on a GPU the most that torch has allocated there. `--plan FILE` measures nothing: it puts what the
+planner says now beside the bytes of a result.
 
 On a CPU there is a second table: ten clusters with 256 columns of features in memory, and in a file of 32 or 16 bits a number
 (`tables.mapped_files`). There only memory that is no file counts: the system drops pages of a file when it needs the room.
@@ -53,10 +53,14 @@ def main() -> int:
     parser.add_argument("--root")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--plan", type=Path, metavar="FILE")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measured(json.loads(given.one))))
+        return 0
+    if given.plan:
+        write_json(given.plan, planned_anew(json.loads(given.plan.read_text()), given.nodes, given.root))
         return 0
     rows: dict = {}
     for graph in given.graphs.split(","):
@@ -96,7 +100,7 @@ def measured(job: dict) -> dict:
     before = resident()
     if "place" in job:
         return no_file(job, recipe)
-    graph = blocks(job["nodes"]) if job["graph"] == "blocks" else load(job["graph"], job["root"])
+    graph = graph_of(job["graph"], job["nodes"], job["root"])
     gc.collect()
     if is_gpu:
         torch.cuda.empty_cache()
@@ -105,10 +109,29 @@ def measured(job: dict) -> dict:
         forget_peak()
     train(graph, recipe, job["device"])
     taken = torch.cuda.max_memory_allocated() if is_gpu else peak() - before
+    return planned(taken, graph, recipe, job["device"])
+
+
+def planned(taken: float, graph: Graph, recipe: Recipe, device: str) -> dict:
+    """Bytes beside what the planner says."""
     plan = estimate(Size.of(graph), recipe)
     assert plan is not None
-    expected = plan.peak - plan.loaded if is_gpu else plan.peak  # the graph as it was loaded stays on the CPU
+    expected = plan.gpu if device == "cuda" else plan.peak
     return {"bytes": taken, "estimate": round(expected), "error": round(expected / taken - 1, 3)}
+
+
+def planned_anew(result: dict, nodes: int, root: str | None) -> dict:
+    for name, rows in result["rows"].items():
+        graph = graph_of(name, nodes, root)
+        for recipe, row in rows.items():
+            for kind, clusters in zip(("whole", "clusters"), CLUSTERS, strict=True):
+                own = RECIPES[recipe].replace(clusters=clusters)
+                row[kind] = planned(row[kind]["bytes"], graph, own, result["device"])
+    return result
+
+
+def graph_of(name: str, nodes: int, root: str | None) -> Graph:
+    return blocks(nodes) if name == "blocks" else load(name, root)
 
 
 def no_file(job: dict, recipe: Recipe) -> dict:

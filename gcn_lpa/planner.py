@@ -5,7 +5,8 @@ parameters with their gradients, Adam's two means and the copy of the best epoch
 and what predictions are made of. Tests compare them with the memory of a process. Reading the files is not in them, nor
 Python and the libraries.
 
-On a GPU fused kernels keep less of a step: there the estimate is an upper bound.
+What a GPU holds is counted by itself (`Estimate.gpu`): what was loaded, clusters that wait for their step and the logs that
+predictions are made of are not there, but workspaces of cuBLAS are.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ EDGE_FLOATS = {
     "gaussian": 2.0,
 }  # for each edge, of a form; else 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
+RECORDED, UNRECORDED = (
+    235e6,
+    50e6,
+)  # bytes of workspaces that torch keeps for cuBLAS, with a recorded step and without; on an H200
 CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on it is said before training
 CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph does not fit
@@ -99,6 +104,7 @@ class Estimate:
     forward: float  # validation
     prediction: float
     received: float  # from other workers, in an epoch
+    gpu: float  # the peak on a GPU that trains
 
     @property
     def kept(self) -> float:
@@ -144,7 +150,19 @@ class _Formula:
             forward=self.forward(),
             prediction=self.prediction(),
             received=self.received(),
+            gpu=self.on_gpu(),
         )
+
+    def on_gpu(self) -> float:
+        """Of clusters one at a time is there; the whole graph is there for validation, with all its features."""
+        recipe, size = self.recipe, dataclasses.replace(self.size, mapped=False)
+        whole = _Formula(size, recipe, self.parts, self.votes)
+        there = whole.prepared() + whole.scaled_features() + whole.parameters()
+        if not recipe.clusters:
+            return there + max(whole.step(), whole.forward(at_once=True)) + RECORDED
+        batch = _Formula(size.share(recipe.clusters), recipe, self.parts, self.votes)
+        there += batch.prepared() + batch.scaled_features()
+        return there + max(batch.step(), whole.forward(at_once=True)) + UNRECORDED
 
     def raw(self) -> float:
         """The graph as it was loaded: compressed rows and their row numbers, labels and masks."""
@@ -243,17 +261,17 @@ class _Formula:
         leaves_out = self.has_lpa and recipe.loss == "leave_one_out"
         return form + 2 + symmetric + (2.5 * recipe.lpa_iterations if leaves_out else 0)
 
-    def forward(self) -> float:
-        """Logits of all nodes without a gradient."""
-        held = max(self.held(), self.form_width())
+    def forward(self, *, at_once: bool = False) -> float:
+        """Logits of all nodes without a gradient; `at_once`: all columns of a layer, however wide."""
+        held = max(self.held(at_once), self.form_width())
         return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
 
-    def held(self) -> float:
+    def held(self, at_once: bool) -> float:
         """Numbers of each node that a forward pass holds at once: the input of a layer, its output, and what it is made of."""
         inputs, outputs = [0, *self.hidden()], [*self.hidden(), self.size.classes]
         if self.recipe.propagation == "hops":
             return max(*map(sum, zip(inputs, outputs, strict=True)), 4 * self.size.classes)
-        at_once = self.recipe.aggregation == "concat" or self.recipe.layer_norm
+        at_once |= self.recipe.aggregation == "concat" or self.recipe.layer_norm
         made = [b if at_once or self.size.nodes * b <= FEW else min(b, 2 * COLUMNS) for b in outputs]
         return max(map(sum, zip(inputs, outputs, made, strict=True)))
 
@@ -333,16 +351,13 @@ class Room:
 
 
 def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
-    """Whether a training fits into the memory of a device; None where there is no formula for the method.
-
-    On a GPU only what is kept counts: how much less a step takes there is not known.
-    """
+    """Whether a training fits into the memory of a device; None where there is no formula for the method."""
     size, free = Size.of(graph), available_memory(device)
     is_gpu = device.type == "cuda"
 
     def needed(chosen: Recipe) -> float | None:
         found = estimate(size, chosen)
-        return None if found is None else found.kept if is_gpu else found.peak - found.loaded
+        return None if found is None else found.gpu if is_gpu else found.peak - found.loaded
 
     total = needed(recipe)
     if total is None:

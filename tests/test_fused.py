@@ -36,7 +36,7 @@ def transition(hub=False, seed=0):
         dense[0], dense[:, 0] = 0.5, 0.5
     dense[5] = 0
     row, col = dense.nonzero(as_tuple=True)
-    return SparseMatrix.from_coo(row, col, dense[row, col], (N, N)).row_normalized().to(DEVICE)
+    return SparseMatrix.from_coo(row, col, dense[row, col], (N, N)).to(DEVICE).row_normalized()
 
 
 @pytest.fixture(params=[False, True], ids=["thin rows", "hub"])

@@ -1,9 +1,11 @@
 """The planner: formulas against the memory of a process, bytes counted by hand, and trainings that cannot fit."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import scipy.sparse
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import memory
 from gcn_lpa import planner
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.frame import print_room
@@ -22,6 +25,7 @@ from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.stages import train_run
 
 CPU = torch.device("cpu")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 NUM_NODES = 30_000
 
 
@@ -94,6 +98,35 @@ def test_the_estimate_is_within_a_fifth_of_what_a_process_takes(name):
     assert done.returncode == 0, done.stderr
     taken, estimated = map(float, done.stdout.split())
     assert estimated == pytest.approx(taken, rel=planner.ACCURACY)
+
+
+def test_a_gpu_holds_what_the_estimate_says(datasets):
+    """The bytes were measured on an H200; the estimates beside them are those that the planner makes now."""
+    measured = json.loads((RESULTS / "memory-h200.json").read_text(encoding="utf-8"))
+    rows = memory.planned_anew(json.loads(json.dumps(measured)), 200_000, str(datasets))["rows"]
+    assert rows == measured["rows"]
+    sides = [row[side] for recipes in rows.values() for row in recipes.values() for side in ("whole", "clusters")]
+    assert len(sides) == 24
+    for side in sides:
+        assert side["estimate"] == pytest.approx(side["bytes"], rel=planner.ACCURACY)
+
+
+def test_of_a_gpu_the_whole_training_counts(monkeypatch):
+    graph, gpu = random_graph(2000, 10, 8, 3), torch.device("cuda")
+    needed = estimate(Size.of(graph), DEFAULT).gpu
+    monkeypatch.setattr(planner, "available_memory", lambda device: needed)
+    assert require_room(graph, DEFAULT, gpu).needed == needed
+    monkeypatch.setattr(planner, "available_memory", lambda device: 0.7 * needed)
+    with pytest.raises(ValueError, match=r"training takes about .* of memory, and .* are free; --clusters 3 would take"):
+        require_room(graph, DEFAULT, gpu)
+
+
+def test_features_in_a_file_are_on_the_gpu_all_the_same():
+    size = Size(1000, 5000, 64, 3)
+    for clusters in (0, 10):
+        recipe = DEFAULT.replace(clusters=clusters)
+        there = estimate(dataclasses.replace(size, mapped=True), recipe)
+        assert there.gpu == estimate(size, recipe).gpu and there.features == 0
 
 
 def test_parts_of_the_estimate_are_the_arrays_of_a_small_graph():

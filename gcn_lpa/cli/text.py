@@ -288,7 +288,9 @@ def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> lis
         *(f"  {name:<16}{gigabytes(held):>9}" for name, held in parts.items()),
         f"memory at the peak{gigabytes(found.peak):>9}",
     ]
-    return lines if workers == 1 else [*lines, f"received in an epoch {gigabytes(found.received)}"]
+    if workers > 1:
+        return [*lines, f"received in an epoch {gigabytes(found.received)}"]
+    return [*lines, f"on a GPU, the peak{gigabytes(found.gpu):>9}"]
 
 
 def confusion_lines(found: Scores) -> Iterable[tuple[str, ...]]:
