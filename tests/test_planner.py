@@ -117,7 +117,9 @@ def test_of_a_gpu_the_whole_training_counts(monkeypatch):
     monkeypatch.setattr(planner, "available_memory", lambda device: needed)
     assert require_room(graph, DEFAULT, gpu).needed == needed
     monkeypatch.setattr(planner, "available_memory", lambda device: 0.7 * needed)
-    with pytest.raises(ValueError, match=r"training takes about .* of memory, and .* are free; --clusters 3 would take"):
+    with pytest.raises(
+        ValueError, match=r"training takes about .* of memory, and .* are free; --clusters 3 would take"
+    ):
         require_room(graph, DEFAULT, gpu)
 
 

@@ -20,13 +20,14 @@ from gcn_lpa.methods.tabular import (
     Trees,
     label_shares,
     neighbour_columns,
+    places,
     stratified_folds,
     vote_folds,
     votes_by_others,
     without_loops,
 )
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import WITH_PLACES, WITHOUT_FEATURES, facts_of, recipe_for
+from gcn_lpa.recipes import WITH_FEW_LABELS, WITH_PLACES, WITHOUT_FEATURES, facts_of, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
@@ -85,6 +86,7 @@ def test_neighbour_lr_gives_scikit_learn_s_own_probabilities(stored):
         graph = graph if stored == "many" else dataclasses.replace(graph, x=graph.x.to_dense())
     model, prepared = fitted("neighbour-lr", graph, nodes, structure=False, features="raw")
     walk, x = without_loops(prepared), prepared.x if stored != "many" else prepared.x.to_dense()
+    x = torch.cat([x, places(prepared)], dim=1) if stored == "few columns" else x
     around = neighbour_columns(walk, x) if stored == "few columns" else [walk @ x]
     columns = torch.cat([x, *around, model.votes(prepared, walk)], dim=1).double().numpy()
     if stored == "few columns":
@@ -273,19 +275,36 @@ def test_without_features_the_place_in_the_graph_is_four_columns(name, karate):
     np.testing.assert_array_equal(model.columns(graph.reveal(prepared.labeled)).numpy(), columns)
 
 
+@pytest.mark.parametrize("name", TABULAR)
+@pytest.mark.parametrize("structure", [False, True])
+def test_the_place_in_the_graph_stands_once_beside_features(name, structure):
+    """Features that are prepared with columns about the graph have it already."""
+    graph, nodes = noisy_graph(columns=3), torch.arange(0, 80, 2)
+    model, prepared = fitted(name, graph, nodes, structure=structure, features="raw")
+    columns = model.columns(prepared)
+    assert columns.shape == (80, 4 * (3 + (6 if structure else 4)) + 9)
+    torch.testing.assert_close(columns[:, :3], graph.x)
+    if not structure:
+        torch.testing.assert_close(columns[:, 3:7], places(graph))
+        torch.testing.assert_close(columns[:, 10:14], neighbour_columns(without_loops(prepared), places(graph))[0])
+
+
+@pytest.mark.parametrize("columns", [0, 3], ids=["without features", "with features"])
 @pytest.mark.parametrize("directed", [False, True])
-def test_a_kept_model_without_features_is_read_as_it_was(tmp_path, directed):
+def test_a_kept_model_of_places_is_read_as_it_was(tmp_path, directed, columns):
     """Arcs have seven columns, edges four; a graph of the other kind is refused in a sentence."""
     rng = np.random.default_rng(3)
     ends, y = rng.integers(0, 60, (200, 2)), rng.integers(0, 2, 60)
-    graph, other = (Graph.from_edges(ends, num_nodes=60, y=y, directed=kind) for kind in (directed, not directed))
-    trained = learn(graph, torch.arange(40), torch.arange(40, 60), WITH_PLACES.replace(epochs=3), device="cpu")
+    x = rng.normal(size=(60, columns)).astype(np.float32) if columns else None
+    graph, other = (Graph.from_edges(ends, num_nodes=60, y=y, x=x, directed=kind) for kind in (directed, not directed))
+    recipe = WITH_FEW_LABELS.replace(members=WITH_PLACES.members) if columns else WITH_PLACES
+    trained = learn(graph, torch.arange(40), torch.arange(40, 60), recipe.replace(epochs=3), device="cpu")
     trained.save_pretrained(tmp_path / "kept")
     again = Trained.from_pretrained(tmp_path / "kept")
     assert torch.equal(predict_proba(again, graph), predict_proba(trained, graph))
-    assert [bag[0].num_own for bag in again.model.bags[1:]] == [7 if directed else 4] * 2
+    assert [bag[0].num_own for bag in again.model.bags[1:]] == [columns + (7 if directed else 4)] * 2
     for name in TABULAR:
-        one = learn(graph, torch.arange(40), [], METHODS[name].fair(WITH_PLACES), device="cpu")
+        one = learn(graph, torch.arange(40), [], METHODS[name].fair(recipe), device="cpu")
         kinds = ("undirected", "directed")
         with pytest.raises(
             ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"
@@ -294,11 +313,11 @@ def test_a_kept_model_without_features_is_read_as_it_was(tmp_path, directed):
 
 
 @pytest.mark.parametrize("name", TABULAR)
-@pytest.mark.parametrize("places", [torch.tensor(10**9), torch.tensor([4, 7])], ids=["many", "two"])
-def test_places_of_a_stranger_are_refused(name, places, karate):
+@pytest.mark.parametrize("stranger", [torch.tensor(10**9), torch.tensor([4, 7])], ids=["many", "two"])
+def test_places_of_a_stranger_are_refused(name, stranger, karate):
     model, _ = fitted(name, karate, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
     with pytest.raises(ValueError, match="it is one of 4, 7"):
-        model.load_state_dict({**model.state_dict(), "num_places": places})
+        model.load_state_dict({**model.state_dict(), "num_places": stranger})
 
 
 def test_nodes_without_features_are_told_apart_by_their_place():
@@ -317,6 +336,27 @@ def test_nodes_without_features_are_told_apart_by_their_place():
         for one in (recipe, WITHOUT_FEATURES)
     ]
     assert right[0] > 0.95 > 0.85 > right[1]
+
+
+@pytest.mark.long
+def test_a_table_with_few_labels_is_told_by_the_place_in_the_graph_where_that_tells():
+    """By degree alone, with fifteen labels a class: the members without columns about the graph cannot know."""
+    rng = np.random.default_rng(2)
+    busy = rng.random(600) < 0.5
+    ends = rng.choice(600, (1800, 2), p=np.where(busy, 9, 1) / np.where(busy, 9, 1).sum())
+    matrix = scipy.sparse.coo_array((np.ones(1800), ends.T), shape=(600, 600)).tocsr()
+    degree = np.diff((matrix + matrix.T).tocsr().indptr)
+    x = rng.normal(size=(600, 3)).astype(np.float32)
+    graph = Graph.from_scipy(matrix, x=x, y=(degree > 4).astype(int), class_names=["few", "many"])
+    taught, chosen, test = torch.arange(30), torch.arange(30, 60), torch.arange(60, 600)
+    mask = torch.zeros(600, dtype=torch.bool).index_fill(0, taught, True)
+    recipe = recipe_for("default", graph.name, **facts_of(graph, mask))
+    assert not recipe.structure and "trees" in recipe.members.split()
+    right = [
+        evaluate(learn(graph, taught, chosen, one.replace(epochs=50), device="cpu"), graph, test).accuracy
+        for one in (recipe, recipe.replace(members="smoothed-lr"))
+    ]
+    assert right[0] > 0.9 > right[1] + 0.1
 
 
 @pytest.mark.long

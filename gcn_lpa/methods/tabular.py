@@ -2,8 +2,8 @@
 
 Both come from scikit-learn; what they learned is kept in buffers and applied without it. Their columns are
 
-own         the prepared features of the node, among them those about the graph where the recipe has `structure`; where nodes
-            have no features, those about the graph alone
+own         the prepared features of the node and what its place in the graph is (`places`): trees take of it what they need,
+            also where labels are few and the recipe has no `structure`; without features, that alone where it has
 neighbours  mean, minimum and maximum of each; a node without neighbours has its own
 votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
 
@@ -76,17 +76,20 @@ class NearbyColumns(nn.Module):
         super().__init__()
         self.recipe, self.seed, self.num_classes = recipe, seed, graph.num_classes
         self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
-        self.set_width(graph.num_features if self.has_features else 0)
-        if not self.has_features and recipe.structure:
+        self.num_features = graph.num_features if self.has_features else 0
+        self.set_width(0)
+        is_room = self.num_features + NUM_PLACES[-1] <= MOST_COLUMNS
+        if is_room and self.has_features != recipe.structure:  # features that are prepared with `structure` have them
             self.set_width(places(graph).shape[1])
-            self.register_buffer("num_places", torch.tensor(self.num_own))
+            self.register_buffer("num_places", torch.tensor(self.num_own - self.num_features))
 
-    def set_width(self, num_own: int) -> None:
-        self.num_own, self.is_wide = num_own, num_own > MOST_COLUMNS
-        self.width = (2 if self.is_wide else 4) * num_own + 3 * self.num_classes
+    def set_width(self, num_places: int) -> None:
+        self.num_own = self.num_features + num_places
+        self.is_wide = self.num_own > MOST_COLUMNS
+        self.width = (2 if self.is_wide else 4) * self.num_own + 3 * self.num_classes
 
     def read_width(self, state_dict: Any, prefix: str) -> None:
-        """Take the width from a file: where nodes have no features, only that says whether edges had a direction."""
+        """Take the width from a file: only that says whether edges had a direction."""
         found = state_dict.get(f"{prefix}num_places")
         if found is not None and hasattr(self, "num_places"):
             if found.numel() != 1 or int(found) not in NUM_PLACES:
@@ -99,15 +102,17 @@ class NearbyColumns(nn.Module):
         votes = self.votes(graph, walk)
         if not self.num_own:
             return votes
-        x = graph.x if self.has_features else places(graph)
-        if not self.has_features and x.shape[1] != self.num_own:
-            kinds = ("undirected", "directed") if graph.directed else ("directed", "undirected")
-            raise ValueError(
-                "method {!r} learned from the places of nodes in a graph that is {}, and this one is {}".format(
-                    self.recipe.method, *kinds
+        own = [graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x] * self.has_features
+        if hasattr(self, "num_places"):
+            own.append(places(graph))
+            if own[-1].shape[1] != self.num_own - self.num_features:
+                kinds = ("undirected", "directed") if graph.directed else ("directed", "undirected")
+                raise ValueError(
+                    "method {!r} learned from the places of nodes in a graph that is {}, and this one is {}".format(
+                        self.recipe.method, *kinds
+                    )
                 )
-            )
-        x = x.to_dense() if isinstance(x, SparseMatrix) else x
+        x = torch.cat(own, dim=1)
         return torch.cat([x, *neighbour_columns(walk, x), votes], dim=1)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
