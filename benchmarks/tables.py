@@ -4,8 +4,9 @@
 
 Generators write nodes.csv and edges.csv: numbers, skewed money, yes and no, categories, dates, missing cells. In `columns` these
 carry the label, by thresholds that depend on one another; in `edges` the edges do; in `both` both. `opposites` is `both` with edges
-that join different classes, `scaled` is `both` with other units and zeros, `large` has ten times the nodes. The shares of signal in
-TABLES were fixed before training. minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so
+that join different classes, `scaled` is `both` with other units and zeros, `large` has ten times the nodes. In `places`
+the class of a node is how many edges it has, and half as many nodes have a label as in the others. The shares of signal in TABLES
+were fixed before training. minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so
 its seeds begin at 1.
 
 All methods read the folder as `gcn-lpa train` does and get the same labels; those of all other nodes are kept aside and score once.
@@ -55,6 +56,7 @@ class Table:
     opposites: bool = False
     scaled: bool = False
     num_nodes: int = 2000
+    places: bool = False  # the rule is about the number of edges, which some nodes have many more of than others
 
 
 TABLES = {
@@ -63,13 +65,14 @@ TABLES = {
     "both": Table(rule=0.6, homophily=0.65),
     "opposites": Table(rule=0.6, homophily=0.65, num_classes=4, opposites=True),
     "scaled": Table(rule=0.6, homophily=0.65, scaled=True),
+    "places": Table(rule=0.8, homophily=0.0, places=True, num_nodes=1000),
     "large": Table(rule=0.6, homophily=0.65, num_nodes=20_000),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", default=",".join(name for name in TABLES if name != "large"))
+    parser.add_argument("--graphs", default=",".join(name for name in TABLES if name not in ("places", "large")))
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
@@ -129,6 +132,10 @@ def write_table(folder: Path, kind: Table, seed: int) -> list[tuple[str, bool]]:
     by_income = np.where(income > np.quantile(income, 0.6), 0, np.where(age < 45, 1, 2))
     by_date = np.where(days > 1200, 1, np.where(plan >= 2, 2, c - 1 if c > 3 else 0))
     y = np.where(active, by_income, by_date)
+    ends = uneven_pairs(n, rng) if kind.places else None
+    if ends is not None:
+        number = np.bincount(np.ravel(ends), minlength=n) + rng.random(n) / 2
+        y = number.argsort().argsort() * c // n
     y = np.where(rng.random(n) < kind.rule, y, rng.integers(0, c, n))
     unit, zero = (1e6, 5e8) if kind.scaled else (1, 0)
     start = datetime.date(2019, 1, 1)
@@ -144,7 +151,7 @@ def write_table(folder: Path, kind: Table, seed: int) -> list[tuple[str, bool]]:
         "newsletter": ["yes" if r else "no" for r in rng.random(n) < 0.3],
     }
     given = rng.permutation(n) < LABELED * n
-    write_folder(folder, columns, [f"class {k}" for k in y], given, pairs(y, kind, rng))
+    write_folder(folder, columns, [f"class {k}" for k in y], given, ends or pairs(y, kind, rng))
     return [(f"class {k}", bool(g)) for k, g in zip(y, given, strict=True)]
 
 
@@ -162,6 +169,17 @@ def pairs(y: np.ndarray, kind: Table, rng: np.random.Generator) -> list[tuple[in
         i = int(rng.integers(kind.num_nodes))
         wanted = int(y[i]) ^ 1 if kind.opposites else int(y[i])
         j = int(rng.choice(members[wanted]) if rng.random() < planted else rng.integers(kind.num_nodes))
+        if i != j:
+            found.add((min(i, j), max(i, j)))
+    return sorted(found)
+
+
+def uneven_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Edges between nodes at random, some of which are much likelier than others."""
+    liking = rng.lognormal(0, 1, n)
+    found: set[tuple[int, int]] = set()
+    while len(found) < n * MEAN_DEGREE // 2:
+        i, j = (int(end) for end in rng.choice(n, 2, p=liking / liking.sum()))
         if i != j:
             found.add((min(i, j), max(i, j)))
     return sorted(found)
