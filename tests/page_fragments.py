@@ -180,7 +180,9 @@ def reproduction():
         for row in ("gcn", "jk-net", "graphsage")
         for d in FIVE
     }
-    assert all(tuned["jk-net", d] < max(tuned["gcn", d], tuned["graphsage", d]) for d in FIVE)
+    assert [d for d in FIVE if tuned["jk-net", d] > max(tuned["gcn", d], tuned["graphsage", d])] == ["pubmed"]
+    ahead = paired("table2", "jk-net, tuned", "graphsage, tuned", "pubmed")
+    assert 0 < ahead.mean < ahead.interval
     sages = [cells_of("table2")["graphsage", d]["accuracy"] for d in FIVE]
     assert all(
         sages[k] > cells_of("table2")[row, d]["accuracy"]
@@ -227,12 +229,13 @@ def reproduction():
         f"{below['cora']:.1f} points lower on Cora and {below['citeseer']:.1f} on Citeseer than the paper's numbers",
         f"worth {difference(authors, *loss, 'citeseer')} on Citeseer's split, over initialisations, and "
         f"{difference(authors, *loss, 'cora')} on Cora's",
-        f"it gains on Cora ({difference('table2', *loss, 'cora')}) and costs on Citeseer "
+        f"it gains on Cora ({difference('table2', *loss, 'cora')}) and is inside the noise on Citeseer "
         f"({difference('table2', *loss, 'citeseer')})",
         f"({difference('table2', 'gcn-lpa', 'λ = 0', 'coauthor-phy')}, also by the wider interval, "
         f"{wider('table2', 'gcn-lpa', 'λ = 0', 'coauthor-phy')})",
         f"({difference('table2', 'gcn-lpa', 'λ = 0', 'coauthor-cs')}; wider: {wider('table2', 'gcn-lpa', 'λ = 0', 'coauthor-cs')}",
         f"({difference('table2', 'gcn-lpa', 'λ = 0', 'pubmed')}; wider: {wider('table2', 'gcn-lpa', 'λ = 0', 'pubmed')})",
+        f"by the narrow interval, on Cora ({difference('table2', 'gcn-lpa', 'λ = 0', 'cora')})",
         f"with GAT's ({difference('table-edges', 'gat + λ', 'gat', 'coauthor-cs')})",
         f"up to {difference('table-edges', 'gaussian, official', 'gaussian + λ, official', 'cora', 1, sign=False)} points",
         f"(Coauthor-Phy: {difference('table2', *own, 'coauthor-phy')}; wider: {wider('table2', *own, 'coauthor-phy')})",
