@@ -484,6 +484,7 @@ def accuracy_page():
     assert 0 < behind["digits"] == min(behind.values())
     assert all(mean(rows[graph]["default"]) > max(map(mean, trees[graph].values())) for graph in trees)
     mines, folder = rows["minesweeper"], result("tables-minesweeper-cpu")["rows"]["minesweeper"]
+    degrees = result("tables-places-cpu")["rows"]["places"]
     kinds, arcs = result("relations-cpu")["rows"], result("relations-arcs-cpu")["rows"]["arcs of squirrel"]
     one = kinds["one tells"]
     return [
@@ -513,6 +514,8 @@ def accuracy_page():
         "{} and {} on digits, {} and {} on minesweeper (two CPU cores".format(
             *(trees[graph][row]["accuracy"] for graph in ("digits", "minesweeper") for row in ("trees", "neighbour-lr"))
         ),
+        f"LightGBM has {degrees['lightgbm']['accuracy']} and the default {degrees['default']['accuracy']}, "
+        f"{degrees['lightgbm']['difference']} beside it",
         f"ten seeds (`tables-minesweeper-cpu.json`): {folder['default']['accuracy']} and {folder['default']['auc']} under the",
         f"the nearest, is {folder['lr nearby']['difference']} lower and has {folder['lr nearby']['auc']},",
         f"LightGBM {folder['lightgbm']['difference']} lower and {folder['lightgbm']['auc']}.",
