@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import facts_of, recipe_for
 
 if TYPE_CHECKING:
     from gcn_lpa.tables.encoders import ColumnSummary
@@ -43,6 +44,20 @@ class GraphInfo:
     unreachable: int  # nodes to which no label can travel
     notes: tuple[str, ...]
     columns: tuple[ColumnSummary, ...] = ()  # what was made of each column of a table of nodes
+    graph_columns: GraphColumns | None = None  # that the default recipe adds
+
+
+@dataclass(frozen=True)
+class GraphColumns:
+    """Columns about the place of a node in the graph: degrees and PageRank, and how many cells it has where there are cells."""
+
+    number: int
+    seen_by: str  # "every model", "trees", or "trees and regression"
+
+    def __str__(self) -> str:
+        everyone = self.seen_by == "every model"
+        what = "degrees, PageRank and filled cells" if everyone else "degrees and PageRank"
+        return f"{what}, neighbours' too -> {self.number} features" + ("" if everyone else f", for {self.seen_by}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,19 @@ def describe(graph: Graph) -> GraphInfo:
         unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
         notes=graph.notes,
         columns=() if graph.columns is None else graph.columns.summaries(),
+        graph_columns=graph_columns(graph),
     )
+
+
+def graph_columns(graph: Graph) -> GraphColumns | None:
+    """What the default recipe adds to the columns of this graph; None: nothing."""
+    recipe = recipe_for("default", graph.name, **facts_of(graph, graph.labeled))
+    if recipe.structure and graph.x_kind == "given":
+        return GraphColumns(9 if graph.directed else 6, "every model")
+    tabular = [
+        said for name, said in (("trees", "trees"), ("neighbour-lr", "regression")) if name in recipe.members.split()
+    ]
+    return GraphColumns(7 if graph.directed else 4, " and ".join(tabular)) if tabular else None
 
 
 def homophily(graph: Graph) -> Homophily:

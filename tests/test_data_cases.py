@@ -16,6 +16,9 @@ from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.team import members_of
+from gcn_lpa.recipes import facts_of, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.own_files import read_csv
@@ -933,3 +936,34 @@ def test_columns_of_edges_that_are_not_read_are_named(folder):
     path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\n")
     assert "columns of edges.csv not read: 'since', 'times'" in "".join(load(path).notes)
     assert load(path, weight="times").adjacency.values.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize(
+    ("labels", "kind", "seen_by"),
+    [
+        (100, "a table", "every model"),
+        (30, "a table", "trees"),
+        (100, "words", "every model"),
+        (30, "words", None),
+        (100, None, "trees and regression"),
+        (10, None, None),
+    ],
+)
+def test_the_columns_about_the_graph_are_those_that_the_default_adds(labels, kind, seen_by, directed):
+    """As many as the prepared graph has more of, or, where trees alone see them, as trees take."""
+    rng = np.random.default_rng(0)
+    width = {"a table": 3, "words": 300, None: 0}[kind]
+    x = rng.normal(size=(120, width)).astype(np.float32) if width else None
+    y = np.where(np.arange(120) < labels, np.arange(120) % 2, -1)
+    graph = Graph.from_edges(rng.integers(0, 120, (300, 2)), num_nodes=120, x=x, y=y, directed=directed)
+    found = describe(graph).graph_columns
+    assert (found and found.seen_by) == seen_by
+    recipe = recipe_for("default", graph.name, **facts_of(graph, graph.labeled))
+    if seen_by == "every model":
+        assert found.number == recipe.prepare(graph).num_features - width
+        assert str(found) == f"degrees, PageRank and filled cells, neighbours' too -> {found.number} features"
+    elif seen_by is not None:
+        model = METHODS["trees"].build(members_of(recipe)["trees"], recipe.prepare(graph), 0)
+        assert found.number == model.num_own - width
+        assert str(found) == f"degrees and PageRank, neighbours' too -> {found.number} features, for {seen_by}"

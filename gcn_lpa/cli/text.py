@@ -354,6 +354,7 @@ def info_lines(info: GraphInfo, is_named: bool) -> list[str]:
         f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
         *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
         *([f"    column     … and {more:,} more"] if (more := len(info.columns) - MOST_COLUMNS) > 0 else []),
+        *([] if info.graph_columns is None else [f"    graph      {info.graph_columns}"]),
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
         f"  intra-class  {paper if is_named else f'{known} edges'} between labelled nodes",
         f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "
