@@ -29,6 +29,7 @@ from gcn_lpa.workers import Crew
 
 NUM_FOLDS = 5
 PASSES = 1.2  # of training over the folds, with what is fitted once more to all labels
+UNCHOSEN = 200  # epochs where no label can choose one
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
 Options = Callable[[int], dict[str, Any]]  # of `learn`, for the fold of this number
 Task = tuple[int, str]  # a fold and a member
@@ -58,6 +59,9 @@ def learn_folds(
     a handful of nodes: with fewer than MANY_LABELS labels, each fold is scored by another model, whose epoch the other folds
     chose.
 
+    Where no class has two labels, a model that one is held out from does not know its class. There one model of each member
+    learns from all of them for a fixed number of epochs, nothing votes, and `held_out` is None.
+
     Args:
         nodes: a mask or positions; None: all nodes with a label.
         classes: that the model knows; None: those that occur among these labels.
@@ -70,11 +74,11 @@ def learn_folds(
     nobody = torch.zeros_like(labeled)
     whole = lesson_of(graph, labeled, nobody, recipe, classes)
     y, names = whole.graph.y.cpu(), whole.graph.class_names
-    folds = label_folds(y, labeled, min(NUM_FOLDS, int(labeled.sum())), seed=(seed, 0))
     fixed: dict[str, Any] = {"seed": seed, "classes": names, "device": device, "threads": threads}
     alone = recipe.replace(votes=False)
-    if len(folds) < 2:
-        return learn(graph, labeled, nobody, alone, **fixed, **(options(0) if options else {}))
+    if int(y[labeled].bincount().max()) < 2:
+        return learn(graph, labeled, nobody, alone, stop_at=UNCHOSEN, **fixed, **(options(0) if options else {}))
+    folds = label_folds(y, labeled, min(NUM_FOLDS, int(labeled.sum())), seed=(seed, 0))
     has_few = int(labeled.sum()) < MANY_LABELS
     until = start + 60 * minutes / (PASSES * len(folds)) if minutes else None
     training = _FoldModels(graph, labeled, folds, alone, fixed, options or (lambda k: {}), until, has_few)

@@ -4,14 +4,16 @@ import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from gcn_lpa.folds import _FoldModels, learn_folds
+from gcn_lpa.folds import UNCHOSEN, _FoldModels, learn_folds
+from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.team import LIBRARY, EdgeTeam, Team, members_of, team_of
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, recipe_for
+from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, facts_of, recipe_for
 from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load
@@ -100,6 +102,26 @@ def test_many_teams_are_what_each_is_alone(graph):
         alone = learn(graph, part.train, part.val, recipe, seed=seed, device="cpu")
         assert team.recipe == alone.recipe
         assert torch.allclose(predict_proba(team, graph), predict_proba(alone, graph), atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["edges alone", "with columns"])
+def test_where_no_class_has_two_labels_all_of_them_teach(columns):
+    """Two communities and the label of one member each: held out, it would leave a model that knows one class."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    ends = rng.integers(0, 60, (600, 2))
+    ends = ends[(y[ends[:, 0]] == y[ends[:, 1]]) | (rng.random(600) < 0.1)]
+    x = (rng.normal(size=(60, 3)) + y[:, None]).astype(np.float32) if columns else None
+    known = np.where(np.arange(60) < 2, y, -1)
+    graph = Graph.from_edges(ends, num_nodes=60, x=x, y=known, class_names=["even", "odd"])
+    recipe = recipe_for("default", graph.name, **facts_of(graph, graph.labeled))
+    trained = learn_folds(graph, recipe=recipe, device="cpu")
+    assert trained.held_out is None and trained.fusion is None and trained.calibration is None
+    assert len(trained.run.history) <= UNCHOSEN
+    right = predict_proba(trained, graph).argmax(dim=1).numpy() == y
+    assert right[2:].mean() > 0.9
+    more = dataclasses.replace(graph, y=graph.y.index_fill(0, torch.tensor([2]), 0))
+    assert learn_folds(more, recipe=recipe.replace(epochs=5), device="cpu").held_out is not None
 
 
 def test_an_unknown_member_is_refused_by_name(graph):

@@ -157,6 +157,23 @@ def test_one_labelled_node_is_one_class_and_refused(tmp_path):
         make_plan(Source(str(tmp_path)))
 
 
+def test_one_label_a_class_trains_and_is_not_scored(tmp_path):
+    """The club with the labels of its two heads: all but one member are told right, as by label propagation."""
+    names = [f"member {k}" for k in range(34)]
+    club = load("karate")
+    said = ["Hi" if k == 0 else "Officer" if k == 33 else "" for k in range(34)]
+    pandas.DataFrame({"id": names, "label": said}).to_csv(tmp_path / "nodes.csv", index=False)
+    ends = {side: [names[k] for k in numbers] for side, numbers in (("source", club.row), ("target", club.col))}
+    pandas.DataFrame(ends).to_csv(tmp_path / "edges.csv", index=False)
+    plan, graph = make_plan(Source(str(tmp_path)))
+    run = train_run(plan, graph, tmp_path / "run", device="cpu")
+    assert run.results.scores is None and run.results.note == "too few labels to score: no class has two of them"
+    kept = load_run(tmp_path / "run")
+    assert kept.results == run.results and kept.out_of_fold is None
+    right = predict_proba(kept.trained, graph).argmax(dim=1) == club.y
+    assert int(right.sum()) >= 32
+
+
 @pytest.mark.long
 def test_a_graph_can_be_kept_in_the_run_folder(own, tmp_path):
     before = trained(Source(str(own)), tmp_path / "run", with_data=True)

@@ -176,7 +176,7 @@ def calibration_evidence(run: TrainedRun, *, required: bool = True) -> Evidence:
         if required:
             raise ValueError(
                 f"{run.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
-                "cross-validation; train it anew, with two labelled nodes or more"
+                "cross-validation; train it anew, with two labels of a class or more"
             )
         empty = torch.zeros(0, len(run.trained.class_names))
         return Evidence(empty, torch.zeros(0, dtype=torch.int64), "none")

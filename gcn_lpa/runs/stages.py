@@ -233,8 +233,9 @@ class _Stages:
         )
         parts = Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", plan.seed)
         if (found := trained.held_out) is None:
-            why = "interrupted before all folds were trained" if trained.run.interrupted else "one labelled node"
-            return self.finished(trained, parts, Results("none", f"{why}: nothing to score"))
+            why = "interrupted before all folds were trained: nothing to score"
+            few = "too few labels to score: no class has two of them"
+            return self.finished(trained, parts, Results("none", why if trained.run.interrupted else few))
         shape = self.graph.num_nodes, len(trained.class_names)
         said = torch.zeros(shape, dtype=torch.float64).index_copy(0, found.node, found.probability)
         accuracies = tuple(
