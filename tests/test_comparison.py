@@ -143,6 +143,14 @@ def test_the_verdict_warns_where_no_p_value_could_be_small(num_splits):
     assert verdict.endswith(f"below p = {least:.2g}.") == (least > 0.05)
 
 
+def test_labels_that_leave_none_to_score_are_too_few(karate):
+    few = dataclasses.replace(karate, y=torch.where(torch.arange(34) % 33 == 0, karate.y, -1))
+    with pytest.raises(
+        ValueError, match="'karate' has 2 labelled nodes: too few to learn from some and score the others"
+    ):
+        compare(few, ["lpa"])
+
+
 def test_one_split_tells_nothing():
     found = made_up({"gcn": None, "lr": Difference(-0.1, None, 1.0)}, num_splits=1)
     assert "cannot tell" in found.verdict

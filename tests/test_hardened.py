@@ -96,10 +96,10 @@ def in_a_mount(size, script):
 @pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_what_was_saved_before_is_intact():
     done = in_a_mount(
-        "400k",
+        "2m",
         f"""
         gcn-lpa {" ".join(TRAIN)} --out $DISK/run > /dev/null && gcn-lpa predict $DISK/run > $DISK/before || exit 1
-        head -c 1M /dev/zero > $DISK/fill 2> /dev/null
+        head -c 4M /dev/zero > $DISK/fill 2> /dev/null
         gcn-lpa {" ".join(TRAIN)} --seed 1 --out $DISK/run --overwrite; echo code $?
         gcn-lpa predict $DISK/run --out $DISK/new.csv; echo code $?
         gcn-lpa predict $DISK/run | cmp - $DISK/before && echo intact

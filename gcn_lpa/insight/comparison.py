@@ -176,6 +176,10 @@ def compare(
     parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")
+    if not all(part.train.any() and part.test.any() for part in parts):
+        raise ValueError(
+            f"{graph.name!r} has {int(graph.labeled.sum()):,} labelled nodes: too few to learn from some and score the others"
+        )
     where = str(choose_device(device))
     threads = threads or torch.get_num_threads()
     records: list[Record] = []
