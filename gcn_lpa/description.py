@@ -52,11 +52,11 @@ class GraphColumns:
     """Columns about the place of a node in the graph: degrees and PageRank, and how many cells it has where there are cells."""
 
     number: int
-    seen_by: str  # "every model", "trees", or "trees and regression"
+    seen_by: str  # "every model", "trees", or "trees, LR"
 
     def __str__(self) -> str:
         everyone = self.seen_by == "every model"
-        what = "degrees, PageRank and filled cells" if everyone else "degrees and PageRank"
+        what = "degrees, PageRank, filled cells" if everyone else "degrees, PageRank"
         return f"{what}, neighbours' too -> {self.number} features" + ("" if everyone else f", for {self.seen_by}")
 
 
@@ -113,10 +113,8 @@ def graph_columns(graph: Graph) -> GraphColumns | None:
     recipe = recipe_for("default", graph.name, **facts_of(graph, graph.labeled))
     if recipe.structure and graph.x_kind == "given":
         return GraphColumns(9 if graph.directed else 6, "every model")
-    tabular = [
-        said for name, said in (("trees", "trees"), ("neighbour-lr", "regression")) if name in recipe.members.split()
-    ]
-    return GraphColumns(7 if graph.directed else 4, " and ".join(tabular)) if tabular else None
+    tabular = [said for name, said in (("trees", "trees"), ("neighbour-lr", "LR")) if name in recipe.members.split()]
+    return GraphColumns(7 if graph.directed else 4, ", ".join(tabular)) if tabular else None
 
 
 def homophily(graph: Graph) -> Homophily:

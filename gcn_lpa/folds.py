@@ -77,7 +77,8 @@ def learn_folds(
     fixed: dict[str, Any] = {"seed": seed, "classes": names, "device": device, "threads": threads}
     alone = recipe.replace(votes=False)
     if int(y[labeled].bincount().max()) < 2:
-        return learn(graph, labeled, nobody, alone, stop_at=UNCHOSEN, **fixed, **(options(0) if options else {}))
+        short = alone.replace(epochs=min(alone.epochs, UNCHOSEN))
+        return learn(graph, labeled, nobody, short, **fixed, **(options(0) if options else {}))
     folds = label_folds(y, labeled, min(NUM_FOLDS, int(labeled.sum())), seed=(seed, 0))
     has_few = int(labeled.sum()) < MANY_LABELS
     until = start + 60 * minutes / (PASSES * len(folds)) if minutes else None

@@ -40,10 +40,8 @@ EDGE_FLOATS = {
     "gaussian": 2.0,
 }  # for each edge, of a form; else 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
-RECORDED, UNRECORDED = (
-    235e6,
-    50e6,
-)  # bytes of workspaces that torch keeps for cuBLAS, with a recorded step and without; on an H200
+RECORDED = 235e6  # bytes that torch keeps for cuBLAS where a step is recorded, fitted to measurements on an H200
+UNRECORDED = 50e6  # and where it is not
 CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on it is said before training
 CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph does not fit

@@ -58,7 +58,7 @@ def test_info_says_what_a_user_wants_to_know():
     assert run("info", "karate").stdout.splitlines() == [
         "karate: 34 nodes, 78 undirected edges, 0 self-loops",
         "  features     34 (identity, sparse), 34 non-zero",
-        "    graph      degrees and PageRank, neighbours' too -> 4 features, for trees and regression",
+        "    graph      degrees, PageRank, neighbours' too -> 4 features, for trees, LR",
         "  labels       34 of 34 nodes, 2 classes (Mr. Hi: 17, Officer: 17)",
         "  intra-class  85.9 % of edges as the paper counts (no label = first class), "
         "85.9 % of those between labelled nodes",

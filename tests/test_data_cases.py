@@ -946,7 +946,7 @@ def test_columns_of_edges_that_are_not_read_are_named(folder):
         (30, "a table", "trees"),
         (100, "words", "every model"),
         (30, "words", None),
-        (100, None, "trees and regression"),
+        (100, None, "trees, LR"),
         (10, None, None),
     ],
 )
@@ -962,8 +962,9 @@ def test_the_columns_about_the_graph_are_those_that_the_default_adds(labels, kin
     recipe = recipe_for("default", graph.name, **facts_of(graph, graph.labeled))
     if seen_by == "every model":
         assert found.number == recipe.prepare(graph).num_features - width
-        assert str(found) == f"degrees, PageRank and filled cells, neighbours' too -> {found.number} features"
+        assert str(found) == f"degrees, PageRank, filled cells, neighbours' too -> {found.number} features"
     elif seen_by is not None:
         model = METHODS["trees"].build(members_of(recipe)["trees"], recipe.prepare(graph), 0)
         assert found.number == model.num_own - width
-        assert str(found) == f"degrees and PageRank, neighbours' too -> {found.number} features, for {seen_by}"
+        assert str(found) == f"degrees, PageRank, neighbours' too -> {found.number} features, for {seen_by}"
+    assert found is None or len(f"    graph      {found}") <= 80

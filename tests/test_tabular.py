@@ -46,6 +46,17 @@ def noisy_graph(n=80, classes=3, columns=4, seed=0):
     )
 
 
+def told_by_degree(n, seed, columns=0):
+    """The class of a node is whether it has more than four neighbours; columns say nothing."""
+    rng = np.random.default_rng(seed)
+    busy = rng.random(n) < 0.5
+    ends = rng.choice(n, (3 * n, 2), p=np.where(busy, 9, 1) / np.where(busy, 9, 1).sum())
+    matrix = scipy.sparse.coo_array((np.ones(3 * n), ends.T), shape=(n, n)).tocsr()
+    degree = np.diff((matrix + matrix.T).tocsr().indptr)
+    x = rng.normal(size=(n, columns)).astype(np.float32) if columns else None
+    return Graph.from_scipy(matrix, x=x, y=(degree > 4).astype(int), class_names=["few", "many"])
+
+
 def wide(graph):
     """The same graph with three hundred sparse columns."""
     rng = np.random.default_rng(1)
@@ -276,6 +287,15 @@ def test_without_features_the_place_in_the_graph_is_four_columns(name, karate):
 
 
 @pytest.mark.parametrize("name", TABULAR)
+def test_the_identity_that_stands_in_for_features_is_never_dense(name, karate, monkeypatch):
+    """Of a million nodes it would have 10¹² numbers."""
+    graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
+    monkeypatch.delattr(SparseMatrix, "to_dense")
+    model, prepared = fitted(name, graph, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
+    assert model(prepared).shape == (34, 2)
+
+
+@pytest.mark.parametrize("name", TABULAR)
 @pytest.mark.parametrize("structure", [False, True])
 def test_the_place_in_the_graph_stands_once_beside_features(name, structure):
     """Features that are prepared with columns about the graph have it already."""
@@ -322,12 +342,7 @@ def test_places_of_a_stranger_are_refused(name, stranger, karate):
 
 def test_nodes_without_features_are_told_apart_by_their_place():
     """The class of a node is whether it has many neighbours, whoever they are: their labels tell nothing."""
-    rng = np.random.default_rng(0)
-    busy = rng.random(300) < 0.5
-    ends = rng.choice(300, (900, 2), p=np.where(busy, 9, 1) / np.where(busy, 9, 1).sum())
-    matrix = scipy.sparse.coo_array((np.ones(900), ends.T), shape=(300, 300)).tocsr()
-    degree = np.diff((matrix + matrix.T).tocsr().indptr)
-    graph = Graph.from_scipy(matrix, y=(degree > 4).astype(int), class_names=["few", "many"])
+    graph = told_by_degree(300, seed=0)
     parts = split(graph, seed=0)
     recipe = recipe_for("default", graph.name, **facts_of(graph, parts.train))
     assert recipe == WITH_PLACES
@@ -341,13 +356,7 @@ def test_nodes_without_features_are_told_apart_by_their_place():
 @pytest.mark.long
 def test_a_table_with_few_labels_is_told_by_the_place_in_the_graph_where_that_tells():
     """By degree alone, with fifteen labels a class: the members without columns about the graph cannot know."""
-    rng = np.random.default_rng(2)
-    busy = rng.random(600) < 0.5
-    ends = rng.choice(600, (1800, 2), p=np.where(busy, 9, 1) / np.where(busy, 9, 1).sum())
-    matrix = scipy.sparse.coo_array((np.ones(1800), ends.T), shape=(600, 600)).tocsr()
-    degree = np.diff((matrix + matrix.T).tocsr().indptr)
-    x = rng.normal(size=(600, 3)).astype(np.float32)
-    graph = Graph.from_scipy(matrix, x=x, y=(degree > 4).astype(int), class_names=["few", "many"])
+    graph = told_by_degree(600, seed=2, columns=3)
     taught, chosen, test = torch.arange(30), torch.arange(30, 60), torch.arange(60, 600)
     mask = torch.zeros(600, dtype=torch.bool).index_fill(0, taught, True)
     recipe = recipe_for("default", graph.name, **facts_of(graph, mask))

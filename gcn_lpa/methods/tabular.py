@@ -102,7 +102,9 @@ class NearbyColumns(nn.Module):
         votes = self.votes(graph, walk)
         if not self.num_own:
             return votes
-        own = [graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x] * self.has_features
+        own = []
+        if self.has_features:
+            own.append(graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x)
         if hasattr(self, "num_places"):
             own.append(places(graph))
             if own[-1].shape[1] != self.num_own - self.num_features:
