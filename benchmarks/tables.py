@@ -5,9 +5,9 @@
 Generators write nodes.csv and edges.csv: numbers, skewed money, yes and no, categories, dates, missing cells. In `columns` these
 carry the label, by thresholds that depend on one another; in `edges` the edges do; in `both` both. `opposites` is `both` with edges
 that join different classes, `scaled` is `both` with other units and zeros, `large` has ten times the nodes. In `places`
-the class of a node is how many edges it has, and half as many nodes have a label as in the others. The shares of signal in TABLES
-were fixed before training. minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so
-its seeds begin at 1.
+the class of a node is how many edges it has, and half as many nodes have a label as in the others; `wide` is `columns` with a text
+and categories that say nothing and make hundreds of features. The shares of signal in TABLES were fixed before training.
+minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so its seeds begin at 1.
 
 All methods read the folder as `gcn-lpa train` does and get the same labels; those of all other nodes are kept aside and score once.
 Seeds 0 to 4 are for development, `--first 1000` takes those that are reported. Every training is a line of a ledger; `--any-code`
@@ -44,6 +44,24 @@ from gcn_lpa.stats import mean_of
 from gcn_lpa.storage import environment, write_json
 
 MEAN_DEGREE, LABELED = 6, 0.1
+ENDINGS = (
+    "ban",
+    "cor",
+    "dim",
+    "fel",
+    "gor",
+    "hus",
+    "jan",
+    "kit",
+    "lam",
+    "mop",
+    "nix",
+    "pol",
+    "qua",
+    "rem",
+    "sit",
+    "tor",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,7 @@ class Table:
     scaled: bool = False
     num_nodes: int = 2000
     places: bool = False  # the rule is about the number of edges, which some nodes have many more of than others
+    wide: bool = False  # with a text and categories of many values, which say nothing and make hundreds of features
 
 
 TABLES = {
@@ -66,13 +85,16 @@ TABLES = {
     "opposites": Table(rule=0.6, homophily=0.65, num_classes=4, opposites=True),
     "scaled": Table(rule=0.6, homophily=0.65, scaled=True),
     "places": Table(rule=0.8, homophily=0.0, places=True, num_nodes=1000),
+    "wide": Table(rule=0.85, homophily=0.4, wide=True),
     "large": Table(rule=0.6, homophily=0.65, num_nodes=20_000),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", default=",".join(name for name in TABLES if name not in ("places", "large")))
+    parser.add_argument(
+        "--graphs", default=",".join(name for name in TABLES if name not in ("places", "wide", "large"))
+    )
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
@@ -150,9 +172,22 @@ def write_table(folder: Path, kind: Table, seed: int) -> list[tuple[str, bool]]:
         "region": [f"region {r}" for r in rng.integers(0, 8, n)],
         "newsletter": ["yes" if r else "no" for r in rng.random(n) < 0.3],
     }
+    if kind.wide:
+        columns |= empty_words(n, np.random.default_rng([seed, 12]))
     given = rng.permutation(n) < LABELED * n
     write_folder(folder, columns, [f"class {k}" for k in y], given, ends or pairs(y, kind, rng))
     return [(f"class {k}", bool(g)) for k, g in zip(y, given, strict=True)]
+
+
+def empty_words(n: int, rng: np.random.Generator) -> dict[str, list[str]]:
+    """A text of eight words, and places of work of which a few have many nodes and many have a few."""
+    vocabulary = [
+        first + last for first in ("ka", "lo", "mi", "ne", "pu", "ra", "so", "ti", "vu", "ze") for last in ENDINGS
+    ]
+    return {
+        "about": [" ".join(rng.choice(vocabulary, 8)) for _ in range(n)],
+        **{name: [f"{name}{k % most}" for k in rng.zipf(1.3, n)] for name, most in (("city", 80), ("employer", 120))},
+    }
 
 
 def holes(cells: list[str], share: float, rng: np.random.Generator) -> list[str]:

@@ -13,7 +13,10 @@ import numpy as np
 import scipy.sparse
 
 FEATURE_KINDS = ("raw", "row", "l2", "tfidf", "auto")
-BLOCK_KINDS = ("words", "numbers", "table")
+BLOCK_KINDS = ("words", "numbers", "table", "scaled words")
+WORDS = ("words", "scaled words")
+ABOUT_GRAPH = "about the graph"  # the name of the block of `structure_columns`
+SCALED = "scaled"  # that of all columns, where none is told from another
 PAGERANK_STEPS, DAMPING = 50, 0.85
 FEWEST_WORDS = 10  # fewer columns of counts are numbers
 SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
@@ -26,7 +29,7 @@ class Block:
     """Columns start..stop-1 of the features, and what they are.
 
     "words" are counts or TF-IDF of words: rows are scaled to length 1. "numbers" are raw: columns are standardised.
-    "table" is ready as it is.
+    "table" and "scaled words" are ready as they are.
     """
 
     name: str
@@ -141,6 +144,15 @@ class Scaling:
         """How many columns about the graph are added."""
         return 0 if self.structure is None else int(self.structure.shape[1])
 
+    def blocks_of(self, num_columns: int) -> tuple[Block, ...]:
+        """What the scaled columns are, with those about the graph that are added: ready as they are, and words by themselves."""
+        found = [
+            dataclasses.replace(block, kind="scaled words" if block.kind in WORDS else "table") for block in self.blocks
+        ]
+        start = found[-1].stop if found else 0
+        name = ABOUT_GRAPH if found else SCALED
+        return (*found, *([Block(name, "table", start, num_columns)] if start < num_columns else []))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """What was learned; `from_arrays` takes it back."""
         places = [(BLOCK_KINDS.index(block.kind), block.start, block.stop) for block in self.blocks]
@@ -224,7 +236,7 @@ class Scaling:
                 parts.append(_standardized(_dense(x, block), numbers[:, first:end]))
                 first = end
             else:
-                parts.append(_dense(x, block))
+                parts.append(_columns(x, block) if block.kind in WORDS else _dense(x, block))
         return _side_by_side(parts)
 
 

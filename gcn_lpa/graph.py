@@ -413,7 +413,7 @@ class Graph:
             x = SparseMatrix.from_scipy(x) if scipy.sparse.issparse(x) else torch.from_numpy(x)
             self._derived[name] = scaling, x.to(self.device), {}
         _, x, derived = self._derived[name]
-        return dataclasses.replace(self, x=x, blocks=(Block("scaled", "table", 0, x.shape[1]),), _derived=derived)
+        return dataclasses.replace(self, x=x, blocks=scaling.blocks_of(x.shape[1]), _derived=derived)
 
     def _raw_features(self) -> Any:
         return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -317,6 +318,7 @@ def recipe_for(
     has_features: bool = True,
     labels_per_class: float = FEW_LABELS,
     num_columns: int | None = None,
+    has_words: bool = False,
     num_kinds: int = 1,
     wide: bool = False,
 ) -> Recipe:
@@ -324,7 +326,8 @@ def recipe_for(
 
     Args:
         labels_per_class: how many nodes have a label to learn from, on average over the classes.
-        num_columns: of the features; None: too many to be a table.
+        num_columns: of the features; where they are many, of those that trees read: no words, no rare categories. None: unknown.
+        has_words: beside these columns; edges are then learned as without them.
         num_kinds: of edges; with two or more, hops walk each kind by itself.
         wide: in `best`, also three layers of 256, which take ten times as long.
     """
@@ -335,9 +338,10 @@ def recipe_for(
         if num_kinds > 1 and ours.propagation == "hops":
             ours = ours.replace(propagation="relations", origin=f"{ours.origin}; hops along each kind of edge")
         if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
+            changes = {} if has_words else FIXED_EDGES
+            how = "on the columns beside words" if has_words else "and along the given edges, as features are a table"
             members = f"trees {ours.members}".strip()  # soon done: first where time is short
-            origin = f"{ours.origin}; with trees and along the given edges, as features are a table"
-            ours = ours.replace(members=members, **FIXED_EDGES, origin=origin)
+            ours = ours.replace(members=members, **changes, origin=f"{ours.origin}; with trees {how}")
         return ours if name == "default" else best_of(ours, wide=wide)
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
@@ -357,7 +361,7 @@ def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
     elif ours.l2 == WITH_FEW_LABELS.l2:
         beside = MEMBERS_WITH_FEW_LABELS
     else:
-        beside = MEMBERS_ON_TABLES if "trees" in members else MEMBERS
+        beside = MEMBERS_ON_TABLES if ours.edges == "fixed" else MEMBERS
     members += beside.split()
     if "trees" in members and "neighbour-lr" not in members:
         members.insert(1, "neighbour-lr")
@@ -366,9 +370,19 @@ def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
 
 def facts_of(graph: Any, taught: Any) -> dict[str, Any]:
     """What `recipe_for` asks about a graph whose labels of the nodes `taught`, a mask, are learned from."""
+    num_columns, has_words = graph.num_features if isinstance(graph.num_features, int) else None, False
+    if num_columns is not None and num_columns > TABLE_COLUMNS:
+        sizes: Counter[str] = Counter()
+        for block in graph.blocks:
+            sizes[block.kind] += block.stop - block.start
+        has_words = sizes["words"] > 0
+        num_table = sizes["numbers"] + sizes["table"]
+        if num_table and sizes["numbers"] <= TABLE_COLUMNS:
+            num_columns = min(num_table, TABLE_COLUMNS)
     return {
         "has_features": graph.x_kind == "given",
         "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
-        "num_columns": graph.num_features if isinstance(graph.num_features, int) else None,
+        "num_columns": num_columns,
+        "has_words": has_words,
         "num_kinds": 1 if graph.relations is None else len(graph.relations.names),
     }

@@ -335,7 +335,8 @@ class Trained:
         adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
         relations = Relations.without_edges(tuple(self.relations), 1) if self.relations else None
         known = torch.tensor([-1]), self.class_names, range(1)
-        return Graph(adjacency, x, *known, x_kind=self.x_kind, relations=relations)
+        blocks = self.scaling.blocks_of(self.num_columns + self.scaling.num_added)
+        return Graph(adjacency, x, *known, x_kind=self.x_kind, relations=relations, blocks=blocks)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from test_resigned import changed, entry, made
 
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
@@ -22,6 +23,7 @@ from gcn_lpa.methods.tabular import (
     neighbour_columns,
     places,
     stratified_folds,
+    table_columns,
     vote_folds,
     votes_by_others,
     without_loops,
@@ -255,6 +257,100 @@ def test_trees_refuse_many_columns_and_name_what_takes_them():
     recipe = METHODS["trees"].settings()
     with pytest.raises(ValueError, match=f"at most {MOST_COLUMNS} columns, and the graph has 306; 'neighbour-lr'"):
         Trees(recipe, recipe.prepare(wide(noisy_graph())))
+
+
+def test_trees_refuse_words_alone_though_columns_about_the_graph_stand_beside_them():
+    recipe = METHODS["trees"].settings().replace(features="auto", structure=True)
+    with pytest.raises(ValueError, match=f"at most {MOST_COLUMNS} columns, and the graph has 306"):
+        Trees(recipe, recipe.prepare(wide(noisy_graph())))
+
+
+def mixed_graph(num_words=300, num_categories=20):
+    """Three numbers, the first of which tells the class; categories, of which three have every fourth node; words."""
+    graph, rng = noisy_graph(columns=3), np.random.default_rng(2)
+    kind = np.where(np.arange(80) % 4 < 3, np.arange(80) % 4, 3 + np.arange(80) // 4 % (num_categories - 3))
+    words = rng.random((80, num_words)) < 0.1
+    parts = graph.x.numpy(), np.eye(num_categories)[kind], words
+    x = SparseMatrix.from_scipy(scipy.sparse.csr_array(np.hstack(parts).astype(np.float32)))
+    ends = np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
+    named = zip(("numbers", "table", "about"), ("numbers", "table", "words"), ends[:-1], ends[1:], strict=True)
+    return dataclasses.replace(graph, x=x, blocks=tuple(Block(*each) for each in named))
+
+
+@pytest.mark.parametrize("structure", [False, True])
+def test_trees_leave_words_aside_where_columns_are_many(structure):
+    graph = mixed_graph()
+    model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=structure)
+    about = list(range(323, 329)) if structure else []
+    assert model.get_buffer("picked").tolist() == [*range(23), *about]
+    columns, own = model.columns(prepared), prepared.x.to_dense()[:, [*range(23), *about]]
+    assert columns.shape == (80, 4 * (29 if structure else 27) + 9)
+    assert torch.equal(columns[:, : own.shape[1]], own)
+    torch.testing.assert_close(model(prepared), model(dataclasses.replace(prepared, x=prepared.x.to_dense())))
+
+
+def test_trees_leave_rare_categories_aside_where_columns_are_many():
+    """Each of the first three has a quarter of the nodes, and each of the others one or none."""
+    graph = mixed_graph(num_words=1, num_categories=230)
+    model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
+    assert model.get_buffer("picked").tolist() == [0, 1, 2, 3, 4, 5]
+    sparse = dataclasses.replace(prepared, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(prepared.x.to_dense())))
+    assert table_columns(sparse, 190).tolist() == [0, 1, 2, 3, 4, 5]
+    dense = dataclasses.replace(prepared, x=prepared.x.to_dense())
+    assert table_columns(dense, 190).tolist() == [0, 1, 2, 3, 4, 5]
+    assert table_columns(dense, 4).tolist() == [0, 1, 2, 3]
+    assert len(table_columns(dense, 240)) == 233
+
+
+def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):
+    """Also of a graph whose own columns are filled otherwise."""
+    graph = mixed_graph(num_categories=230)
+    recipe = recipe_for("default", "any", **facts_of(graph, graph.labeled)).replace(epochs=3)
+    assert recipe.members.split()[0] == "trees"
+    trained = learn(graph, torch.arange(0, 80, 2), torch.arange(1, 80, 2), recipe, device="cpu")
+    trained.save_pretrained(tmp_path / "kept")
+    again = Trained.from_pretrained(tmp_path / "kept")
+    x = graph.x.to_dense()
+    x[:, 3:233] = x[:, 3:233].flip(1)
+    other = dataclasses.replace(graph, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(x)))
+    for new in (graph, other):
+        assert torch.equal(predict_proba(again, new), predict_proba(trained, new))
+
+
+PICKED = {
+    "beyond the columns": [0, 1, 323],
+    "below them": [-1, 1, 2],
+    "twice": [0, 1, 1],
+    "out of order": [2, 1, 0],
+    "two rows": [[0, 1], [2, 3]],
+    "more than there is room for": list(range(201)),
+}
+
+
+@pytest.mark.parametrize("case", PICKED)
+def test_picked_columns_of_a_stranger_are_refused(case):
+    model, _ = fitted("trees", mixed_graph(), torch.arange(0, 80, 2), features="auto", structure=False)
+    with pytest.raises(ValueError, match="columns 0 to 322, each after the last"):
+        model.load_state_dict({**model.state_dict(), "picked": torch.tensor(PICKED[case])})
+
+
+def test_a_table_stays_one_beside_words_and_rare_categories():
+    """Beside words its edges are learned as without it; rare categories alone leave them as given."""
+    for graph, edges in ((mixed_graph(), "cosine"), (mixed_graph(num_words=1, num_categories=230), "cosine")):
+        recipe = recipe_for("default", "any", **{**facts_of(graph, graph.labeled), "labels_per_class": 50})
+        assert (recipe.members, recipe.edges) == ("trees layers deep", edges)
+    blocks = (Block("numbers", "numbers", 0, 3), Block("table", "table", 3, 323))
+    graph = dataclasses.replace(mixed_graph(), blocks=blocks)
+    assert facts_of(graph, graph.labeled) | {"labels_per_class": 0} == {
+        "has_features": True,
+        "labels_per_class": 0,
+        "num_columns": 190,
+        "has_words": False,
+        "num_kinds": 1,
+    }
+    for kind in ("words", "numbers"):
+        alone = dataclasses.replace(graph, blocks=(Block("x", kind, 0, 323),))
+        assert facts_of(alone, graph.labeled)["num_columns"] == 323
 
 
 @pytest.mark.parametrize("name", TABULAR)

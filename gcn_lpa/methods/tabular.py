@@ -3,7 +3,8 @@
 Both come from scikit-learn; what they learned is kept in buffers and applied without it. Their columns are
 
 own         the prepared features of the node and what its place in the graph is (`places`): trees take of it what they need,
-            also where labels are few and the recipe has no `structure`; without features, that alone where it has
+            also where labels are few and the recipe has no `structure`; without features, that alone where it has; trees
+            leave words aside, and the rarest categories, where there are more than MOST_COLUMNS (`table_columns`)
 neighbours  mean, minimum and maximum of each; a node without neighbours has its own
 votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
 
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.features import structure_columns
+from gcn_lpa.features import ABOUT_GRAPH, SCALED, WORDS, structure_columns
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.linear import UNSEEN, affine_layers
@@ -46,6 +47,7 @@ ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # columns about the graph of a node without features; the latter where edges have a direction
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
+LEAST_FILLED = 0.05  # of the nodes, where columns are many: a category of fewer makes no leaf
 SCALES = (
     (1.0, 1.0),
     (1.0, 0.1),
@@ -76,12 +78,16 @@ class NearbyColumns(nn.Module):
         super().__init__()
         self.recipe, self.seed, self.num_classes = recipe, seed, graph.num_classes
         self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
-        self.num_features = graph.num_features if self.has_features else 0
+        self.num_features = self.features_read(graph) if self.has_features else 0
         self.set_width(0)
         is_room = self.num_features + NUM_PLACES[-1] <= MOST_COLUMNS
         if is_room and self.has_features != recipe.structure:  # features that are prepared with `structure` have them
             self.set_width(places(graph).shape[1])
             self.register_buffer("num_places", torch.tensor(self.num_own - self.num_features))
+
+    def features_read(self, graph: Graph) -> int:
+        """How many features are read: all of them."""
+        return graph.num_features
 
     def set_width(self, num_places: int) -> None:
         self.num_own = self.num_features + num_places
@@ -104,7 +110,7 @@ class NearbyColumns(nn.Module):
             return votes
         own = []
         if self.has_features:
-            own.append(graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x)
+            own.append(self.features(graph))
         if hasattr(self, "num_places"):
             own.append(places(graph))
             if own[-1].shape[1] != self.num_own - self.num_features:
@@ -116,6 +122,9 @@ class NearbyColumns(nn.Module):
                 )
         x = torch.cat(own, dim=1)
         return torch.cat([x, *neighbour_columns(walk, x), votes], dim=1)
+
+    def features(self, graph: Graph) -> Tensor:
+        return graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
         return votes_by_others(walk, graph.y, graph.num_classes, self.recipe.propagation_steps, self.seed)
@@ -223,6 +232,23 @@ class Trees(NearbyColumns):
         self.make_room(0)
         self.rounds: int | None = None  # None: inner folds choose
 
+    def features_read(self, graph: Graph) -> int:
+        self.num_given = graph.blocks[-1].stop if graph.blocks else graph.num_features
+        picked = table_columns(graph, MOST_COLUMNS - (0 if self.recipe.structure else NUM_PLACES[-1]))
+        if self.num_given <= MOST_COLUMNS or not len(picked):
+            return self.num_given
+        self.register_buffer("picked", picked)
+        return len(picked)
+
+    def features(self, graph: Graph) -> Tensor:
+        if not hasattr(self, "picked"):
+            return super().features(graph)
+        picked = self.get_buffer("picked")
+        if not isinstance(graph.x, SparseMatrix):
+            return graph.x.index_select(1, picked)
+        chosen = graph.x.to_scipy()[:, picked.cpu().numpy()].toarray()
+        return torch.from_numpy(chosen).to(graph.device)
+
     def choose_like(self, others: Sequence[Trees]) -> None:
         """Take as many rounds as others chose for most of the same nodes: the median of them."""
         self.rounds = max(1, round(float(np.median([len(other.get_buffer("feature")) for other in others]))))
@@ -313,6 +339,16 @@ class Trees(NearbyColumns):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """As torch does it, after room is made for as many rounds as there are."""
+        picked = state_dict.get(f"{prefix}picked")
+        if picked is not None and hasattr(self, "picked"):
+            row = torch.tensor([-1, *picked.flatten().tolist(), self.num_given])
+            if picked.ndim != 1 or len(picked) > MOST_COLUMNS or not (row.diff() > 0).all():
+                raise ValueError(
+                    f"picked is not a row of at most {MOST_COLUMNS} columns 0 to {self.num_given - 1:,}, each after the last"
+                )
+            self.register_buffer("picked", torch.zeros_like(picked))
+            self.num_features = len(picked)
+            self.set_width(0)
         self.read_width(state_dict, prefix)
         feature = state_dict.get(f"{prefix}feature")
         if feature is not None and feature.ndim == 3:
@@ -343,6 +379,26 @@ def places(graph: Graph) -> Tensor:
         graph._derived["places"] = torch.from_numpy(columns.astype(np.float32)).to(graph.device)
     found: Tensor = graph._derived["places"]
     return found
+
+
+def table_columns(graph: Graph, most: int) -> Tensor:
+    """The columns of prepared features that are no words, in order; of more than `most` the fullest: see LEAST_FILLED.
+
+    None at all where the features are words alone, or it is not known what they are.
+    """
+    blocks = [block for block in graph.blocks if block.kind not in WORDS]
+    if all(block.name in (ABOUT_GRAPH, SCALED) for block in blocks):
+        return torch.zeros(0, dtype=torch.int64)
+    columns = torch.cat([torch.arange(block.start, block.stop) for block in blocks])
+    if len(columns) <= most:
+        return columns
+    if isinstance(graph.x, SparseMatrix):
+        filled = torch.bincount(graph.x.pattern.col.cpu().long(), minlength=int(columns[-1]) + 1)
+    else:
+        filled = (graph.x != 0).sum(dim=0).cpu()
+    filled = filled[columns]
+    number = min(most, max(1, int((filled >= LEAST_FILLED * graph.num_nodes).sum())))
+    return columns[filled.argsort(descending=True, stable=True)[:number]].sort().values
 
 
 def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
