@@ -27,6 +27,7 @@ from ledgers import newest
 
 from gcn_lpa import load, split
 from gcn_lpa.calibration import conformal_sets, conformal_threshold, fit_calibrator, guesses_of, reliability
+from gcn_lpa.choice import WITHOUT_FEATURES, facts_of, recipe_for
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.folds import learn_folds
 from gcn_lpa.fusion import Fusion, held_out_probabilities, opinions_of
@@ -35,7 +36,7 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import team_of
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import FIXED_EDGES, LAYERS, WITHOUT_FEATURES, Recipe, facts_of, recipe_for
+from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.splits import Split

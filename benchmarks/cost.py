@@ -24,7 +24,7 @@ from ledgers import newest
 from tables import TABLES, write_table
 
 from gcn_lpa import learn, load, split
-from gcn_lpa.recipes import facts_of, recipe_for
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Source, make_plan

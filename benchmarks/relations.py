@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa import evaluate, learn, load, split
-from gcn_lpa.recipes import facts_of, recipe_for
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.relations import Relations
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.plan import Source, make_plan

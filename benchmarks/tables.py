@@ -30,12 +30,12 @@ import torch
 from ledgers import newest
 
 from gcn_lpa import load
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.tabular import neighbour_columns, without_loops
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import facts_of, recipe_for
 from gcn_lpa.runs.code_version import code_hash
 from gcn_lpa.runs.ledger import Ledger
 from gcn_lpa.runs.plan import Source, make_plan

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gcn_lpa import Explainer, draw_explanation, learn, load, split, what_if
-from gcn_lpa.recipes import WITHOUT_FEATURES
+from gcn_lpa.choice import WITHOUT_FEATURES
 
 club = load("karate")
 parts = split(club, seed=0)

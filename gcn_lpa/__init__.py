@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
+    from gcn_lpa.choice import recipe_for as recipe_for
     from gcn_lpa.conversion import as_graph as as_graph
     from gcn_lpa.description import GraphInfo as GraphInfo
     from gcn_lpa.description import Homophily as Homophily
@@ -91,7 +92,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.recipes import DEFAULT as DEFAULT
     from gcn_lpa.recipes import LAYERS as LAYERS
     from gcn_lpa.recipes import Recipe as Recipe
-    from gcn_lpa.recipes import recipe_for as recipe_for
     from gcn_lpa.runs.codec import OutOfFold as OutOfFold
     from gcn_lpa.runs.codec import Results as Results
     from gcn_lpa.runs.codec import TrainedRun as TrainedRun
@@ -142,6 +142,7 @@ _NAMES = {  # of each module
         "expected_calibration_error",
         "fit_calibrator",
     ),
+    "choice": ("recipe_for",),
     "conversion": ("as_graph",),
     "description": ("GraphInfo", "Homophily", "describe", "homophily", "node_hops"),
     "engine.backends": ("use_backend",),
@@ -176,7 +177,7 @@ _NAMES = {  # of each module
     ),
     "progress": ("ProgressBar",),
     "pyg": ("GCNLPANet", "LPARegularizer"),
-    "recipes": ("DEFAULT", "LAYERS", "Recipe", "recipe_for"),
+    "recipes": ("DEFAULT", "LAYERS", "Recipe"),
     "runs.codec": ("OutOfFold", "Results", "TrainedRun", "load_run"),
     "runs.confidence": ("CalibrationReport", "calibrate_run"),
     "runs.growing": ("GrownRun", "predict_on"),

@@ -11,9 +11,9 @@ import scipy.sparse
 from scipy.sparse import csgraph
 from torch import Tensor
 
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.recipes import facts_of, recipe_for
 
 if TYPE_CHECKING:
     from gcn_lpa.tables.encoders import ColumnSummary

@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.conversion import as_graph
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -34,7 +35,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, predict_proba
-from gcn_lpa.recipes import LAYERS, Recipe, facts_of, recipe_for
+from gcn_lpa.recipes import LAYERS, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 

@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -229,33 +228,6 @@ DEFAULT = Recipe(
 FIXED_EDGES: dict[str, Any] = {
     **{"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric", "training": "joint"},
 }
-FEW_LABELS = 40  # a class; with fewer, edges and columns about the graph teach nothing: docs/accuracy.md
-WITH_FEW_LABELS = DEFAULT.replace(
-    **FIXED_EDGES,
-    l2=5e-3,
-    structure=False,
-    members="smoothed-lr",
-    origin="default where few nodes have labels, docs/accuracy.md",
-)
-WITHOUT_FEATURES = LAYERS.replace(
-    votes=True,
-    edges="free",
-    loss="held_out",
-    lpa_iterations=5,
-    features="raw",
-    residual=False,
-    origin="default where nodes have no features",
-)
-WITH_PLACES = WITHOUT_FEATURES.replace(  # of a node in the graph: degrees and PageRank, its neighbours' too
-    structure=True,
-    members="trees neighbour-lr",
-    origin="default where nodes have no features; with trees, on columns about the graph",
-)
-FEW_PLACES = 10  # labels a class that trees on columns about the graph want at least
-TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-MEMBERS = "hops cosine-layers label-input correct-and-smooth"  # beside the default, in the recipe `best`
-MEMBERS_ON_TABLES = "label-input correct-and-smooth"
-MEMBERS_WITH_FEW_LABELS = "cosine-hops linear"
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
     features="row",
@@ -311,38 +283,8 @@ SPACE: dict[str, tuple[float, ...]] = {  # Appendix F
 }
 
 
-def recipe_for(
-    name: str,
-    dataset: str,
-    *,
-    has_features: bool = True,
-    labels_per_class: float = FEW_LABELS,
-    num_columns: int | None = None,
-    has_words: bool = False,
-    num_kinds: int = 1,
-    wide: bool = False,
-) -> Recipe:
-    """The recipe `default`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
-
-    Args:
-        labels_per_class: how many nodes have a label to learn from, on average over the classes.
-        num_columns: of the features; where they are many, of those that trees read: no words, no rare categories. None: unknown.
-        has_words: beside these columns; edges are then learned as without them.
-        num_kinds: of edges; with two or more, hops walk each kind by itself.
-        wide: in `best`, also three layers of 256, which take ten times as long.
-    """
-    if name in ("default", "best"):
-        ours = WITH_FEW_LABELS if labels_per_class < FEW_LABELS else DEFAULT
-        if not has_features:
-            ours = WITHOUT_FEATURES if labels_per_class < FEW_PLACES else WITH_PLACES
-        if num_kinds > 1 and ours.propagation == "hops":
-            ours = ours.replace(propagation="relations", origin=f"{ours.origin}; hops along each kind of edge")
-        if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
-            changes = {} if has_words else FIXED_EDGES
-            how = "on the columns beside words" if has_words else "and along the given edges, as features are a table"
-            members = f"trees {ours.members}".strip()  # soon done: first where time is short
-            ours = ours.replace(members=members, **changes, origin=f"{ours.origin}; with trees {how}")
-        return ours if name == "default" else best_of(ours, wide=wide)
+def recipe_of_paper(name: str, dataset: str) -> Recipe:
+    """The recipe `paper` or `official` for one of the five data sets of the paper."""
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
         raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official, or a JSON file")
@@ -351,38 +293,3 @@ def recipe_for(
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
         )
     return tables[name][dataset]
-
-
-def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
-    """The recipe `best` where the default is `ours`: the same with more members."""
-    members = ours.members.split()
-    if ours.features == WITHOUT_FEATURES.features:
-        beside = "layers"
-    elif ours.l2 == WITH_FEW_LABELS.l2:
-        beside = MEMBERS_WITH_FEW_LABELS
-    else:
-        beside = MEMBERS_ON_TABLES if ours.edges == "fixed" else MEMBERS
-    members += beside.split()
-    if "trees" in members and "neighbour-lr" not in members:
-        members.insert(1, "neighbour-lr")
-    return ours.replace(members=" ".join([*members, *(["wide"] if wide else [])]), origin=f"best, beside {ours.origin}")
-
-
-def facts_of(graph: Any, taught: Any) -> dict[str, Any]:
-    """What `recipe_for` asks about a graph whose labels of the nodes `taught`, a mask, are learned from."""
-    num_columns, has_words = graph.num_features if isinstance(graph.num_features, int) else None, False
-    if num_columns is not None and num_columns > TABLE_COLUMNS:
-        sizes: Counter[str] = Counter()
-        for block in graph.blocks:
-            sizes[block.kind] += block.stop - block.start
-        has_words = sizes["words"] > 0
-        num_table = sizes["numbers"] + sizes["table"]
-        if num_table and sizes["numbers"] <= TABLE_COLUMNS:
-            num_columns = min(num_table, TABLE_COLUMNS)
-    return {
-        "has_features": graph.x_kind == "given",
-        "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
-        "num_columns": num_columns,
-        "has_words": has_words,
-        "num_kinds": 1 if graph.relations is None else len(graph.relations.names),
-    }

@@ -10,12 +10,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gcn_lpa.choice import best_of
 from gcn_lpa.cli.app import app
 from gcn_lpa.description import describe, homophily
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advice
 from gcn_lpa.insight.advice import advise, stratified_folds
-from gcn_lpa.recipes import best_of
 from gcn_lpa.stats import Mean, resampled_mean
 from gcn_lpa.tables.datasets import load
 

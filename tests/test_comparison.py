@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 from typer.testing import CliRunner
 
+from gcn_lpa.choice import WITH_FEW_LABELS, WITH_PLACES
 from gcn_lpa.cli.app import app
 from gcn_lpa.insight import comparison
 from gcn_lpa.insight.comparison import (
@@ -31,7 +32,7 @@ from gcn_lpa.insight.comparison import (
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, WITH_FEW_LABELS, WITH_PLACES, Recipe
+from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 

@@ -12,13 +12,13 @@ import pytest
 import scipy.sparse
 import torch
 
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.description import describe
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import DOUBT
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
-from gcn_lpa.recipes import facts_of, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.tables.own_files import read_csv

@@ -19,9 +19,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.estimator import FROM_FEATURES, GCNLPAClassifier, row_keys
 from gcn_lpa.graph import Graph
-from gcn_lpa.recipes import WITHOUT_FEATURES, Recipe
+from gcn_lpa.recipes import Recipe
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gcn_lpa.choice import WITH_FEW_LABELS
 from gcn_lpa.cli.app import app
 from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -31,7 +32,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import propagate_labels
 from gcn_lpa.palette import BLACK, CLASS_COLORS, PALE
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS
+from gcn_lpa.recipes import LAYERS, PAPER
 from gcn_lpa.splits import split
 from gcn_lpa.tables.datasets import load
 from gcn_lpa.theory.influence import label_influence

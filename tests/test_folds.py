@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from gcn_lpa.choice import WITHOUT_FEATURES, best_of, facts_of, recipe_for
 from gcn_lpa.folds import UNCHOSEN, _FoldModels, learn_folds
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.team import LIBRARY, EdgeTeam, Team, members_of, team_of
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, best_of, facts_of, recipe_for
+from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.splits import label_folds, split
 from gcn_lpa.stacks import learn_many
 from gcn_lpa.tables.datasets import load

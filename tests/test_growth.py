@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from scipy.special import log_softmax, softmax
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.fusion import REACH, SMOOTHING, Fusion, Opinions
 from gcn_lpa.graph import Graph
@@ -16,7 +17,7 @@ from gcn_lpa.growth import AmongVoters, Grown, induced
 from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import DEFAULT, LAYERS, WITHOUT_FEATURES
+from gcn_lpa.recipes import DEFAULT, LAYERS
 from gcn_lpa.trained import Trained
 
 QUICK = {"epochs": 5, "patience": 0, "hidden": 4}

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.paper.influence_study import LINKS, ROWS, cell_of, influence_study, jobs, measure, summary, text_of
-from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.theory.influence import feature_influence, label_influence_matrix
 

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa import folds
+from gcn_lpa.choice import recipe_for
 from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.folds import learn_folds
@@ -20,7 +21,7 @@ from gcn_lpa.losses import labels_of, leave_one_out_votes
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe, recipe_for
+from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe
 from gcn_lpa.runs import stages
 from gcn_lpa.runs.confidence import calibration_evidence
 from gcn_lpa.runs.plan import Plan, Source

@@ -12,12 +12,12 @@ import pytest
 from test_report import run_of
 from typer.testing import CliRunner
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.cli.app import app
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.what_ifs import MOVED, what_if
 from gcn_lpa.learning import learn
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.edges import drop_edges, initial_weight
 from gcn_lpa.engine import class_blocks
 from gcn_lpa.engine.class_blocks import class_block
@@ -20,7 +21,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import class_weights, labels_of
 from gcn_lpa.model import GCNLPA, lpa_loss, lpa_votes, propagate_labels
-from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, WITHOUT_FEATURES, Recipe
+from gcn_lpa.recipes import LAYERS, LOSSES, OFFICIAL, PAPER, Recipe
 
 PAIRS = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (4, 5)]  # two triangles joined by 2 - 3
 FEATURES = [[1.0, 0.0, 2.0], [0.0, 1.0, 0.5], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]

@@ -140,9 +140,9 @@ def test_an_exhibit_is_written_as_text_and_json(tmp_path):
 def test_a_training_that_diverges_counts_with_its_best_epoch(two_cliques, monkeypatch):
     """The same training, ended by hand before the loss is not finite, has the same accuracies."""
     monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: two_cliques)
-    plain = {"propagation": "layers", "structure": False, "votes": False, "l2_edges": 0.0, "epochs": 200, "patience": 0}
-    changes = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0, **plain}
-    job = {"dataset": "", "method": "gcn-lpa", "recipe": "default", "changes": changes, "split": "uniform"}
+    monkeypatch.setattr(study_module, "recipe_of_paper", lambda name, dataset: LAYERS)
+    changes = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0}
+    job = {"dataset": "citeseer", "method": "gcn-lpa", "recipe": "paper", "changes": changes, "split": "uniform"}
     outcome = study_module.train_once({**job, "split_seed": 0, "seed": 0}, device="cpu", root=None, threads=1)
     assert outcome["best_epoch"] is None
     parts, recipe = split(two_cliques, seed=0), LAYERS.replace(**changes)

@@ -5,19 +5,8 @@ import json
 
 import pytest
 
-from gcn_lpa.recipes import (
-    DEFAULT,
-    LAYERS,
-    LOSSES,
-    OFFICIAL,
-    PAPER,
-    SPACE,
-    WITH_FEW_LABELS,
-    WITH_PLACES,
-    WITHOUT_FEATURES,
-    Recipe,
-    recipe_for,
-)
+from gcn_lpa.choice import WITH_FEW_LABELS, WITH_PLACES, WITHOUT_FEATURES, recipe_for
+from gcn_lpa.recipes import DEFAULT, LAYERS, LOSSES, OFFICIAL, PAPER, SPACE, Recipe
 
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
 TABLE_4 = {  # as printed, row by row

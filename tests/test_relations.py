@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.relations import write_graph
 from gcn_lpa.batches import batches_of
+from gcn_lpa.choice import WITH_PLACES, recipe_for
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import relations
 from gcn_lpa.edges import symmetric_kinds
@@ -25,7 +26,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.planner import Size, estimate
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, WITH_PLACES, recipe_for
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
 from gcn_lpa.relations import MOST_KINDS, Relations
 from gcn_lpa.runs.codec import load_run
 from gcn_lpa.scale.partition import write_partition

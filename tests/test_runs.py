@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gcn_lpa import storage
+from gcn_lpa.choice import WITH_FEW_LABELS, recipe_for
 from gcn_lpa.fusion import Opinions, fit_fusion, opinions_of
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import node_mask
@@ -19,7 +20,7 @@ from gcn_lpa.learning import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.team import members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
-from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, WITH_FEW_LABELS, Recipe, recipe_for
+from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
 from gcn_lpa.runs.codec import PLAN, decode_graph, encode_graph, load_run, read_plan, write_plan
 from gcn_lpa.runs.output import table_text, write_table
 from gcn_lpa.runs.plan import Source, make_plan

@@ -6,6 +6,7 @@ import torch
 from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
+from gcn_lpa.choice import WITH_FEW_LABELS
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.folds import learn_folds
 from gcn_lpa.graph import Graph
@@ -14,7 +15,7 @@ from gcn_lpa.methods import smoothed
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.smoothed import PENALTY, SUREST
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT, WITH_FEW_LABELS
+from gcn_lpa.recipes import DEFAULT
 
 RECIPE = METHODS["smoothed-lr"].fair(DEFAULT).replace(features="raw", structure=False, propagation_steps=4)
 

@@ -12,7 +12,7 @@ from gcn_lpa.paper import own_tables, reproduction, sweeps, tables
 from gcn_lpa.paper import study as study_module
 from gcn_lpa.paper.claims import TABLE2
 from gcn_lpa.paper.study import STACKED, Cell, Grid, Study, by_split, job_of, stacks_of, train_once, train_stack
-from gcn_lpa.recipes import PAPER
+from gcn_lpa.recipes import LAYERS, PAPER
 from gcn_lpa.splits import Split
 from gcn_lpa.stacks import is_stackable
 from gcn_lpa.tables.datasets import load
@@ -25,7 +25,7 @@ def small(monkeypatch, karate):
     """Every data set of the paper is the karate club, and a training has five epochs."""
     monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: karate)
     short = {name: recipe.replace(epochs=5) for name, recipe in PAPER.items()}
-    monkeypatch.setattr(study_module, "recipe_for", lambda name, dataset: short[dataset])
+    monkeypatch.setattr(study_module, "recipe_of_paper", lambda name, dataset: short[dataset])
     monkeypatch.setattr(Study, "threads", 1)
     return karate
 
@@ -70,9 +70,9 @@ def test_a_stack_has_the_accuracies_of_its_models_alone(row, karate, monkeypatch
 @pytest.mark.long
 def test_a_model_of_a_stack_that_diverges_is_trained_alone(two_cliques, monkeypatch):
     monkeypatch.setattr(study_module, "graph_of", lambda dataset, root: two_cliques)
-    plain = {"propagation": "layers", "structure": False, "votes": False, "l2_edges": 0.0, "epochs": 200, "patience": 0}
+    monkeypatch.setattr(study_module, "recipe_of_paper", lambda name, dataset: LAYERS)
     steep = {"features": "raw", "lr": 1e18, "edges": "fixed", "lpa_weight": 0.0}
-    cell = Cell("", "x", "gcn-lpa", "default", {**plain, **steep})
+    cell = Cell("citeseer", "x", "gcn-lpa", "paper", steep)
     together = train_stack(jobs_of(cell), **WHERE)
     alone = [train_once(job, **WHERE) for job in jobs_of(cell)]
     assert [one["best_epoch"] for one in together] == [None] * 4

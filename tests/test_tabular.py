@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from test_resigned import changed, entry, made
 
+from gcn_lpa.choice import WITH_FEW_LABELS, WITH_PLACES, WITHOUT_FEATURES, facts_of, recipe_for
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.features import Block
 from gcn_lpa.graph import Graph
@@ -29,7 +30,6 @@ from gcn_lpa.methods.tabular import (
     without_loops,
 )
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import WITH_FEW_LABELS, WITH_PLACES, WITHOUT_FEATURES, facts_of, recipe_for
 from gcn_lpa.splits import split
 from gcn_lpa.trained import Trained
 
@@ -266,7 +266,7 @@ def test_trees_refuse_words_alone_though_columns_about_the_graph_stand_beside_th
 
 
 def mixed_graph(num_words=300, num_categories=20):
-    """Three numbers, the first of which tells the class; categories, of which three have every fourth node; words."""
+    """Three numbers, the first of which tells the class; categories, of which three have a fourth of the nodes each; words."""
     graph, rng = noisy_graph(columns=3), np.random.default_rng(2)
     kind = np.where(np.arange(80) % 4 < 3, np.arange(80) % 4, 3 + np.arange(80) // 4 % (num_categories - 3))
     words = rng.random((80, num_words)) < 0.1
@@ -281,10 +281,10 @@ def mixed_graph(num_words=300, num_categories=20):
 def test_trees_leave_words_aside_where_columns_are_many(structure):
     graph = mixed_graph()
     model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=structure)
-    about = list(range(323, 329)) if structure else []
-    assert model.get_buffer("picked").tolist() == [*range(23), *about]
-    columns, own = model.columns(prepared), prepared.x.to_dense()[:, [*range(23), *about]]
-    assert columns.shape == (80, 4 * (29 if structure else 27) + 9)
+    own = [*range(6), *(range(323, 329) if structure else [])]  # other categories have one node or two of 80
+    assert model.get_buffer("picked").tolist() == own
+    columns, own = model.columns(prepared), prepared.x.to_dense()[:, own]
+    assert columns.shape == (80, 4 * (12 if structure else 10) + 9)
     assert torch.equal(columns[:, : own.shape[1]], own)
     torch.testing.assert_close(model(prepared), model(dataclasses.replace(prepared, x=prepared.x.to_dense())))
 
@@ -299,7 +299,8 @@ def test_trees_leave_rare_categories_aside_where_columns_are_many():
     dense = dataclasses.replace(prepared, x=prepared.x.to_dense())
     assert table_columns(dense, 190).tolist() == [0, 1, 2, 3, 4, 5]
     assert table_columns(dense, 4).tolist() == [0, 1, 2, 3]
-    assert len(table_columns(dense, 240)) == 233
+    nothing = dataclasses.replace(prepared, x=torch.zeros(80, 234))
+    assert table_columns(nothing, 4).tolist() == [0]
 
 
 def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):

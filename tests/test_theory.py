@@ -9,11 +9,11 @@ import scipy.optimize
 import scipy.sparse
 import torch
 
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.cli.app import app
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning import learn
-from gcn_lpa.recipes import WITHOUT_FEATURES
 from gcn_lpa.splits import split
 from gcn_lpa.theory.checks import walk_matrix
 from gcn_lpa.theory.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, ring, star

@@ -251,9 +251,10 @@ def subject_of(
     name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
 ) -> tuple[Graph, GCNLPA | None]:
     """The graph, and a GCN-LPA of convolutions: of a run folder, or trained here by the paper's recipe, or else by LAYERS."""
+    from gcn_lpa.choice import WITHOUT_FEATURES
     from gcn_lpa.learning import learn_whole
     from gcn_lpa.model import GCNLPA, Convolutions
-    from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
+    from gcn_lpa.recipes import LAYERS, PAPER
     from gcn_lpa.runs.codec import load_run
     from gcn_lpa.splits import split
     from gcn_lpa.train import num_epochs

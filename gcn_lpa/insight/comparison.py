@@ -19,12 +19,13 @@ import numpy as np
 import torch
 
 from gcn_lpa import storage
+from gcn_lpa.choice import best_of, facts_of, recipe_for
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, meant
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import Recipe, best_of, facts_of, recipe_for
+from gcn_lpa.recipes import Recipe
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import are_stacked, learn_many
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test

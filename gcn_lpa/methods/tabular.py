@@ -47,7 +47,9 @@ ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # columns about the graph of a node without features; the latter where edges have a direction
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
-LEAST_FILLED = 0.05  # of the nodes, where columns are many: a category of fewer makes no leaf
+LEAST_FILLED = (
+    0.05  # of the nodes, where columns are many: trees would find rarer categories in noise, and no leaf for them
+)
 SCALES = (
     (1.0, 1.0),
     (1.0, 0.1),
@@ -382,7 +384,7 @@ def places(graph: Graph) -> Tensor:
 
 
 def table_columns(graph: Graph, most: int) -> Tensor:
-    """The columns of prepared features that are no words, in order; of more than `most` the fullest: see LEAST_FILLED.
+    """The columns of prepared features that are no words and are filled often enough, in order; the fullest `most` of them.
 
     None at all where the features are words alone, or it is not known what they are.
     """
@@ -390,8 +392,6 @@ def table_columns(graph: Graph, most: int) -> Tensor:
     if all(block.name in (ABOUT_GRAPH, SCALED) for block in blocks):
         return torch.zeros(0, dtype=torch.int64)
     columns = torch.cat([torch.arange(block.start, block.stop) for block in blocks])
-    if len(columns) <= most:
-        return columns
     if isinstance(graph.x, SparseMatrix):
         filled = torch.bincount(graph.x.pattern.col.cpu().long(), minlength=int(columns[-1]) + 1)
     else:

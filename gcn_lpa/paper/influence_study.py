@@ -25,7 +25,7 @@ from gcn_lpa.model import GCNLPA, propagate_labels
 from gcn_lpa.paper.exhibits import Exhibit, markdown_table
 from gcn_lpa.paper.study import Cell, Study, graph_of, versions
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import Recipe, recipe_for
+from gcn_lpa.recipes import Recipe, recipe_of_paper
 from gcn_lpa.runs.ledger import Job, Outcome, job_key
 from gcn_lpa.splits import Split, split
 from gcn_lpa.stacks import learn_many
@@ -57,7 +57,7 @@ LINKS: dict[str, str] = {  # in the order of the paper's argument
 
 
 def cell_of(dataset: str, row: str) -> Cell:
-    few = min(2, recipe_for("paper", dataset).lpa_iterations)
+    few = min(2, recipe_of_paper("paper", dataset).lpa_iterations)
     return {
         "gcn": Cell(dataset, row, "gcn-same"),
         "λ = 0": Cell(dataset, row, "gcn-lpa", changes={"lpa_weight": 0.0}),
@@ -88,7 +88,7 @@ def work(stack: Sequence[Job], *, device: str = "auto", root: str | None = None,
     dataset, row = stack[0]["dataset"], stack[0]["row"]
     recipe = cell_of(dataset, row).settings().replace(**stack[0]["changes"])
     graph, device = graph_of(dataset, root), str(choose_device(device))
-    reach = recipe_for("paper", dataset).lpa_iterations  # the same for every row
+    reach = recipe_of_paper("paper", dataset).lpa_iterations  # the same for every row
     seeds = [job["seed"] for job in stack]
     parts = [split(graph, seed=seed) for seed in seeds]
     found = train_and_measure(graph, parts, recipe, iterations=reach, seeds=seeds, device=device)

@@ -27,7 +27,7 @@ from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper.exhibits import Exhibit, LedgerLine
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import PAPER, Recipe, recipe_for
+from gcn_lpa.recipes import PAPER, Recipe, recipe_of_paper
 from gcn_lpa.runs.code_version import study_hash
 from gcn_lpa.runs.ledger import Job, Ledger, Outcome, Progress, job_key
 from gcn_lpa.splits import Split, split
@@ -60,7 +60,7 @@ class Cell:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self) -> Recipe:
-        return METHODS[self.method].settings(recipe_for(self.recipe, self.dataset)).replace(**self.changes)
+        return METHODS[self.method].settings(recipe_of_paper(self.recipe, self.dataset)).replace(**self.changes)
 
 
 @dataclass(frozen=True)

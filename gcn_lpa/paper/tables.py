@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gcn_lpa import storage
+from gcn_lpa.choice import WITHOUT_FEATURES
 from gcn_lpa.learning import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.paper.claims import BASELINES, READINGS, SETUP, TABLE2, TABLE2_METHODS, TABLE3, TABLE4_ROWS
@@ -27,7 +28,7 @@ from gcn_lpa.paper.study import (
     difference_of,
     graph_of,
 )
-from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
+from gcn_lpa.recipes import LAYERS, PAPER
 from gcn_lpa.splits import split
 from gcn_lpa.stats import Difference, mean_of, resampled_difference, said_p
 from gcn_lpa.tables.datasets import load

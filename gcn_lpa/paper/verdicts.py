@@ -20,7 +20,7 @@ from gcn_lpa.paper.exhibits import Exhibit, LedgerLine, markdown_table
 from gcn_lpa.paper.karate import find_tally
 from gcn_lpa.paper.study import by_split
 from gcn_lpa.paper.tables import TABLE3_LOSSES
-from gcn_lpa.recipes import recipe_for
+from gcn_lpa.recipes import recipe_of_paper
 from gcn_lpa.stats import Difference, holm, paired_rates, paired_spreads, resampled_difference, said_p
 
 SECTIONS = {**READINGS, "": "without a reading: data, baselines, untrained networks, time"}
@@ -195,7 +195,7 @@ class SweptRuns:
 
     def at(self, value: float, layers: int | None = None, score: str = "test_accuracy") -> np.ndarray:
         """The scores with one value of the setting, by split."""
-        recipe = recipe_for(self.reading, "citeseer")
+        recipe = recipe_of_paper(self.reading, "citeseer")
         wanted = {self.setting: value, "gcn_layers": recipe.gcn_layers if layers is None else layers}
         found = [
             run

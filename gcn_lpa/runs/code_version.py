@@ -32,7 +32,7 @@ UNRELATED = (
 )
 FURTHER = ("theory/influence",)  # measured beside accuracies in the study of influence
 NOT_IN_STUDY = (  # what no training of the study of the paper runs: models of its methods on its data sets have no need of it
-    *("fusion", "hops", "methods/smoothed", "methods/tabular"),
+    *("choice", "fusion", "hops", "methods/smoothed", "methods/tabular"),
     *("tables/cells", "tables/checks", "tables/columns", "tables/csv_files", "tables/encoders"),
     *("tables/mapped_files", "tables/own_files", "tables/parquet_files"),
 )
@@ -47,7 +47,7 @@ def hashed_files() -> Iterator[Path]:
 
 
 def study_hash() -> str:
-    """The hash of what the study of the paper runs: votes, trees and tables of one's own may change without it."""
+    """The hash of what the study of the paper runs: the choice of a recipe, votes, trees and tables of one's own may change."""
     return code_hash(NOT_IN_STUDY)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa import storage
+from gcn_lpa.choice import facts_of, recipe_for
 from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.intake import check_seed, meant
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.recipes import Recipe, facts_of, recipe_for
+from gcn_lpa.recipes import Recipe
 from gcn_lpa.splits import require_classes
 from gcn_lpa.splits import split as split_nodes
 from gcn_lpa.tables.datasets import DATASETS, load
