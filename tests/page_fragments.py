@@ -704,10 +704,10 @@ def growth():
     cut = result("clusters-h200")["rows"]["pubmed"]
     whole, parts = cut["the whole graph"], cut["10 clusters"]
     assert parts["edges cut"] == "14.8%"
-    assert round(float(parts["seconds"]) / float(whole["seconds"])) == 12
+    assert round(float(parts["seconds"]) / float(whole["seconds"])) == 14
     phy = result("clusters-h200")["rows"]["coauthor-phy"]
     assert (phy["10 clusters"]["edges cut"], phy["10 clusters"]["difference"]) == ("23.4%", "0.0 ± 0.1")
-    assert round(float(phy["10 clusters"]["seconds"]) / float(phy["the whole graph"]["seconds"])) == 7
+    assert round(float(phy["10 clusters"]["seconds"]) / float(phy["the whole graph"]["seconds"])) == 10
     kept = {
         name: float(cells["10 clusters"]["megabytes"]) / float(cells["the whole graph"]["megabytes"])
         for name, cells in result("clusters-h200")["rows"].items()
@@ -717,7 +717,7 @@ def growth():
     most = max(float(cells[gain].split()[0]) for graph in large.values() for cells in graph.values())
     return [
         *fragments,
-        f"level too (0.0 ± 0.1) and take {100 * kept['coauthor-phy']:.0f} %, seven times as long",
+        f"level too (0.0 ± 0.1) and take {100 * kept['coauthor-phy']:.0f} %, ten times as long",
         f"{digits['digits'][doubled][gain]} points on digits when 5 % of the nodes were labelled",
         f"they gain at most {most:.1f}",
         f"Training again gains up to {large['pubmed'][doubled][left]} on Pubmed",
@@ -829,8 +829,8 @@ def performance():
         f"a step at a million nodes takes {at('our gcn-lpa', 10**6, hubs)} ms, {with_hubs / ours:.2f} times as long",
         f"PyG's takes {at('pyg gcn-lpa', 10**6, hubs)} ms, a GCN on cuSPARSE {at('csr gcn', 10**6, hubs)} ms, "
         f"ours {at('our gcn', 10**6, hubs)} ms",
-        f"At 1,000 nodes the chunks of the few hubs do not pay: {at('our gcn-lpa', 1000, hubs)} ms, "
-        f"PyG's {at('pyg gcn-lpa', 1000, hubs)} ms",
+        f"At 1,000 nodes a step takes {at('our gcn-lpa', 1000, hubs)} ms, PyG's {at('pyg gcn-lpa', 1000, hubs)} ms",
+        f"at 100,000 it takes {at('our gcn-lpa', 10**5, hubs)} ms, PyG's {at('pyg gcn-lpa', 10**5, hubs)} ms",
         f"a step at a million nodes takes {at('our gcn-lpa', 10**6, forty)} ms",
         f"PyG's {forty['pyg gcn-lpa', 10**6]['milliseconds']:.0f} ms; with hubs",
         f"{at('our gcn-lpa', 10**6, both)} ms, PyG's {both['pyg gcn-lpa', 10**6]['milliseconds']:.0f} ms; with one class",
