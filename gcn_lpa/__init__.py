@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.calibration import conformal_threshold as conformal_threshold
     from gcn_lpa.calibration import expected_calibration_error as expected_calibration_error
     from gcn_lpa.calibration import fit_calibrator as fit_calibrator
+    from gcn_lpa.choice import facts_of as facts_of
     from gcn_lpa.choice import recipe_for as recipe_for
     from gcn_lpa.conversion import as_graph as as_graph
     from gcn_lpa.description import GraphInfo as GraphInfo
@@ -142,7 +143,7 @@ _NAMES = {  # of each module
         "expected_calibration_error",
         "fit_calibrator",
     ),
-    "choice": ("recipe_for",),
+    "choice": ("facts_of", "recipe_for"),
     "conversion": ("as_graph",),
     "description": ("GraphInfo", "Homophily", "describe", "homophily", "node_hops"),
     "engine.backends": ("use_backend",),
