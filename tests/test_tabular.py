@@ -147,6 +147,13 @@ def test_a_block_of_columns_at_a_time_gives_the_same(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(whole, neighbour_columns(walk, x), strict=True))
 
 
+def test_some_rows_at_a_time_give_the_same(monkeypatch):
+    model, prepared = fitted("trees", noisy_graph(), torch.arange(0, 80, 2))
+    at_once = model(prepared)
+    monkeypatch.setattr("gcn_lpa.methods.tabular.ROWS", 7)
+    assert torch.equal(model(prepared), at_once)
+
+
 def test_shares_of_labels_by_hand():
     """0 - 1 - 2 - 3 with label a at 0 and b at 3; one vote against the weight of one neighbour, half for each class."""
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], num_nodes=4)

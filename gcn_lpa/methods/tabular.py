@@ -38,6 +38,7 @@ MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maxim
 VOTE_FOLDS = 10
 FAR_SMOOTHING = 0.01  # of the mass of LPA's votes, as in `fusion`
 BLOCK = 1 << 24  # numbers in a block of neighbours' columns, 64 MB
+ROWS = 1 << 16  # that trees are asked about at a time
 INNER_FOLDS = 5  # of the training nodes, for choices inside training
 MANY = 1000  # training nodes from which one of these folds is enough
 FEW = 20  # training nodes below which nothing is chosen
@@ -268,7 +269,7 @@ class Trees(NearbyColumns):
     @on_one_thread
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
         shown = only(graph, nodes)
-        x = self.columns(shown).double().cpu().numpy()[nodes.cpu().numpy()]
+        x = self.columns(shown).index_select(0, nodes).double().cpu().numpy()
         y = shown.y.index_select(0, nodes).cpu().numpy()
         seen = np.unique(y)
         bias = np.full(self.num_classes, UNSEEN)
@@ -327,7 +328,10 @@ class Trees(NearbyColumns):
             self.get_buffer(name).copy_(tensor)
 
     def forward(self, graph: Graph) -> Tensor:
-        x = self.columns(graph).double()
+        return torch.cat([self.logits(rows.double()) for rows in self.columns(graph).split(ROWS)])
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the trees say of rows of all columns in float64, in which thresholds are exact, [m, c]."""
         logits = self.get_buffer("bias").repeat(len(x), 1)
         for feature, threshold, value in zip(
             self.get_buffer("feature"), self.get_buffer("threshold"), self.get_buffer("value"), strict=True
