@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from gcn_lpa.features import ABOUT_GRAPH, SCALED, WORDS, Block
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, LAYERS, Recipe, recipe_of_paper
 
 FEW_LABELS = 40  # a class; with fewer, edges and columns about the graph teach nothing: docs/accuracy.md
@@ -43,7 +44,7 @@ def recipe_for(
     has_features: bool = True,
     labels_per_class: float = FEW_LABELS,
     num_columns: int | None = None,
-    has_words: bool = False,
+    has_table: bool = False,
     num_kinds: int = 1,
     wide: bool = False,
 ) -> Recipe:
@@ -51,8 +52,8 @@ def recipe_for(
 
     Args:
         labels_per_class: how many nodes have a label to learn from, on average over the classes.
-        num_columns: of the features; where they are many, of those that trees read: no words, no rare categories. None: unknown.
-        has_words: beside these columns; edges are then learned as without them.
+        num_columns: of the features; None: too many to be a table.
+        has_table: whether some of many columns are single ones, and no words; trees are grown on those, edges learned all the same.
         num_kinds: of edges; with two or more, hops walk each kind by itself.
         wide: in `best`, also three layers of 256, which take ten times as long.
     """
@@ -62,9 +63,10 @@ def recipe_for(
             ours = WITHOUT_FEATURES if labels_per_class < FEW_PLACES else WITH_PLACES
         if num_kinds > 1 and ours.propagation == "hops":
             ours = ours.replace(propagation="relations", origin=f"{ours.origin}; hops along each kind of edge")
-        if has_features and num_columns is not None and num_columns <= TABLE_COLUMNS:
-            changes = {} if has_words else FIXED_EDGES
-            how = "on the columns beside words" if has_words else "and along the given edges, as features are a table"
+        is_table = num_columns is not None and num_columns <= TABLE_COLUMNS
+        if has_features and (is_table or has_table):
+            changes = FIXED_EDGES if is_table else {}
+            how = "and along the given edges, as features are a table" if is_table else "on columns that are no words"
             members = f"trees {ours.members}".strip()  # soon done: first where time is short
             ours = ours.replace(members=members, **changes, origin=f"{ours.origin}; with trees {how}")
         return ours if name == "default" else best_of(ours, wide=wide)
@@ -88,19 +90,16 @@ def best_of(ours: Recipe, *, wide: bool = False) -> Recipe:
 
 def facts_of(graph: Any, taught: Any) -> dict[str, Any]:
     """What `recipe_for` asks about a graph whose labels of the nodes `taught`, a mask, are learned from."""
-    num_columns, has_words = graph.num_features if isinstance(graph.num_features, int) else None, False
-    if num_columns is not None and num_columns > TABLE_COLUMNS:
-        sizes: Counter[str] = Counter()
-        for block in graph.blocks:
-            sizes[block.kind] += block.stop - block.start
-        has_words = sizes["words"] > 0
-        num_table = sizes["numbers"] + sizes["table"]
-        if num_table and sizes["numbers"] <= TABLE_COLUMNS:
-            num_columns = min(num_table, TABLE_COLUMNS)
     return {
         "has_features": graph.x_kind == "given",
         "labels_per_class": int(taught.sum()) / max(1, graph.num_classes),
-        "num_columns": num_columns,
-        "has_words": has_words,
+        "num_columns": graph.num_features if isinstance(graph.num_features, int) else None,
+        "has_table": bool(single_columns(graph.blocks)),
         "num_kinds": 1 if graph.relations is None else len(graph.relations.names),
     }
+
+
+def single_columns(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks of columns that each say something by themselves: no words. None where it is not known what the columns are."""
+    found = [block for block in blocks if block.kind not in WORDS]
+    return [] if all(block.name in (ABOUT_GRAPH, SCALED) for block in found) else found

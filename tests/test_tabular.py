@@ -23,6 +23,7 @@ from gcn_lpa.methods.tabular import (
     label_shares,
     neighbour_columns,
     places,
+    share_told,
     stratified_folds,
     table_columns,
     vote_folds,
@@ -301,13 +302,30 @@ def test_trees_leave_rare_categories_aside_where_columns_are_many():
     graph = mixed_graph(num_words=1, num_categories=230)
     model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
     assert model.get_buffer("picked").tolist() == [0, 1, 2, 3, 4, 5]
-    sparse = dataclasses.replace(prepared, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(prepared.x.to_dense())))
-    assert table_columns(sparse, 190).tolist() == [0, 1, 2, 3, 4, 5]
-    dense = dataclasses.replace(prepared, x=prepared.x.to_dense())
-    assert table_columns(dense, 190).tolist() == [0, 1, 2, 3, 4, 5]
-    assert table_columns(dense, 4).tolist() == [0, 1, 2, 3]
-    nothing = dataclasses.replace(prepared, x=torch.zeros(80, 234))
-    assert table_columns(nothing, 4).tolist() == [0]
+    for x in (SparseMatrix.from_scipy(scipy.sparse.csr_array(prepared.x.to_dense())), prepared.x.to_dense()):
+        assert table_columns(dataclasses.replace(prepared, x=x)).tolist() == [0, 1, 2, 3, 4, 5]
+    x = torch.zeros(80, 234)
+    x[0, 7] = 1
+    assert table_columns(dataclasses.replace(prepared, x=x)).tolist() == [7]  # at least one
+
+
+def test_of_many_numbers_trees_read_those_that_tell_most():
+    """scikit-learn's F-test has them in the same order; what other nodes' labels say has no part in it."""
+    from sklearn.feature_selection import f_classif
+
+    graph = noisy_graph(columns=300)
+    graph = dataclasses.replace(graph, blocks=(Block("numbers", "numbers", 0, 300),))
+    nodes = torch.arange(0, 80, 2)
+    model, prepared = fitted("trees", graph, nodes, features="auto", structure=False)
+    tested = f_classif(prepared.x[nodes].double().numpy(), graph.y[nodes].numpy())[0]
+    picked = model.get_buffer("picked").tolist()
+    assert picked == sorted(np.argsort(-tested)[:50].tolist())
+    assert 0 in picked
+    others = dataclasses.replace(graph, y=torch.where(torch.arange(80) % 2 == 0, graph.y, 2 - graph.y))
+    again, _ = fitted("trees", others, nodes, features="auto", structure=False)
+    assert again.get_buffer("picked").tolist() == picked
+    constant = torch.cat([torch.ones(6, 1), torch.arange(6.0).unsqueeze(1)], dim=1)
+    assert share_told(constant, torch.tensor([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
 
 
 def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):
@@ -342,23 +360,23 @@ def test_picked_columns_of_a_stranger_are_refused(case):
         model.load_state_dict({**model.state_dict(), "picked": torch.tensor(PICKED[case])})
 
 
-def test_a_table_stays_one_beside_words_and_rare_categories():
-    """Beside words its edges are learned as without it; rare categories alone leave them as given."""
-    for graph, edges in ((mixed_graph(), "cosine"), (mixed_graph(num_words=1, num_categories=230), "cosine")):
-        recipe = recipe_for("default", "any", **{**facts_of(graph, graph.labeled), "labels_per_class": 50})
-        assert (recipe.members, recipe.edges) == ("trees layers deep", edges)
-    blocks = (Block("numbers", "numbers", 0, 3), Block("table", "table", 3, 323))
-    graph = dataclasses.replace(mixed_graph(), blocks=blocks)
-    assert facts_of(graph, graph.labeled) | {"labels_per_class": 0} == {
-        "has_features": True,
-        "labels_per_class": 0,
-        "num_columns": 190,
-        "has_words": False,
-        "num_kinds": 1,
-    }
-    for kind in ("words", "numbers"):
-        alone = dataclasses.replace(graph, blocks=(Block("x", kind, 0, 323),))
-        assert facts_of(alone, graph.labeled)["num_columns"] == 323
+def test_a_table_stays_one_where_columns_are_many():
+    """Its edges are learned as without it; features that are words alone, or nobody knows what, have no trees."""
+
+    def chosen(graph):
+        return recipe_for("default", "any", **{**facts_of(graph, graph.labeled), "labels_per_class": 50})
+
+    graph = mixed_graph()
+    many = dataclasses.replace(graph, blocks=(Block("numbers", "numbers", 0, 323),))
+    words = dataclasses.replace(graph, blocks=(Block("words", "words", 0, 323),))
+    for one, members in (
+        *((graph, "trees layers deep"), (many, "trees layers deep"), (words, "layers deep")),
+        *((graph.with_features("auto"), "trees layers deep"), (graph.with_features("l2"), "layers deep")),
+        *((words.with_features("auto"), "layers deep"), (dataclasses.replace(graph, blocks=()), "layers deep")),
+        (words.with_features(words.scaling("auto", structure=True)), "layers deep"),
+    ):
+        assert (chosen(one).members, chosen(one).edges) == (members, "cosine")
+    assert chosen(noisy_graph()).edges == "fixed"
 
 
 @pytest.mark.parametrize("name", TABULAR)

@@ -3,8 +3,8 @@
 Both come from scikit-learn; what they learned is kept in buffers and applied without it. Their columns are
 
 own         the prepared features of the node and what its place in the graph is (`places`): trees take of it what they need,
-            also where labels are few and the recipe has no `structure`; without features, that alone where it has; trees
-            leave words aside, and the rarest categories, where there are more than MOST_COLUMNS (`table_columns`)
+            also where labels are few and the recipe has no `structure`; without features, that alone where it has; of more
+            than MOST_COLUMNS, trees read the few that tell most, and no words
 neighbours  mean, minimum and maximum of each; a node without neighbours has its own
 votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
 
@@ -26,8 +26,9 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 
+from gcn_lpa.choice import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.features import ABOUT_GRAPH, SCALED, WORDS, structure_columns
+from gcn_lpa.features import structure_columns
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import one_hot
 from gcn_lpa.methods.linear import UNSEEN, affine_layers
@@ -48,9 +49,8 @@ ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # columns about the graph of a node without features; the latter where edges have a direction
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
-LEAST_FILLED = (
-    0.05  # of the nodes, where columns are many: trees would find rarer categories in noise, and no leaf for them
-)
+LEAST_FILLED = 0.05  # of the nodes, where columns are many: there is hardly a leaf for rarer categories
+TELLING = 50  # columns of a wide table that trees read: those that tell most about the training labels
 SCALES = (
     (1.0, 1.0),
     (1.0, 0.1),
@@ -237,20 +237,21 @@ class Trees(NearbyColumns):
 
     def features_read(self, graph: Graph) -> int:
         self.num_given = graph.blocks[-1].stop if graph.blocks else graph.num_features
-        picked = table_columns(graph, MOST_COLUMNS - (0 if self.recipe.structure else NUM_PLACES[-1]))
-        if self.num_given <= MOST_COLUMNS or not len(picked):
+        columns = table_columns(graph)
+        if self.num_given <= MOST_COLUMNS or not len(columns):
             return self.num_given
-        self.register_buffer("picked", picked)
-        return len(picked)
+        self.register_buffer("picked", columns[:TELLING])
+        return len(self.get_buffer("picked"))
+
+    def pick(self, graph: Graph, nodes: Tensor) -> None:
+        """Take the columns of a wide table that tell most about the labels of `nodes`."""
+        columns = table_columns(graph)
+        told = share_told(columns_of(graph, columns).index_select(0, nodes), graph.y.index_select(0, nodes))
+        best = told.argsort(descending=True, stable=True)[:TELLING].cpu()
+        self.get_buffer("picked").copy_(columns[best].sort().values)
 
     def features(self, graph: Graph) -> Tensor:
-        if not hasattr(self, "picked"):
-            return super().features(graph)
-        picked = self.get_buffer("picked")
-        if not isinstance(graph.x, SparseMatrix):
-            return graph.x.index_select(1, picked)
-        chosen = graph.x.to_scipy()[:, picked.cpu().numpy()].toarray()
-        return torch.from_numpy(chosen).to(graph.device)
+        return columns_of(graph, self.get_buffer("picked")) if hasattr(self, "picked") else super().features(graph)
 
     def choose_like(self, others: Sequence[Trees]) -> None:
         """Take as many rounds as others chose for most of the same nodes: the median of them."""
@@ -269,6 +270,8 @@ class Trees(NearbyColumns):
     @on_one_thread
     def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
         shown = only(graph, nodes)
+        if hasattr(self, "picked"):
+            self.pick(shown, nodes)
         x = self.columns(shown).index_select(0, nodes).double().cpu().numpy()
         y = shown.y.index_select(0, nodes).cpu().numpy()
         seen = np.unique(y)
@@ -387,22 +390,36 @@ def places(graph: Graph) -> Tensor:
     return found
 
 
-def table_columns(graph: Graph, most: int) -> Tensor:
-    """The columns of prepared features that are no words and are filled often enough, in order; the fullest `most` of them.
+def table_columns(graph: Graph) -> Tensor:
+    """The columns of prepared features that are no words and are filled often enough, at least one, in order.
 
     None at all where the features are words alone, or it is not known what they are.
     """
-    blocks = [block for block in graph.blocks if block.kind not in WORDS]
-    if all(block.name in (ABOUT_GRAPH, SCALED) for block in blocks):
+    ranges = [torch.arange(block.start, block.stop) for block in single_columns(graph.blocks)]
+    if not ranges:
         return torch.zeros(0, dtype=torch.int64)
-    columns = torch.cat([torch.arange(block.start, block.stop) for block in blocks])
+    columns = torch.cat(ranges)
     if isinstance(graph.x, SparseMatrix):
-        filled = torch.bincount(graph.x.pattern.col.cpu().long(), minlength=int(columns[-1]) + 1)
+        filled = torch.bincount(graph.x.pattern.col.cpu().long(), minlength=int(columns[-1]) + 1)[columns]
     else:
-        filled = (graph.x != 0).sum(dim=0).cpu()
-    filled = filled[columns]
-    number = min(most, max(1, int((filled >= LEAST_FILLED * graph.num_nodes).sum())))
-    return columns[filled.argsort(descending=True, stable=True)[:number]].sort().values
+        filled = (graph.x != 0).sum(dim=0).cpu()[columns]
+    return columns[(filled >= LEAST_FILLED * graph.num_nodes) | (filled == filled.max())]
+
+
+def columns_of(graph: Graph, columns: Tensor) -> Tensor:
+    """Some columns of the features, [n, d]."""
+    if not isinstance(graph.x, SparseMatrix):
+        return graph.x.index_select(1, columns.to(graph.device))
+    chosen = graph.x.to_scipy()[:, columns.cpu().numpy()].toarray()
+    return torch.from_numpy(chosen).to(graph.device)
+
+
+def share_told(x: Tensor, y: Tensor) -> Tensor:
+    """The share of the variance of each column that is between the classes y, in [0, 1], [d]; 0 of a constant one."""
+    x, seeds = x.double() - x.double().mean(dim=0), one_hot(y, int(y.max()) + 1, torch.float64)
+    sizes = seeds.sum(dim=0).clamp_min(1).unsqueeze(1)
+    between, total = ((seeds.T @ x).square() / sizes).sum(dim=0), x.square().sum(dim=0)
+    return torch.where(total > 0, between / total.clamp_min(1e-300), 0)
 
 
 def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
