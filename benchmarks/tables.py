@@ -6,7 +6,7 @@ Generators write nodes.csv and edges.csv: numbers, skewed money, yes and no, cat
 carry the label, by thresholds that depend on one another; in `edges` the edges do; in `both` both. `opposites` is `both` with edges
 that join different classes, `scaled` is `both` with other units and zeros, `large` has ten times the nodes. In `places`
 the class of a node is how many edges it has, and half as many nodes have a label as in the others; `wide` is `columns` with a text
-and categories that say nothing and make hundreds of features. The shares of signal in TABLES were fixed before training.
+and categories that say nothing and make hundreds of features, `many` with three hundred numbers that say nothing. The shares of signal in TABLES were fixed before training.
 minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so its seeds begin at 1.
 
 All methods read the folder as `gcn-lpa train` does and get the same labels; those of all other nodes are kept aside and score once.
@@ -76,6 +76,7 @@ class Table:
     num_nodes: int = 2000
     places: bool = False  # the rule is about the number of edges, which some nodes have many more of than others
     wide: bool = False  # with a text and categories of many values, which say nothing and make hundreds of features
+    many: bool = False  # with three hundred numbers, which depend on one another and say nothing
 
 
 TABLES = {
@@ -86,6 +87,7 @@ TABLES = {
     "scaled": Table(rule=0.6, homophily=0.65, scaled=True),
     "places": Table(rule=0.8, homophily=0.0, places=True, num_nodes=1000),
     "wide": Table(rule=0.85, homophily=0.4, wide=True),
+    "many": Table(rule=0.85, homophily=0.4, many=True),
     "large": Table(rule=0.6, homophily=0.65, num_nodes=20_000),
 }
 
@@ -93,7 +95,7 @@ TABLES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--graphs", default=",".join(name for name in TABLES if name not in ("places", "wide", "large"))
+        "--graphs", default=",".join(name for name in TABLES if name not in ("places", "wide", "many", "large"))
     )
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=5)
@@ -174,6 +176,8 @@ def write_table(folder: Path, kind: Table, seed: int) -> list[tuple[str, bool]]:
     }
     if kind.wide:
         columns |= empty_words(n, np.random.default_rng([seed, 12]))
+    if kind.many:
+        columns |= empty_numbers(n, np.random.default_rng([seed, 13]))
     given = rng.permutation(n) < LABELED * n
     write_folder(folder, columns, [f"class {k}" for k in y], given, ends or pairs(y, kind, rng))
     return [(f"class {k}", bool(g)) for k, g in zip(y, given, strict=True)]
@@ -188,6 +192,13 @@ def empty_words(n: int, rng: np.random.Generator) -> dict[str, list[str]]:
         "about": [" ".join(rng.choice(vocabulary, 8)) for _ in range(n)],
         **{name: [f"{name}{k % most}" for k in rng.zipf(1.3, n)] for name, most in (("city", 80), ("employer", 120))},
     }
+
+
+def empty_numbers(n: int, rng: np.random.Generator) -> dict[str, list[str]]:
+    """Three hundred columns that follow twenty hidden ones, with noise."""
+    hidden, mixed = rng.normal(size=(n, 20)), 0.2 * rng.normal(size=(20, 300))
+    numbers = hidden @ mixed + rng.normal(size=(n, 300))
+    return {f"sensor{k}": [f"{number:.3f}" for number in column] for k, column in enumerate(numbers.T)}
 
 
 def holes(cells: list[str], share: float, rng: np.random.Generator) -> list[str]:
