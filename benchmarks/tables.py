@@ -7,7 +7,8 @@ carry the label, by thresholds that depend on one another; in `edges` the edges 
 that join different classes, `scaled` is `both` with other units and zeros, `large` has ten times the nodes. In `places`
 the class of a node is how many edges it has, and half as many nodes have a label as in the others; `wide` is `columns` with a text
 and categories that say nothing and make hundreds of features, `many` with three hundred numbers that say nothing. The shares of
-signal in TABLES were fixed before training. minesweeper is written as such a folder too; its mines were drawn by the generator of split 0, so its seeds begin at 1.
+signal in TABLES were fixed before training. minesweeper is written as such a folder too; its mines were drawn by the generator
+of split 0, so its seeds begin at 1.
 
 All methods read the folder as `gcn-lpa train` does and get the same labels; those of all other nodes are kept aside and score once.
 Seeds 0 to 4 are for development, `--first 1000` takes those that are reported. Every training is a line of a ledger; `--any-code`
