@@ -485,9 +485,18 @@ def accuracy_page():
     assert all(mean(rows[graph]["default"]) > max(map(mean, trees[graph].values())) for graph in trees)
     mines, folder = rows["minesweeper"], result("tables-minesweeper-cpu")["rows"]["minesweeper"]
     degrees = result("tables-places-cpu")["rows"]["places"]
+    wide, many = (result(f"tables-{name}-cpu")["rows"][name] for name in ("wide", "many"))
+    assert wide["best"]["difference"] == "0.6 ± 0.4"  # of the default above it
+    ledger = (ROOT / "benchmarks" / "results" / "tables-wide-cpu.jsonl").read_text(encoding="utf-8").splitlines()
+    seeds = sorted({json.loads(line)["task"]["seed"] for line in ledger})
     kinds, arcs = result("relations-cpu")["rows"], result("relations-arcs-cpu")["rows"]["arcs of squirrel"]
     one = kinds["one tells"]
     return [
+        f"(`wide`, seeds {seeds[0]} to {seeds[-1]}, `tables-wide-cpu.json`)",
+        f"the default has {wide['default']['accuracy']} and LightGBM {wide['lightgbm']['accuracy']}, "
+        f"{wide['lightgbm']['difference']} less; `best` is {wide['best']['difference']} below the default",
+        f"it has {many['default']['accuracy']} and LightGBM {many['lightgbm']['accuracy']}, "
+        f"{many['lightgbm']['difference']} beside it",
         f"takes the default from {one['default']} to {one['with relations']}, a gain of {one['difference']} points",
         f"has {one['shares']['cites']} % of what `train` prints, the other {one['shares']['same city']} %",
         f"the gain is {kinds['both tell']['difference']}, and where their names are drawn at random "
