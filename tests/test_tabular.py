@@ -309,6 +309,15 @@ def test_trees_leave_rare_categories_aside_where_columns_are_many():
     assert table_columns(dataclasses.replace(prepared, x=x)).tolist() == [7]  # at least one
 
 
+def test_a_table_that_leaves_no_room_for_the_place_in_the_graph_is_wide():
+    """195 columns and seven about the graph are more than 200; `info` promises the latter to trees."""
+    for num_words, is_wide in ((170, False), (171, True)):
+        graph = mixed_graph(num_words=num_words)  # beside 23 others
+        model, _ = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
+        assert hasattr(model, "picked") == is_wide
+        assert model.num_own == (6 if is_wide else 193) + 4
+
+
 def test_of_many_numbers_trees_read_those_that_tell_most():
     """scikit-learn's F-test has them in the same order; what other nodes' labels say has no part in it."""
     from sklearn.feature_selection import f_classif

@@ -81,15 +81,15 @@ class NearbyColumns(nn.Module):
         super().__init__()
         self.recipe, self.seed, self.num_classes = recipe, seed, graph.num_classes
         self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
-        self.num_features = self.features_read(graph) if self.has_features else 0
+        self.num_features = self.read_features(graph) if self.has_features else 0
         self.set_width(0)
         is_room = self.num_features + NUM_PLACES[-1] <= MOST_COLUMNS
         if is_room and self.has_features != recipe.structure:  # features that are prepared with `structure` have them
             self.set_width(places(graph).shape[1])
             self.register_buffer("num_places", torch.tensor(self.num_own - self.num_features))
 
-    def features_read(self, graph: Graph) -> int:
-        """How many features are read: all of them."""
+    def read_features(self, graph: Graph) -> int:
+        """Make ready to read the features of such a graph, and say how many there will be: all of them."""
         return graph.num_features
 
     def set_width(self, num_places: int) -> None:
@@ -235,12 +235,13 @@ class Trees(NearbyColumns):
         self.make_room(0)
         self.rounds: int | None = None  # None: inner folds choose
 
-    def features_read(self, graph: Graph) -> int:
+    def read_features(self, graph: Graph) -> int:
+        """All of them, or, of a table without room for them and what is added about the graph, `picked` ones."""
         self.num_given = graph.blocks[-1].stop if graph.blocks else graph.num_features
-        columns = table_columns(graph)
-        if self.num_given <= MOST_COLUMNS or not len(columns):
+        num_added = 0 if self.recipe.structure else NUM_PLACES[-1]
+        if self.num_given + num_added <= MOST_COLUMNS or not len(columns := table_columns(graph)):
             return self.num_given
-        self.register_buffer("picked", columns[:TELLING])
+        self.register_buffer("picked", columns[:TELLING])  # room for those that `pick` takes
         return len(self.get_buffer("picked"))
 
     def pick(self, graph: Graph, nodes: Tensor) -> None:
