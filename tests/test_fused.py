@@ -399,9 +399,7 @@ def test_costs_of_a_strided_view_are_read_right():
     view, copy = padded[:, :3], padded[:, :3].contiguous()
     ours = with_gradients(lambda wide: fused.mean_cost(wide[:, :3], target, "share"), [padded])
     theirs = with_gradients(lambda values: fused.mean_cost(values, target, "share"), [copy])
-    alike = (
-        {"rtol": 0, "atol": 0} if DEVICE == "cpu" else CLOSE
-    )  # a GPU reads four aligned numbers at a time, and adds in that order
+    alike = {"rtol": 0, "atol": 0} if DEVICE == "cpu" else CLOSE  # on an H200 the last bit differs
     torch.testing.assert_close(ours[0], theirs[0], **alike)
     torch.testing.assert_close(ours[1][:, : view.shape[1]], theirs[1])
     assert ours[1][:, 3:].count_nonzero() == 0
