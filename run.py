@@ -1,6 +1,7 @@
 """From a clone to a result in one command. Needs Python 3.11 or newer and pip, nothing else.
 
     python3 run.py demo            the main job on data that ships with a dependency
+    python3 run.py reproduce PART  a table, figure or claim of the paper; `reproduce --help` lists them
     python3 run.py test [ARGS]     the tests, under 7 minutes; ARGS go to pytest
     python3 run.py test --slow     every test at full size; the outcome goes to benchmarks/results/slow-tests.json
     python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute
@@ -33,7 +34,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 ROOT = Path(__file__).resolve().parent
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]  # two processes, each with whole files of tests
-USAGE = "usage: python3 run.py demo | test [--slow] [pytest arguments] | check | docs"
+USAGE = "usage: python3 run.py demo | reproduce PART [options] | test [--slow] [pytest arguments] | check | docs"
 QUICK = ["--hypothesis-profile=quick"]  # fewer examples of each property
 Call = Callable[..., int]
 
@@ -43,7 +44,7 @@ FIRST_USE = """
 import sys
 import hypothesis, matplotlib.figure, networkx, pandas, pytest, rich.progress, rich.table
 import scipy.stats, sklearn.linear_model, sklearn.neural_network, torch_geometric.nn
-import gcn_lpa.engine.cpu_kernels, gcn_lpa.estimator, gcn_lpa.insight.explanation, gcn_lpa.runs.output, gcn_lpa.runs.stages
+import gcn_lpa.engine.cpu_kernels, gcn_lpa.estimator, gcn_lpa.insight.explain, gcn_lpa.runs.tables, gcn_lpa.runs.train_run
 from gcn_lpa.cli.app import main
 sys.argv[1:] = ["info", "karate"]
 main()
@@ -57,7 +58,7 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     if command in ("-h", "--help"):
         print(__doc__, end="")
         return 0
-    if command not in ("demo", "test", "check", "docs") or (command in ("check", "docs") and rest):
+    if command not in ("demo", "reproduce", "test", "check", "docs") or (command in ("check", "docs") and rest):
         print(USAGE, file=sys.stderr)
         return 2
     code = install(root, call)
@@ -66,6 +67,8 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     python = str(venv_python(root))
     if command == "demo":
         return call([python, "-m", "gcn_lpa", "demo", *rest], cwd=root)
+    if command == "reproduce":
+        return call([python, "-m", "reproduction", *rest], cwd=root)
     if command == "check":
         return check(python, root, call)
     if command == "docs":
@@ -83,8 +86,8 @@ def check(python: str, root: Path, call: Call) -> int:
         code = call([python, "-m", "ruff", *style], cwd=root)
         if code:
             return code
-    types = ["mypy", "--strict", "gcn_lpa", "run.py"]
-    files = sorted(f"tests/{path.name}" for path in (root / "tests").glob("test_*.py"))
+    types = ["mypy", "--strict", "gcn_lpa", "reproduction", "run.py"]
+    files = sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
     half, other = (["pytest", "-m", "not slow and not long", *QUICK, *files[k::2]] for k in (0, 1))
     say(f"pytest -m 'not slow and not long' {' '.join(QUICK)}, in two halves, and beside them {' '.join(types)}")
     with ThreadPoolExecutor(2) as beside, contextlib.ExitStack() as stack:

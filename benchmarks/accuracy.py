@@ -4,7 +4,7 @@
 
 All methods get the same labels. With `--labels 60` (the default) 60 % of the nodes train, 20 % choose the epoch and fit the weights
 of members and votes, and 20 % score once. With `--labels 5` five nodes of each class have a label and there is nothing else: every
-method is trained by `learn_folds`, and all other nodes score. `--noise 1` adds as many edges between random pairs as there are.
+method is trained by folds of them, and all other nodes score. `--noise 1` adds as many edges between random pairs as there are.
 `--bare` leaves out the columns of the nodes: there are edges and labels alone.
 
 Splits 0 to 4 are for development; `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
@@ -27,22 +27,22 @@ from ledgers import newest
 
 from gcn_lpa import load, split
 from gcn_lpa.calibration import conformal_sets, conformal_threshold, fit_calibrator, guesses_of, reliability
-from gcn_lpa.choice import WITHOUT_FEATURES, facts_of, recipe_for
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.folds import learn_folds
-from gcn_lpa.fusion import Fusion, held_out_probabilities, opinions_of
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES, choose_recipe
+from gcn_lpa.learning.ensemble import Ensemble
+from gcn_lpa.learning.learn import learn, learn_many
+from gcn_lpa.learning.votes import EnsembleWeights
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.team import team_of
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe
-from gcn_lpa.runs.code_version import code_hash
-from gcn_lpa.runs.ledger import Ledger
-from gcn_lpa.splits import Split
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
 from gcn_lpa.trained import Trained
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 RIVALS = (
     "gcn",
@@ -91,14 +91,15 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
 
 def one_of_each(trained: Trained) -> Trained:
     """Of every member the model of one fold, in place of five."""
-    return dataclasses.replace(trained, model=team_of([[bag[0]] for bag in trained.model.bags]).eval())
+    members = [[trained.model.models(k)[0]] for k in range(len(trained.model.members))]
+    return dataclasses.replace(trained, model=Ensemble(members).eval())
 
 
 def all_alike(trained: Trained) -> Trained:
     """The mean of the members, and of no votes, in place of the weights that held-out labels gave."""
-    number, experts = len(trained.fusion.weights), trained.fusion.num_experts
-    weights = (1 / experts,) * experts + (0.0,) * (number - experts)
-    return dataclasses.replace(trained, fusion=Fusion(weights, (1.0,) * number, experts))
+    number, members = len(trained.weights.weights), trained.weights.num_members
+    weights = (1 / members,) * members + (0.0,) * (number - members)
+    return dataclasses.replace(trained, weights=EnsembleWeights(weights, (1.0,) * number, members))
 
 
 LESS = {
@@ -176,24 +177,24 @@ def train(job: dict, root: str | None, device: str) -> dict:
     seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
     graph = graph_of(job["graph"], root, job["noise"], seed, job.get("bare", False))
     parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
-    ours, best = (recipe_for(name, graph.name, **facts_of(graph, parts.train)) for name in ("default", "best"))
+    ours, best = (choose_recipe(graph, parts.train, name) for name in ("default", "best"))
     recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
     if per_class:
         recipe = recipe.replace(select="loss")
-        trained = learn_folds(graph, parts.train, recipe, seed=seed, device=device, classes=graph.class_names)
+        trained = learn(graph, parts.train, recipe=recipe, seed=seed, device=device)
         trained = LESS.get(job["row"], lambda same: same)(trained)
     else:
-        trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device)
+        (trained,) = learn_many(graph, [(parts.train, parts.val)], recipe, seeds=seed, device=device)
     seconds = time.perf_counter() - start
     said, y = predict_proba(trained, graph, raw=True), trained.classes_of(graph)
     return {
-        "accuracy": scores(graph, parts.test, said, trained.class_names).accuracy,
+        "accuracy": scores(graph, parts.test, said, trained.target).accuracy,
         "nodes": int(parts.test.sum()),
         "log_likelihood": float(
             said[parts.test].gather(1, y[parts.test].clamp_min(0)[:, None]).clamp_min(1e-9).log().mean()
         ),
         **(ranking(said[parts.test], y[parts.test]) if said.shape[1] == 2 else {}),
-        **confidence(trained, graph, parts, said),
+        **confidence(trained, parts, said, y),
         "best_epoch": trained.run.best_epoch,
         "epochs": len(trained.run.history),
         "seconds": round(seconds, 2),
@@ -212,17 +213,9 @@ def ranking(said: torch.Tensor, y: torch.Tensor) -> dict:
     }
 
 
-def confidence(trained: object, graph: Graph, parts: Split, said: torch.Tensor) -> dict:
+def confidence(trained: Trained, parts: Split, said: torch.Tensor, y: torch.Tensor) -> dict:
     """Calibrated on held-out labels, on the test nodes: bins of [nodes, mean confidence, correct], and label sets at 90 %."""
-    y = trained.classes_of(graph)
-    if trained.held_out is not None:
-        evidence, labels = trained.held_out.probability, y[trained.held_out.node]
-    elif trained.fusion is not None:
-        opinions = opinions_of(trained.model, trained.prepare(graph).to(trained.device)).of(parts.val)
-        labels = y[parts.val]
-        evidence = held_out_probabilities(opinions, labels, torch.arange(len(labels)) % 5)
-    else:
-        evidence, labels = said[parts.val], y[parts.val]
+    evidence, labels = trained.held_out.probability, trained.held_out.y
     test = parts.test & (y >= 0)
     table = reliability(guesses_of(fit_calibrator(evidence, labels)(said[test]), y[test]))
     sets = conformal_sets(said[test], conformal_threshold(evidence, labels, 0.9))

@@ -10,7 +10,7 @@ for every aggregation. The splits are those that are reported, from 1000 on: ten
 coauthor graphs, 60 % of the nodes train, 20 % choose the epoch, 20 % score once, the same in all rows; nothing is tuned.
 
 Every training is a line of a ledger beside the result, so that a run that was stopped goes on. `--table` trains nothing: it
-writes the result as a table, FILE.md, and puts it into docs/training.md.
+writes the result as a table, FILE.md, and puts it into docs/reproduction.md.
 """
 
 import argparse
@@ -23,19 +23,21 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa import load, split
-from gcn_lpa.learning import learn_whole
-from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import AGGREGATIONS, LAYERS
-from gcn_lpa.runs.code_version import code_hash
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.predict import scores
+from gcn_lpa.recipes import LAYERS
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
+from reproduction.recipes import AGGREGATIONS, StudyRecipe
+from reproduction.training import learn_once
 
 ROOT = Path(__file__).parents[1]
 SPLITS = {"coauthor-phy": 5, "coauthor-cs": 5, "pubmed": 10, "citeseer": 10, "cora": 10}  # the long ones first
-OURS = LAYERS.replace(edges="cosine", residual=False)
+OURS = StudyRecipe.of(LAYERS).replace(edges="cosine", residual=False)
 EDGES = {"fixed": {"edges": "fixed", "lpa_weight": 0.0}, "λ = 0": {"lpa_weight": 0.0}, "λ": {}}
-PAGE, PLACE = ROOT / "docs" / "training.md", "<!-- aggregations -->\n"
+PAGE, PLACE = ROOT / "docs" / "reproduction.md", "<!-- aggregations -->\n"
 
 
 def main() -> int:
@@ -105,12 +107,11 @@ def train(job: dict, root: str | None, device: str) -> dict:
     graph, seed = graph_of(job["graph"], root), job["split"]
     parts = split(graph, seed=seed)
     recipe = OURS.replace(aggregation=job["aggregation"], epochs=job["epochs"], **EDGES[job["edges"]])
-    trained = learn_whole(graph, parts.train, parts.val, recipe, seed=seed, device=device, threads=1)
-    said = predict_proba(trained, graph, raw=True)
+    learned = learn_once(graph, parts.train, parts.val, recipe, seed=seed, device=device, threads=1)
     return {
-        "accuracy": scores(graph, parts.test, said, trained.class_names).accuracy,
-        "best_epoch": trained.run.best_epoch,
-        "seconds": round(trained.run.seconds, 3),
+        "accuracy": scores(graph, parts.test, learned.probabilities, learned.target).accuracy,
+        "best_epoch": learned.run.best_epoch,
+        "seconds": round(learned.run.seconds, 3),
         "wall": round(time.perf_counter() - start, 3),
         "split_hash": parts.hash,
         "recipe_hash": recipe.hash(),

@@ -41,24 +41,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gcn_lpa.insight.cleaning import relabeled, without_edges
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
-from gcn_lpa import storage
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.auditing import rank_edges, rank_labels
-from gcn_lpa.insight.cleaning import relabeled, without_edges
+from gcn_lpa.insight.audit import rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import cross_fit
 from gcn_lpa.insight.evidence import edge_ends, votes_without_own
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.methods.pyg_networks import edge_index
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.rivals import edge_index
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.ledger import Ledger
-from gcn_lpa.splits import split
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.stats import mean_of
-from gcn_lpa.tables.datasets import load
+from reproduction.ledger import Ledger
 
 FLIPPED, ADDED = 0.05, 0.2
 FREE = LAYERS.replace(edges="free")
@@ -85,7 +86,7 @@ def add_edges(graph, seed):
             added.append((a, b))
     edges = np.concatenate([np.stack([source, target], axis=1), np.array(added).reshape(-1, 2)])
     noisy = Graph.from_edges(edges, num_nodes=graph.num_nodes, name=graph.name)
-    return dataclasses.replace(graph, adjacency=noisy.adjacency, _derived={}), set(added)
+    return dataclasses.replace(graph, adjacency=noisy.adjacency), set(added)
 
 
 def trained_on(graph, parts, recipe, job):
@@ -320,9 +321,7 @@ def main():
     if options.out is not None:
         facts = {"benchmark": f"audit {options.what}", "flipped": FLIPPED, "added": ADDED}
         facts["recipe"] = LAYERS.to_dict()
-        storage.write_json(
-            options.out, {**facts, "environment": storage.environment(), "summary": table, "runs": results}
-        )
+        write_json(options.out, {**facts, "environment": environment(), "summary": table, "runs": results})
 
 
 if __name__ == "__main__":

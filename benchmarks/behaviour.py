@@ -74,20 +74,9 @@ def table2_cells(scratch: Path) -> dict[str, str]:
     found = {}
     for dataset, method in CELLS:
         out = scratch / f"{dataset}-{method}"
-        gcn_lpa(
-            "reproduce",
-            "table2",
-            "--dataset",
-            dataset,
-            "--method",
-            method,
-            "--splits",
-            "2",
-            "--out",
-            out,
-            "--device",
-            "cpu",
-        )
+        study = [sys.executable, "-m", "reproduction", "table2", "--dataset", dataset, "--method", method]
+        study += ["--splits", "2", "--out", str(out), "--device", "cpu"]
+        subprocess.run(study, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         lines = [json.loads(line) for line in (out / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
         facts = [{**line["task"], **line["result"]} for line in lines]
         rows = sorted([fact[place] for place in PLACES] for fact in facts)
@@ -101,7 +90,7 @@ def resumed_run(scratch: Path) -> dict[str, str]:
     gcn_lpa(*options, "--out", scratch / "whole")
     stopped = scratch / "stopped"
     process = subprocess.Popen(command(*options, "--out", stopped), cwd=ROOT, stdout=subprocess.DEVNULL)
-    while process.poll() is None and not list(stopped.glob("**/checkpoint*")):
+    while process.poll() is None and not list(stopped.glob("checkpoint/*/manifest.json")):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -34,17 +34,18 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.splits import split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.confidence import calibration_evidence, uncalibrated
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Plan, Source, make_plan
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.splits import split
+from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
-from gcn_lpa.tables.datasets import load
+from reproduction.ledger import Ledger
 
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-phy")
 PROTOCOLS = ("reserved", "validation", "cross-validation")

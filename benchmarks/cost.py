@@ -24,12 +24,13 @@ from ledgers import newest
 from tables import TABLES, write_table
 
 from gcn_lpa import learn, load, split
-from gcn_lpa.choice import facts_of, recipe_for
-from gcn_lpa.runs.code_version import code_hash
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.learning.choose_recipe import facts_of, recipe_for
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.storage import environment, write_json
+from gcn_lpa.runs.train_run import train_run
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 FOLDERS = [("both", "default", 0.0), ("large", "best", 0.0)]  # table, recipe, minutes
 BUDGET = [("large", "best", 5.0)]

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/distributed.py        writes benchmarks/results/distributed.json
 
-Worlds of 1 to 4 gloo ranks on uneven parts of a graph of 90 nodes, 20 steps of every recipe of tests/test_distributed.py, in
+Worlds of 1 to 4 gloo ranks on uneven parts of a graph of 90 nodes, 20 steps of every recipe of tests/scale/test_together.py, in
 float64 and float32: losses, gradients of the first step and weights after the last, as max|Δ| / max|w|; the bytes that each rank
 received are compared with the planner's formula (not of "two steps", which it is not about). Then 50 times a rank of three is
 killed with SIGKILL while they save checkpoints, each rank of three is killed once while they train and all are started again, and
@@ -16,12 +16,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-import test_distributed as cases  # noqa: E402
-from rank_jobs import on_ranks, whole_training  # noqa: E402
-
-from gcn_lpa import storage  # noqa: E402
+from gcn_lpa.data.json_files import write_json  # noqa: E402
+from gcn_lpa.runs.environment import environment  # noqa: E402
+from tests.helpers.rank_jobs import on_ranks, whole_training  # noqa: E402
+from tests.scale import test_together as cases  # noqa: E402
 
 
 def exactness(folder):
@@ -47,7 +47,7 @@ def main():
         on_ranks(3, whole_training, order)
         resumed = [cases.killed_and_resumed(folder / f"killed-{k}", order, victim=k) for k in range(3)]
         restarted = cases.restarted_by_torchrun(folder / "torchrun")
-    storage.write_json(
+    write_json(
         ROOT / "benchmarks" / "results" / "distributed.json",
         {
             "recipes": list(cases.RECIPES),
@@ -57,7 +57,7 @@ def main():
             "kills_while_saving": kills,
             "same_bits_after_a_killed_rank": resumed,
             "same_bits_after_a_restart_by_torchrun": restarted,
-            "environment": storage.environment(),
+            "environment": environment(),
         },
     )
     assert all(resumed) and restarted

@@ -1,4 +1,4 @@
-"""Draw timings of `gcn-lpa bench epochs` side by side: graphs with and without hubs, each as its file has it.
+"""Draw timings of `python -m reproduction bench epochs` side by side: graphs with and without hubs, each as its file has it.
 
     python benchmarks/epochs_picture.py benchmarks/results/epochs-work-7-h200.json benchmarks/results/epochs-hubs-7-h200.json \\
         --out benchmarks/results/epochs-h200.png
@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from gcn_lpa.paper.timing import Timing
-from gcn_lpa.paper.timing_report import draw_epochs
+from reproduction.timing import Timing
+from reproduction.timing_report import draw_epochs
 
 
 def main() -> int:

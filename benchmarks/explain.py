@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.insight.explanation import Explainer
-from gcn_lpa.model import propagate_labels
-from gcn_lpa.runs.codec import load_run
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.propagation import propagate_labels
+from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.storage import environment, write_json
+from gcn_lpa.runs.train_run import train_run
+from reproduction.ledger import Ledger
 
 DATASETS = "cora,citeseer,pubmed,pubmed:5,pubmed:20,coauthor-cs,coauthor-phy"
 FRESH = "cora,citeseer,pubmed"
@@ -37,8 +38,8 @@ RUNS = 5
 
 FIRST = """
 import sys, time
-from gcn_lpa.insight.explanation import Explainer
-from gcn_lpa.runs.codec import load_run
+from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.runs.folder import load_run
 run = load_run(sys.argv[1])
 start = time.perf_counter()
 Explainer.of(run.trained, run.graph).explain(int(sys.argv[2]))

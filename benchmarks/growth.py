@@ -30,19 +30,20 @@ import torch
 from ledgers import newest
 
 from gcn_lpa import load, split
-from gcn_lpa.batches import clusters, share_cut
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.growth import Grown, induced
-from gcn_lpa.insight.comparison import compare
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.epochs import DivergedError
+from gcn_lpa.insight.compare import compare
+from gcn_lpa.learning.clusters import clusters, share_cut
+from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.learning.updated import Grown
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.code_version import code_hash
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
-from gcn_lpa.train import DivergedError
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 ROWS = {
     "graphsage": METHODS["graphsage"].fair(DEFAULT).replace(structure=False),
@@ -122,7 +123,7 @@ def inductive(job: dict, root: str | None, device: str) -> dict:
     parts = split(graph, seed=seed)
     shown = ~parts.test
     whole = steady(graph, parts.train, parts.val, recipe, seed, device)
-    without = induced(graph, shown)
+    without = graph.subgraph(shown)
     part = steady(without, parts.train[shown], parts.val[shown], recipe, seed, device)
     grown = Grown.of(part, graph, without, extend=True)  # of free weights; the others need it not
     return {

@@ -1,8 +1,9 @@
-"""`gcn-lpa bench kernels` as a script: python benchmarks/kernels.py --out benchmarks/results/kernels.json"""
+"""`python -m reproduction bench kernels` as a script: python benchmarks/kernels.py --out benchmarks/results/kernels.json"""
 
 import sys
 
-from gcn_lpa.cli.app import main
+from reproduction.commands import main
 
-sys.argv[1:1] = ["bench", "kernels"]
-sys.exit(main())
+if __name__ == "__main__":
+    sys.argv[1:1] = ["bench", "kernels"]
+    sys.exit(main())

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gcn_lpa.runs.ledger import job_key
+from reproduction.ledger import job_key
 
 
 def newest(path: Path, jobs: list, by: str = "row") -> tuple[list, dict]:

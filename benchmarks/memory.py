@@ -1,4 +1,4 @@
-"""How much memory a training takes on the whole graph and on ten clusters in turn, beside what `gcn_lpa.planner` says.
+"""How much memory a training takes on the whole graph and on ten clusters in turn, beside what `gcn_lpa.scale.planner` says.
 
     python benchmarks/memory.py --out benchmarks/results/memory-cpu.json
     python benchmarks/memory.py --device cuda --out benchmarks/results/memory-h200.json
@@ -9,7 +9,7 @@ for two epochs and predicts; on a GPU the most that torch has allocated there. `
 planner says now beside the bytes of a result.
 
 On a CPU there is a second table: ten clusters with 256 columns of features in memory, and in a file of 32 or 16 bits a number
-(`tables.mapped_files`). There only memory that is no file counts: the system drops pages of a file when it needs the room.
+(`gcn_lpa.data.array_files`). There only memory that is no file counts: the system drops pages of a file when it needs the room.
 """
 
 import argparse
@@ -27,13 +27,14 @@ import numpy as np
 import torch
 
 from gcn_lpa import load, split
+from gcn_lpa.data.array_files import mapped_features
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn
-from gcn_lpa.planner import Size, estimate
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS, Recipe
-from gcn_lpa.storage import environment, write_json
-from gcn_lpa.tables.mapped_files import mapped_features
+from gcn_lpa.runs.environment import environment
+from gcn_lpa.scale.planner import Size, estimate
 
 RECIPES = {
     "default, without members": DEFAULT.replace(members=""),

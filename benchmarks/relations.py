@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa import evaluate, learn, load, split
-from gcn_lpa.choice import facts_of, recipe_for
-from gcn_lpa.relations import Relations
-from gcn_lpa.runs.code_version import code_hash
+from gcn_lpa.data.edge_types import EdgeTypes
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.learning.choose_recipe import choose_recipe
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
+from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
+from reproduction.code_version import code_hash
 
 NODES, CLASSES, COLUMNS = 1000, 4, 8
 SIGNAL = 0.5  # distance of the means of the classes in each column, where the noise is 1
@@ -64,9 +65,9 @@ def main() -> int:
 def arcs(seed: int) -> dict[str, dict]:
     graph = load("squirrel-directed")
     parts, found = split(graph, seed=seed), {}
-    for row, kinds in (("default", None), ("with relations", Relations.directions(graph.adjacency))):
-        one = dataclasses.replace(graph, relations=kinds)
-        recipe, start = recipe_for("default", graph.name, **facts_of(one, parts.train)), time.perf_counter()
+    for row, kinds in (("default", None), ("with relations", EdgeTypes.directions(graph.adjacency))):
+        one = dataclasses.replace(graph, edge_types=kinds)
+        recipe, start = choose_recipe(one, parts.train), time.perf_counter()
         trained = learn(one, parts.train, parts.val, recipe, seed=seed, device="cpu")
         seconds = round(time.perf_counter() - start, 1)
         shares = {name: round(share, 3) for name, share in trained.relations.items()}

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.report.contents import OpenRun
 from gcn_lpa.report.graph_view import graph_view
 from gcn_lpa.report.page import write_report
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.storage import environment, write_json
+from gcn_lpa.runs.train_run import train_run
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (1_000, 20_000)

@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from gcn_lpa.storage import environment, write_json
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.runs.environment import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUB = ["examples/club", "-o", "label=club"]

@@ -22,14 +22,15 @@ import torch
 
 from gcn_lpa import load, suggest
 from gcn_lpa.cli.text import print_table
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.insight.suggestions import uncertainty
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.insight.suggest import uncertainty
+from gcn_lpa.learning.learn import learn_whole
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.stats import Difference, mean_of, signed_rank_test
-from gcn_lpa.storage import environment, write_json
+from reproduction.ledger import Ledger
 
 STRATEGIES = ("random", "entropy", "suggest")
 NUM_TEST = 1000

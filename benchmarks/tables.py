@@ -31,18 +31,19 @@ import torch
 from ledgers import newest
 
 from gcn_lpa import load
-from gcn_lpa.choice import facts_of, recipe_for
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.learning.choose_recipe import facts_of, recipe_for
+from gcn_lpa.learning.learn import learn_whole
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.tabular import neighbour_columns, without_loops
+from gcn_lpa.methods.trees import neighbour_columns, without_loops
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.runs.code_version import code_hash
-from gcn_lpa.runs.ledger import Ledger
+from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
+from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
-from gcn_lpa.storage import environment, write_json
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 MEAN_DEGREE, LABELED = 6, 0.1
 ENDINGS = (

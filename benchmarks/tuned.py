@@ -2,11 +2,11 @@
 
     python benchmarks/tuned.py --out results [--trials 20] [--datasets cora,…] [--rows gcn,…] [--workers 8]
 
-On Cora a search of so many trials on each of two development splits (`gcn-lpa tune`); of the winners and the published settings
-the one with the highest mean validation accuracy over both splits is kept. On every other data set the same, one setting at a
-time from Cora's winner, as the paper did. Test nodes are never looked at, and the splits are not those of Table 2, which are
-seeds 0 to 19. Every search is a line of `tuned.jsonl`, so that an interrupted run goes on. `gcn-lpa reproduce table2 --out results`
-then has rows `…, tuned`.
+On Cora a search of so many trials on each of two development splits (`gcn_lpa.tune` in the space of Appendix F); of the winners
+and the published settings the one with the highest mean validation accuracy over both splits is kept. On every other data set the
+same, one setting at a time from Cora's winner, as the paper did. Test nodes are never looked at, and the splits are not those of
+Table 2, which are seeds 0 to 19. Every search is a line of `tuned.jsonl`, so that an interrupted run goes on.
+`python3 run.py reproduce table2 --out results` then has rows `…, tuned`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from gcn_lpa.insight.tuning import Search, tune
-from gcn_lpa.learning import learn_whole
-from gcn_lpa.paper.study import PAPER_DATASETS, Cell, graph_of
-from gcn_lpa.runs.ledger import Job, Ledger, Outcome
-from gcn_lpa.splits import split
-from gcn_lpa.storage import write_json
-from gcn_lpa.train import DivergedError
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.splits import split
+from gcn_lpa.epochs import DivergedError
+from gcn_lpa.insight.tune import Search, tune
+from gcn_lpa.learning.learn import learn_whole
+from reproduction.data import graph_of
+from reproduction.ledger import Job, Ledger, Outcome
+from reproduction.recipes import SPACE
+from reproduction.search import one_at_a_time
+from reproduction.study import PAPER_DATASETS, Cell
+from reproduction.training import in_library
 
 DEVELOPMENT = (1000, 1001)  # seeds of the splits
+STRATEGIES = {"optuna": tune, "coordinate": one_at_a_time}
 ROWS = {  # of Table 2: method and recipe; LR and LPA have no setting in the space
     **{name: (name, "paper") for name in ("mlp", "gcn", "gat", "jk-net", "graphsage", "gcn-lpa")},
     "official": ("gcn-lpa", "official"),
@@ -35,7 +40,7 @@ def work(job: Job, *, device: str, root: str | None) -> Outcome:
     """A search on one split, or the validation accuracy of one recipe there."""
     graph = graph_of(job["dataset"], root)
     parts = split(graph, seed=job["split_seed"])
-    recipe = Cell(job["dataset"], "", *ROWS[job["row"]], job["changes"]).settings()
+    recipe = in_library(Cell(job["dataset"], "", *ROWS[job["row"]], job["changes"]).settings())
     if job["trials"] == 0:
         options = {"seed": 0, "device": device, "threads": 1}
         try:
@@ -43,9 +48,9 @@ def work(job: Job, *, device: str, root: str | None) -> Outcome:
         except DivergedError:
             return {"val_accuracy": 0.0}
         return {"val_accuracy": best.val_accuracy}
-    search = Search(job["trials"], job["strategy"], "paper", device=device, threads=1)
+    search = Search(job["trials"], device=device, threads=1, space=SPACE)
     with tempfile.TemporaryDirectory() as folder:
-        found = tune(graph, parts.train, parts.val, recipe, folder, search)
+        found = STRATEGIES[job["strategy"]](graph, parts.train, parts.val, recipe, Path(folder), search)
     changes = {name: after for name, (_, after) in found.changes.items()}
     return {
         "changes": {**job["changes"], **changes},

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from gcn_lpa import Explainer, draw_explanation, learn, load, split, what_if
-from gcn_lpa.choice import WITHOUT_FEATURES
+from gcn_lpa import learn, load, split, what_if
+from gcn_lpa.insight.drawing import draw_explanation
+from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 
 club = load("karate")
 parts = split(club, seed=0)

@@ -9,9 +9,9 @@ from torch_geometric.nn import GCN
 from torch_geometric.utils import add_remaining_self_loops
 
 from gcn_lpa import split
+from gcn_lpa.data.datasets import load
 from gcn_lpa.edges import AGNN
 from gcn_lpa.pyg import LPARegularizer
-from gcn_lpa.tables.datasets import load
 
 graph = load("digits").with_features("l2")
 parts, data = split(graph, (0.1, 0.1, 0.8), seed=0), graph.to_pyg()

@@ -25,12 +25,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcn_lpa.files import write_figure
+from gcn_lpa.data.files import write_figure
 from gcn_lpa.palette import BLUE, ORANGE
 
 BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
+WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, and no quotient overflows
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
 NEWTON_STEPS = 30
 
@@ -123,8 +124,8 @@ class Calibrator:
     intercept: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature = {self.temperature}; it is above 0")
+        if not 1 / WIDEST <= self.temperature <= WIDEST:
+            raise ValueError(f"temperature = {self.temperature}; it is above 0, from {1 / WIDEST:g} to {WIDEST:g}")
 
     def __call__(self, probabilities: Tensor) -> Tensor:
         """Calibrated probabilities in float64, [n, c]; the order of the classes of a node stays.

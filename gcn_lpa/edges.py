@@ -7,37 +7,21 @@ the same kind of thing. No form builds an [E, d] array. Every form but `Free` ca
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from gcn_lpa.engine.backends import apply
-from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.random import glorot
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 
 SOFTPLUS_ONE = math.log(math.e - 1)  # its softplus is 1
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
-
-
-def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
-    """Uniform in ±√(6 / (fan_in + fan_out)), Glorot and Bengio (2010)."""
-    bound = math.sqrt(6 / (shape[0] + shape[-1]))
-    return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)
-
-
-def initial_weight(rows: int, columns: int, *, init: str, generator: torch.Generator) -> nn.Parameter:
-    """Glorot, or uniform in [-1, 1] as in the paper's Figure 7."""
-    if init == "uniform":
-        return nn.Parameter(torch.rand(rows, columns, generator=generator) * 2 - 1)
-    return glorot(rows, columns, generator=generator)
 
 
 class Fixed(nn.Module):
@@ -116,47 +100,6 @@ class Free(nn.Module):
         """The numbers of the parameters of some entries."""
         assert self.shared is not None
         return self.shared.pattern.col.to(entries.device).index_select(0, entries).long()
-
-    def carried(self, graph: Graph, pattern: Pattern, place: Tensor) -> Free:
-        """The weights of this form's graph for the entries of another pattern; 0, the given weight, for those it has not.
-
-        Args:
-            place: the position of every node of `graph` in the other one, -1 where it is gone, [n].
-        """
-        learned = self.of_entries(graph).detach()
-        weights = learned.new_zeros(pattern.num_entries)
-        at, here = shared_entries(pattern, graph.pattern, place)
-        weights[at.to(learned.device)] = learned[here.to(learned.device)]
-        form = copy.copy(self)
-        form._parameters = {"weight": nn.Parameter(weights)}
-        form.shared, form.fingerprint = None, pattern.fingerprint
-        return form
-
-
-def carried(model: nn.Module, graph: Graph, pattern: Pattern, place: Tensor) -> nn.Module:
-    """A copy of a model whose free edge weights are those of other edges: see `Free.carried`."""
-    found = copy.deepcopy(model)
-    for module in list(found.modules()):
-        edges = getattr(module, "edges", None)
-        if isinstance(edges, Free):
-            module.edges = edges.carried(graph, pattern, place)
-    return found
-
-
-def has_free_weights(model: nn.Module) -> bool:
-    return any(isinstance(module, Free) for module in model.modules())
-
-
-def shared_entries(pattern: Pattern, other: Pattern, place: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries that both patterns have, as positions in the one and in the other, whose nodes are at `place` in the one."""
-    n = pattern.shape[0]
-    row, col = (place.index_select(0, end.cpu().long()) for end in (other.row, other.col))
-    stays = ((row >= 0) & (col >= 0)).nonzero().squeeze(1)
-    wanted = (row * n + col)[stays]
-    here = pattern.row.cpu().long() * n + pattern.col.cpu().long()  # ascending
-    at = torch.searchsorted(here, wanted).clamp_max(max(0, len(here) - 1))
-    found = here[at] == wanted if len(here) else torch.zeros(len(wanted), dtype=torch.bool)
-    return at[found], stays[found]
 
 
 def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
@@ -267,41 +210,7 @@ class GeniePath(nn.Module):
 
     def forward(self, graph: Graph) -> Tensor:
         right = graph.pattern.gathered(graph.x @ self.right)
-        return apply(_TanhAttention, graph.pattern, graph.x @ self.left, right, self.attend)
-
-
-class _TanhAttention(torch.autograd.Function):
-    """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(pattern: Pattern, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
-        score = u.new_zeros(pattern.num_entries)
-        for h in range(len(a)):
-            score = score + a[h] * _tanh_column(pattern, u, v, h)
-        return score
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
-        (u, v, a), pattern = ctx.saved_tensors, ctx.pattern
-        columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for h in range(len(a)):
-            t = _tanh_column(pattern, u, v, h)
-            inner = grad * a[h] * (1 - t.square())
-            columns.append((pattern.row_sum(inner), pattern.col_sum(inner), (grad * t).sum()))
-        grad_u, grad_v, grad_a = (torch.stack(parts, dim=-1) for parts in zip(*columns, strict=True))
-        return None, grad_u, grad_v, grad_a
-
-
-def _tanh_column(pattern: Pattern, u: Tensor, v: Tensor, h: int) -> Tensor:
-    return (u[:, h].index_select(0, pattern.row) + v[:, h].index_select(0, pattern.col)).tanh_()
+        return graph.pattern.tanh_attention(graph.x @ self.left, right, self.attend)
 
 
 class Gaussian(nn.Module):
@@ -363,49 +272,3 @@ def edge_form(recipe: Recipe, graph: Graph, *, generator: torch.Generator) -> nn
     if recipe.edges not in EDGE_FORMS:
         raise ValueError(f"unknown edge form {recipe.edges!r}; there are {', '.join(EDGE_FORMS)}")
     return EDGE_FORMS[recipe.edges](recipe, graph, generator)
-
-
-LARGEST_LOG = 10.0  # of a learned strength that no row sum divides: e^10 is 22,026
-
-
-def strengths(scores: SparseMatrix) -> SparseMatrix:
-    """A* = exp(scores) itself, not divided by its row sums; of larger scores than LARGEST_LOG, exp(LARGEST_LOG)."""
-    return scores.with_values(scores.values.clamp_max(LARGEST_LOG).exp())
-
-
-EDGE_LAYER = 1000  # random bits that are not a layer's dropout
-
-
-def drop_edges(transition: SparseMatrix, rate: float, key: Key | None) -> SparseMatrix:
-    """A random share of the edges left out and every row brought back to 1; self-loops stay."""
-    if key is None or rate == 0:
-        return transition
-    remaining = transition.with_values(transition.values * kept_edges(transition, rate, key))
-    total = transition.pattern.spread_rows(remaining.row_sums())
-    return remaining.with_values(remaining.values / torch.where(total > 0, total, 1))  # a row may have lost all
-
-
-def symmetric(scores: SparseMatrix, rate: float, key: Key | None) -> SparseMatrix:
-    """D^-½ A D^-½ of A = exp(scores), without a random share of the edges; self-loops stay."""
-    if key is None or rate == 0:
-        return scores.symmetric_softmax()
-    kept, lowest = (
-        kept_edges(scores, rate, key),
-        torch.finfo(scores.dtype).min / 4,
-    )  # of which no softmax leaves anything
-    remaining = scores.with_values(torch.where(kept, scores.values, lowest)).symmetric_softmax()
-    return remaining.with_values(remaining.values * kept)
-
-
-def symmetric_kinds(graph: Graph, rate: float = 0.0, key: Key | None = None) -> Sequence[SparseMatrix]:
-    """D^-½ A D^-½ of the given edges of each kind, without a random share of them; self-loops stay."""
-    assert graph.relations is not None
-    if key is None or rate == 0:
-        return graph.relations.smoothing
-    return [symmetric(matrix.log(), rate, key) for matrix in graph.relations.matrices]
-
-
-def kept_edges(transition: SparseMatrix, rate: float, key: Key) -> Tensor:
-    """Which entries this step keeps, [E]."""
-    ones = SparseMatrix(transition.pattern, torch.ones_like(transition.values))
-    return (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (transition.pattern.row == transition.pattern.col)

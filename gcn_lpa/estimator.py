@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import numbers
 from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any
@@ -27,50 +28,36 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from gcn_lpa.choice import facts_of, recipe_for
-from gcn_lpa.conversion import as_graph
-from gcn_lpa.engine.devices import num_threads
+from gcn_lpa.data.datasets import as_graph
+from gcn_lpa.data.structural_features import of_sinks
+from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn
+from gcn_lpa.learning.choose_recipe import choose_recipe
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, predict_proba
-from gcn_lpa.recipes import LAYERS, Recipe
-from gcn_lpa.splits import split
-from gcn_lpa.trained import Trained
+from gcn_lpa.recipes import Recipe
 
-STOPPING = {"select": "loss", "patience": 30}  # accuracy on a handful of rows has too few values to choose by
-FROM_FEATURES = LAYERS.replace(
-    features="raw",  # scaled by `Neighborhood`
-    bias=True,  # centred features have no constant column that could stand in
-    feature_dropout=0.0,  # there may be only one feature
-    residual=False,
-    lr=0.03,
-    origin="GCNLPAClassifier without a graph: trials on digits, wine, iris, breast cancer and moons, scored on the hidden labels",
-    **STOPPING,
-)
 FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")
 
 
 class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A GCN whose edge weights must also carry labels, with scikit-learn's interface.
+    """`learn` with scikit-learn's interface: the same ensemble, label votes and calibration as on the command line.
 
-    Rows without a label take part: their y is None or NaN (or `unlabeled`). A share of the labelled rows chooses the
-    number of epochs; the model is then trained anew on all of them, for so many epochs.
+    Rows without a label take part: their y is None or NaN (or `unlabeled`). Folds of the labelled rows choose the epochs, weigh
+    the members and calibrate.
 
     Args:
         graph: a `Graph`, or what `as_graph` takes: a NetworkX graph, a SciPy sparse matrix, a PyG Data, pandas frames. X is then
             a column of ids of its nodes, and its own labels are not looked at. Without one, X holds features, and the graph
             joins every row to its nearest.
         unlabeled: a value of y that also means "no label", usually -1; NaN says that there is none.
-        recipe: all settings at once. By default those of `recipes.DEFAULT`, with early stopping; without a graph,
-            FROM_FEATURES.
+        recipe: "default" or "best", which are chosen for the graph and its labels, or a `Recipe`.
         edges, hidden, gcn_layers, lpa_iterations, lpa_weight, loss, dropout, lr, l2, epochs: fields of the recipe;
             None leaves what it says.
         n_neighbors, metric: of the kNN graph, as in scikit-learn.
-        validation_fraction: share of the labelled rows that chooses the epoch. With 0, or where a class would have no
-            row left to train on, all labels train for all epochs.
-        random_state: of the validation rows, the initial weights and the dropout.
+        random_state: of the folds, the initial weights and the dropout; a whole number is the seed of `learn`.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
         threads: of the CPU. By default torch's setting, but one for a small graph, where sharing the work costs more.
 
@@ -88,7 +75,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         graph: Any = None,
         *,
         unlabeled: Any = None,
-        recipe: Recipe | None = None,
+        recipe: str | Recipe = "default",
         edges: str | None = None,
         hidden: int | None = None,
         gcn_layers: int | None = None,
@@ -101,7 +88,6 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int | None = None,
         n_neighbors: int = 7,
         metric: str = "euclidean",
-        validation_fraction: float = 0.2,
         random_state: Any = 0,
         device: str = "auto",
         threads: int | None = None,
@@ -121,7 +107,6 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.n_neighbors = n_neighbors
         self.metric = metric
-        self.validation_fraction = validation_fraction
         self.random_state = random_state
         self.device = device
         self.threads = threads
@@ -129,7 +114,6 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
         """Train on the rows of X whose y is known; the others take part without a label."""
         given = None if self.graph is None else as_graph(self.graph).to("cpu")
-        self.recipe_ = self._chosen_recipe(given)
         self._neighborhood: Neighborhood | None = None
         if given is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
@@ -148,7 +132,10 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets = node_targets(nodes[known], codes, graph)
         class_names = tuple(map(str, self.classes_))
         self.graph_ = dataclasses.replace(graph, y=targets, class_names=class_names, public=None)
-        self.trained_ = self._train(self.graph_)
+        self.recipe_ = self._chosen_recipe(self.graph_)
+        seed = self._seed()
+        trained = learn(self.graph_, recipe=self.recipe_, seed=seed, device=self.device, threads=self.threads)
+        self.trained_ = dataclasses.replace(trained, model=trained.model.cpu())
         self.label_distributions_ = self._probabilities(self.graph_)
         if self._neighborhood is not None:
             self.label_distributions_ = self._neighborhood.mean_over_equal_rows(self.label_distributions_)
@@ -197,28 +184,30 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = self.graph is not None
         return tags
 
-    def _chosen_recipe(self, graph: Graph | None) -> Recipe:
-        """`recipe`, or the default for these nodes, with the fields that were given one by one."""
-        if not (self.recipe is None or isinstance(self.recipe, Recipe)):
+    def _chosen_recipe(self, graph: Graph) -> Recipe:
+        """`recipe`, as `learn` would choose it, with the fields that were given one by one."""
+        recipe = self.recipe
+        if isinstance(recipe, str):
+            has_time = choose_device(self.device).type == "cuda"
+            recipe = choose_recipe(graph, graph.labeled, recipe, by_folds=True, has_time=has_time)
+        if not isinstance(recipe, Recipe):
             raise TypeError(
-                f"recipe is a gcn_lpa.Recipe, not {self.recipe!r}; single settings are arguments of their own"
+                f'recipe is "default", "best" or a gcn_lpa.Recipe, not {recipe!r}; single settings are arguments of their own'
             )
-        if graph is None:
-            base = FROM_FEATURES
-        else:
-            has_features = graph.x_kind != "identity"
-            num_kinds = facts_of(graph, graph.labeled)["num_kinds"]
-            # one model: without features no trees beside it, however many labels the graph has
-            known = {"num_kinds": num_kinds} if has_features else {"labels_per_class": 0}
-            base = recipe_for("default", graph.name, has_features=has_features, **known).replace(**STOPPING)
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
-        recipe = METHODS["gcn-lpa"].with_changes(self.recipe or base, plain)
+        recipe = METHODS["gcn-lpa"].with_changes(recipe, plain)
         if recipe.method != "gcn-lpa":
             raise ValueError(f"GCNLPAClassifier trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
-        if graph is None and recipe.features == "tfidf":
+        if self.graph is None and recipe.features == "tfidf":
             raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the classifier")
         return recipe
+
+    def _seed(self) -> int:
+        """`random_state` as the seed of `learn`."""
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _nodes_named(self, X: Any, graph: Graph, *, reset: bool) -> np.ndarray:
         """The position of each id, [n]."""
@@ -252,25 +241,9 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         return known, labels
 
-    def _train(self, graph: Graph) -> Trained:
-        share = self.validation_fraction
-        if not 0 <= share < 1:
-            raise ValueError(f"validation_fraction = {share}; it is in [0, 1)")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        parts, stop_at = split(graph, (1 - share, share, 0), seed, kind="stratified"), None
-        if parts.val.any() and len(np.unique(graph.y[parts.train])) == graph.num_classes:
-            stop_at = self._learn(graph, parts.train, parts.val, seed).run.best_epoch
-        none = torch.zeros_like(graph.labeled)
-        trained = self._learn(graph, graph.labeled, none, seed, stop_at=stop_at)
-        return dataclasses.replace(trained, model=trained.model.cpu())
-
-    def _learn(self, graph: Graph, train: Tensor, val: Tensor, seed: int, **options: Any) -> Trained:
-        options |= {"seed": seed, "device": self.device, "threads": self.threads, "classes": graph.class_names}
-        return learn(graph, train, val, self.recipe_, **options)
-
     def _probabilities(self, graph: Graph) -> np.ndarray:
         with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
-            return predict_proba(self.trained_, graph, raw=True).numpy()
+            return predict_proba(self.trained_, graph).numpy()
 
 
 class Neighborhood:
@@ -326,9 +299,16 @@ class Neighborhood:
             [[self.graph.to_scipy(), None], [links, scipy.sparse.csr_array((X.shape[0], X.shape[0]))]]
         )
         stack = scipy.sparse.vstack if self.is_sparse else np.vstack
-        before = self.graph.x.to_scipy() if isinstance(self.graph.x, SparseMatrix) else self.graph.x.numpy()
-        x = stack([before, self.features(X)])
-        return with_own_features(Graph.from_scipy(receives.T, x=x, directed=True))
+        before, rows = self.graph.x, self.features(X)
+        x = stack([before.to_scipy() if isinstance(before, SparseMatrix) else before.numpy(), rows])
+        attached = with_own_features(Graph.from_scipy(receives.T, x=x, directed=True))
+        num_cells = np.diff(rows.indptr) if self.is_sparse else (rows != 0).sum(axis=1)
+        structural = self.graph.structural_features()
+        columns = np.vstack([structural, of_sinks(structural, scipy.sparse.csr_array(links), num_cells)])
+        attached = dataclasses.replace(
+            attached, directed=False
+        )  # trained on edges without a direction; sinks alone have one
+        return attached.with_structural_features(columns)
 
 
 def with_own_features(graph: Graph) -> Graph:

@@ -1,4 +1,4 @@
-"""What the losses of GCN-LPA score: the labelled nodes, five readings of Eq. (15), and the mean cost of both halves.
+"""Five readings of the LPA loss, Eq. (15), and the mean cost of both halves of Eq. (18).
 
 Eq. (15) asks how badly the edges carry labels from one labelled node to another. What exactly is scored is a reading:
 
@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcn_lpa.engine import fused
-from gcn_lpa.engine.counter_random import Key, random_share
 from gcn_lpa.engine.fused import TINY, accelerated
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.fused import mean_cost as fused_mean_cost
+from gcn_lpa.engine.random import Key, random_share
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
+from gcn_lpa.recipes import Recipe
 
 SEED_LAYER, RATIO_LAYER = 1001, 1002  # random bits that are not a layer's dropout
 
@@ -31,155 +34,107 @@ SEED_LAYER, RATIO_LAYER = 1001, 1002  # random bits that are not a layer's dropo
 class Labels(NamedTuple):
     """The labelled nodes that a loss is about."""
 
-    rows: Tensor | None  # their positions, [m]; None: all n nodes, of which `counts` says which count
+    nodes: Tensor | None  # positions, [m]; None: all n nodes, and `weight` says which count
     target: Tensor  # their classes, [m]
-    counts: Tensor | None  # weight of each, [m]; None: all count alike
+    weight: Tensor | None  # of each node's cost, [m]; None: all weigh the same
     seeds: Tensor  # Y^(0), [n, c]
     labeled: Tensor  # the nodes with a row in it, [n]
-    pattern: Pattern  # of the edges that they travel
+    total: Callable[[Tensor], Tensor] | None = None  # sums over processes that share the nodes; None: there is one
 
-    @property
-    def ids(self) -> Tensor:
+    def ids(self, key: Key) -> Tensor:
         """What names the random bits of each node, [m]."""
-        rows = torch.arange(len(self.target), device=self.target.device) if self.rows is None else self.rows
-        return self.pattern.ids_of(rows)
+        nodes = torch.arange(len(self.target), device=self.target.device) if self.nodes is None else self.nodes
+        return nodes if key.rows is None else key.rows.index_select(0, nodes)
 
-    def spread(self, mask: Tensor) -> Tensor:
-        """A mask over the rows as one over all nodes, [n, 1]."""
-        if self.rows is not None:
-            mask = torch.zeros_like(self.seeds[:, 0], dtype=torch.bool).index_copy(0, self.rows, mask)
-        return mask.unsqueeze(1)
+    def only(self, shown: Tensor) -> Tensor:
+        """Y^(0) of the nodes of a mask over the targets, [m], alone."""
+        if self.nodes is not None:
+            shown = torch.zeros_like(self.labeled).index_copy(0, self.nodes, shown)
+        return self.seeds * shown.unsqueeze(1)
+
+    def mean_cost(self, values: Tensor, kind: str, scored: Tensor | None = None) -> Tensor:
+        """The mean of `mean_cost` over the targets, or over those of the mask `scored`.
+
+        Of several processes, each has its share of the mean: the shares add up to it.
+        """
+        weight = self.weight
+        if scored is not None:
+            weight = scored.to(self.seeds.dtype) if weight is None else weight * scored
+        cost = mean_cost(values, self.target, kind, weight)
+        if self.total is None:
+            return cost
+        size = cost.new_tensor(len(values)) if weight is None else weight.sum()
+        return cost * (size / self.total(size).clamp_min(TINY))
 
 
-def labels_of(
-    y: Tensor,
-    nodes: Tensor,
-    num_classes: int,
-    ratio: float,
-    seed: int | Tensor,
-    dtype: torch.dtype,
-    pattern: Pattern,
-) -> Labels:
+def labels_of(recipe: Recipe, graph: Graph, nodes: Tensor, seed: int | Tensor = 0, ids: Tensor | None = None) -> Labels:
     """The labels of `nodes`, and of no others, for a loss.
 
     Args:
-        y: class of each node, [n].
         nodes: positions, [m], or a boolean mask, [n]: masks can differ from model to model in a stack.
-        ratio: share of the nodes that are seeds, the same ones at every step (Table 3); all of them stay targets.
+        seed, ids: name the random choice of the seeds where `recipe.lpa_ratio` is below 1: the same ones at every step
+            (Table 3). All nodes stay targets.
     """
-    if nodes.dtype == torch.bool:
-        rows, target, counts = None, y.clamp_min(0), nodes
-    else:
-        rows, target, counts = nodes, y.index_select(0, nodes), None
-    nothing = torch.zeros(len(y), num_classes, dtype=dtype, device=y.device)
-    found = Labels(rows, target, counts, nothing, y >= 0, pattern)
-    shown = random_share(found.ids, ratio, Key(seed), RATIO_LAYER)
-    shown = found.spread(shown if counts is None else shown & counts).squeeze(1)
-    return found._replace(seeds=one_hot(torch.where(shown, y, -1), num_classes, dtype), labeled=shown)
+    y, c, dtype, is_mask = graph.y, graph.target.width, graph.adjacency.dtype, nodes.dtype == torch.bool
+    total = graph.pattern.total if graph.pattern.is_part else None
+    target, weight = (y.clamp_min(0), nodes.to(dtype)) if is_mask else (y.index_select(0, nodes), None)
+    if recipe.class_weights == "balanced":
+        members = graph.target.seeds(target, dtype)
+        members = members if weight is None else members * weight.unsqueeze(1)
+        sizes = members.sum(dim=0) if total is None else total(members.sum(dim=0))  # bincount would wait for the GPU
+        importance = (sizes.sum() / (c * sizes.clamp_min(1))).index_select(0, target)  # each class weighs the same
+        weight = importance if weight is None else importance * weight
+    ids = torch.arange(len(y), device=y.device) if ids is None else ids
+    among = nodes if is_mask else torch.zeros_like(y, dtype=torch.bool).index_fill(0, nodes, True)
+    labeled = among & random_share(ids, recipe.lpa_ratio, Key(seed), RATIO_LAYER)
+    seeds = graph.target.seeds(torch.where(labeled, y, -1), dtype)
+    return Labels(None if is_mask else nodes, target, weight, seeds, labeled, total)
 
 
-def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype | None = None) -> Tensor:
-    """A row of mass 1 for each class, zero rows where it is -1, [n, c]."""
-    return (y.unsqueeze(1) == torch.arange(num_classes, device=y.device)).to(dtype or torch.get_default_dtype())
+def literal(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
+    votes = propagate_labels(transition, labels.seeds, iterations, labeled=labels.labeled, at=labels.nodes)
+    return labels.mean_cost(votes, "share")
 
 
-class Votes(NamedTuple):
-    """What LPA says about the rows of `Labels`, and which of them are scored (None: all)."""
-
-    mass: Tensor  # [m, c]
-    scored: Tensor | None = None  # [m]
+def official(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
+    votes = propagate_labels(transition, labels.seeds, iterations, clamp=False, labeled=labels.labeled, at=labels.nodes)
+    return labels.mean_cost(votes, "logits")
 
 
-Spread = Callable[..., Tensor]  # (seeds, clamp=True) -> Y^(k) of the rows of the labels: `propagate_labels`
+def held_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
+    is_seed = random_share(labels.ids(key), 0.5, key, SEED_LAYER)
+    votes = propagate_labels(transition, labels.only(is_seed), iterations, at=labels.nodes)
+    return labels.mean_cost(votes, "share", scored=~is_seed)
 
 
-def literal(transition: SparseMatrix, labels: Labels, iterations: int, key: Key, spread: Spread) -> Votes:
-    return Votes(spread(labels.seeds))
+def leave_one_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
+    votes = leave_one_out_votes(transition, labels.seeds, iterations)  # Theorem 3
+    return labels.mean_cost(votes if labels.nodes is None else votes.index_select(0, labels.nodes), "share")
 
 
-def official(transition: SparseMatrix, labels: Labels, iterations: int, key: Key, spread: Spread) -> Votes:
-    return Votes(spread(labels.seeds, clamp=False))
+def influence(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
+    votes = propagate_labels(transition, labels.seeds, iterations, labeled=labels.labeled, at=labels.nodes)
+    return labels.mean_cost(votes, "votes")
 
 
-def held_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key, spread: Spread) -> Votes:
-    half = random_share(labels.ids, 0.5, key, SEED_LAYER)
-    return Votes(spread(labels.seeds * labels.spread(half)), ~half)
-
-
-def leave_one_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key, spread: Spread) -> Votes:
-    votes = leave_one_out_votes(transition, labels.seeds, iterations)
-    return Votes(votes if labels.rows is None else votes.index_select(0, labels.rows))
-
-
-def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
-    """Y^(k) of every labelled node as if it alone had no label, Theorem 3, for one or two iterations, [n, c].
-
-    One hop: leave out the self-loop. Two hops: leave out the walk that comes straight back through an unlabelled neighbour,
-    and let the walk that stays at the node, now unlabelled, go on. Longer walks come back in more ways than are cheap to count.
-    """
-    off_diagonal = transition.with_values(transition.values * (transition.pattern.row != transition.pattern.col))
-    one_hop = off_diagonal @ seeds
-    if iterations == 1:
-        return one_hop
-    labeled = (seeds.detach().sum(dim=1, keepdim=True) > 0).to(seeds.dtype)
-    to_unlabeled = off_diagonal.values * transition.pattern.spread_cols(1 - labeled.squeeze(1))
-    comes_back = transition.pattern.row_sum(to_unlabeled * transition.reversed_values)  # Σ_j ã_aj ã_ja, unlabelled j
-    two_hops = off_diagonal @ torch.where(labeled > 0, seeds, one_hop)
-    votes = two_hops - comes_back.unsqueeze(1) * seeds + transition.diagonal().unsqueeze(1) * one_hop
-    return torch.where(votes > TINY, votes, 0)  # what the subtraction leaves of a vote of zero is rounding
-
-
-class Reading(NamedTuple):
-    """How the votes of a reading are cast, and as what `mean_cost` takes them."""
-
-    votes: Callable[[SparseMatrix, Labels, int, Key, Spread], Votes]
-    kind: str
-
-
-LPA_LOSSES = {
-    "official": Reading(official, "logits"),
-    "literal": Reading(literal, "share"),
-    "held_out": Reading(held_out, "share"),
-    "leave_one_out": Reading(leave_one_out, "share"),
-    "influence": Reading(literal, "votes"),
+READINGS: dict[str, Callable[[SparseMatrix, Labels, int, Key], Tensor]] = {  # of Eq. (15)
+    reading.__name__: reading for reading in (official, literal, held_out, leave_one_out, influence)
 }
 
 
-def cost_weights(labels: Labels, importance: Tensor | None, scored: Tensor | None = None) -> Tensor | None:
-    """How much each row of `labels` weighs in a mean: its class, whether it counts, whether it is scored; None: all alike."""
-    weight = None if importance is None else importance.index_select(0, labels.target)
-    for mask in (scored, labels.counts):
-        if mask is not None:
-            weight = mask.to(labels.seeds.dtype) if weight is None else weight * mask
-    return weight
-
-
-def class_weights(labels: Labels, num_classes: int) -> Tensor:
-    """m / (c m_i) for class i with m_i of the m labels: every class weighs the same in the loss, [c]."""
-    members = one_hot(labels.target, num_classes, labels.seeds.dtype)
-    if labels.counts is not None:
-        members = members * labels.counts.unsqueeze(1)
-    sizes = labels.pattern.total(members.sum(dim=0))  # bincount would wait for the GPU
-    return sizes.sum() / (num_classes * sizes.clamp_min(1))
-
-
-def shared_cost(rows: Tensor, labels: Labels, kind: str, weight: Tensor | None) -> Tensor:
-    """`mean_cost` over the labels of all processes: the share of this one, which add up to it."""
-    return labels.pattern.share(mean_cost(rows, labels.target, kind, weight), weight, len(rows))
-
-
-@accelerated(fused.mean_cost)
-def mean_cost(rows: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
-    """The mean over `rows` of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
+@accelerated(fused_mean_cost)
+def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
+    """The mean over rows of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
 
     Args:
+        values: [m, c].
         weight: of each row, [m]; None: all weigh the same.
     """
     if kind == "logits":
-        costs = F.cross_entropy(rows, target, reduction="none")
+        costs = F.cross_entropy(values, target, reduction="none")
     else:
-        costs = -(rows.gather(1, target.unsqueeze(1)).squeeze(1) + TINY).log()
+        costs = -(values.gather(1, target.unsqueeze(1)).squeeze(1) + TINY).log()
         if kind == "share":
-            costs = costs + (rows.sum(dim=1) + rows.shape[1] * TINY).log()
+            costs = costs + (values.sum(dim=1) + values.shape[1] * TINY).log()
     weight = torch.ones_like(costs) if weight is None else weight
     return (costs * weight).sum() / weight.sum().clamp_min(TINY)

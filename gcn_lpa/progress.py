@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from gcn_lpa.train import Epoch
+    from gcn_lpa.epochs import Epoch
 
 WIDTH = 20  # of the bar, in characters
 SECONDS = 0.1  # between two writes

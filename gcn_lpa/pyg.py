@@ -1,27 +1,24 @@
-"""For users of PyTorch Geometric: GCN-LPA on (x, edge_index, edge_weight), and its regulariser for any PyG model.
+"""For users of PyTorch Geometric: the LPA loss as a regulariser for any PyG model.
 
 `edge_index` is PyG's: source above target, [2, E]. Messages are summed at the target, so it is the weights of the edges
-into a node that sum to 1. Nothing here needs PyG itself, only its customs: dropout follows `train()` and `eval()`, and
-without a seed the first weights come from torch's global generator.
+into a node that sum to 1. Nothing here needs PyG itself.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import labels_of
-from gcn_lpa.model import GCNLPA, Loss, lpa_loss
-from gcn_lpa.recipes import LAYERS, Recipe
+from gcn_lpa.losses import READINGS, labels_of
+from gcn_lpa.recipes import Recipe
 
 
 class LPARegularizer(nn.Module):
@@ -90,7 +87,7 @@ class LPARegularizer(nn.Module):
             x: node features, for an edge form that reads them.
             edge_weight: what the learned factor multiplies, positive; 1 without.
         """
-        layout = self.layout(edge_index, num_nodes or num_nodes_of(edge_index, x), False)
+        layout = self.layout(edge_index, num_nodes or num_nodes_of(edge_index, x))
         adjacency = adjacency_of(layout, edge_weight, torch.float32 if x is None else x.dtype)
         scores = adjacency.log().add(self.log_factors(layout, adjacency, x))
         return scores.row_softmax().values.index_select(0, layout.place)
@@ -116,15 +113,15 @@ class LPARegularizer(nn.Module):
             if given.is_floating_point():
                 wanted = "whole numbers, such as y.long()" if name == "y" else "a mask of True and False, or positions"
                 raise TypeError(f"{name} is {given.dtype}; it takes {wanted}")
-        layout = self.layout(edge_index, len(y), False)
+        layout = self.layout(edge_index, len(y))
         nodes = index_of(labeled)
         num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1
         transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
         self.step += self.training
-        settings = num_classes, self.recipe.lpa_ratio, self.seed, transition.dtype
-        labels = labels_of(y, nodes, *settings, transition.pattern)
-        return lpa_loss(transition, labels, self.recipe, key)
+        graph = Graph(transition, features_of(edge_weight.new_zeros(len(y), 0)), y, tuple(map(str, range(num_classes))))
+        labels = labels_of(self.recipe, graph, nodes, self.seed)
+        return READINGS[self.recipe.loss](transition, labels, self.recipe.lpa_iterations, key)
 
 
 def require_weights(net: nn.Module) -> None:
@@ -140,113 +137,15 @@ def require_weights(net: nn.Module) -> None:
             )
 
 
-class GCNLPANet(nn.Module):
-    """GCN-LPA as a PyG model: `model(x, edge_index, edge_weight)` gives logits, [n, c].
-
-    x is taken as it is, dense or sparse; a node without a self-loop gets one of weight 1, unless `self_loops=False`.
-    """
-
-    step: Tensor
-
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        num_layers: int = 2,
-        *,
-        edge_index: Tensor | None = None,
-        num_nodes: int | None = None,
-        seed: int | None = None,
-        **settings: Any,
-    ) -> None:
-        """Make a model of any graph with so many features and classes.
-
-        Args:
-            edge_index: the graph it will be trained on; `edges="free"` needs it, for one weight per edge.
-            num_nodes: of that graph; without it, one more than the highest number in edge_index.
-            seed: of the first weights and of dropout; None draws one from torch's global generator.
-            settings: fields of `gcn_lpa.Recipe`, e.g. dropout=0.5, edges="agnn", loss="held_out", lpa_weight=1.0.
-        """
-        super().__init__()
-        settings = {"features": "raw", "hidden": hidden_channels, "gcn_layers": num_layers, **settings}
-        self.recipe, self.out_channels, self.given_seed = LAYERS.replace(**settings), out_channels, seed
-        if self.recipe.edges == "free" and edge_index is None:
-            raise ValueError("edges='free' keeps one weight per edge: pass the edge_index that it will be trained on")
-        self.layout, self.graph = Remembered(layout_of), Remembered(self._graph_of)
-        layout = layout_of(torch.empty(2, 0, dtype=torch.int64), 1, False)
-        if edge_index is not None:
-            layout = layout_of(edge_index.cpu(), num_nodes or num_nodes_of(edge_index, None), self.recipe.self_loops)
-        adjacency = adjacency_of(layout, None, torch.float32)
-        self.template = Graph(
-            adjacency, torch.zeros(adjacency.shape[0], in_channels), unknown(adjacency), self.class_names
-        )
-        self.register_buffer("step", torch.zeros(1, dtype=torch.int64))  # names the random bits of a training step
-        self.engine = self._new_engine()
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return tuple(map(str, range(self.out_channels)))
-
-    def _new_engine(self) -> GCNLPA:
-        self.seed = int(torch.randint(2**31, ())) if self.given_seed is None else self.given_seed
-        return GCNLPA(self.recipe, self.template, self.seed)
-
-    def reset_parameters(self) -> None:
-        """Begin anew: with the seed that was given, or else with a new one."""
-        self.engine.load_state_dict(self._new_engine().state_dict())
-        self.step.zero_()
-
-    def _graph_of(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Graph:
-        layout = self.layout(edge_index, x.shape[0], self.recipe.self_loops)
-        adjacency = adjacency_of(layout, edge_weight, x.dtype)
-        return Graph(adjacency, features_of(x), unknown(adjacency), self.class_names)
-
-    def _key(self) -> Key | None:
-        return Key(self.seed, self.step.clone()) if self.training else None  # a copy: the backward pass asks again
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Logits, [n, c]; in training mode every call draws a new dropout."""
-        graph, key = self.graph(x, edge_index, edge_weight), self._key()
-        self.step += self.training
-        smoothing = self.engine.smoothing(graph, key)
-        logits: Tensor = self.engine.body(smoothing, graph.x, key)
-        return logits
-
-    def loss(
-        self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
-    ) -> Loss:
-        """L_gcn and L_lpa, Eqs. (15), (17); `.total` is Eq. (18). In training mode every call draws a new dropout.
-
-        `labeled` is a mask or an index; no other label is read.
-        """
-        graph, key = dataclasses.replace(self.graph(x, edge_index, edge_weight), y=y), self._key()
-        self.step += self.training
-        return self.engine.loss(graph, index_of(labeled), key)
-
-    def lpa_loss(
-        self, x: Tensor, edge_index: Tensor, y: Tensor, labeled: Tensor, edge_weight: Tensor | None = None
-    ) -> Tensor:
-        """L_lpa alone, Eq. (15), to add to a loss of one's own."""
-        graph, key = dataclasses.replace(self.graph(x, edge_index, edge_weight), y=y), self._key()
-        labels = self.engine.labels(graph, index_of(labeled), key)
-        return lpa_loss(self.engine.transition(graph), labels, self.recipe, key)
-
-    def edge_weights(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The learned matrix D*⁻¹A* as (edge_index, edge_weight), with the self-loops that were added."""
-        transition = self.engine.transition(self.graph(x, edge_index, edge_weight))
-        return torch.stack([transition.pattern.col, transition.pattern.row]).long(), transition.values
-
-
 class Layout(NamedTuple):
     """Where the edges of an edge_index are in a matrix with a row for each target."""
 
     pattern: Pattern
-    order: Tensor  # entry k of the matrix is edge order[k]; self-loops that were added come after the edges
+    order: Tensor  # entry k of the matrix is edge order[k], [E]
     place: Tensor  # edge e is entry place[e], [E]
 
 
-def layout_of(edge_index: Tensor, num_nodes: int, self_loops: bool) -> Layout:
+def layout_of(edge_index: Tensor, num_nodes: int) -> Layout:
     """Sort the edges by target and source; refuse what is no list of different edges."""
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:
         raise TypeError(f"edge_index is a tensor [2, E] of sources and targets, not {type(edge_index).__name__}")
@@ -255,17 +154,13 @@ def layout_of(edge_index: Tensor, num_nodes: int, self_loops: bool) -> Layout:
         raise ValueError(
             f"edge_index names nodes {int(edge_index.min())}..{int(edge_index.max())} of {num_nodes} nodes"
         )
-    if self_loops:
-        has_loop = torch.zeros(num_nodes, dtype=torch.bool, device=edge_index.device)
-        has_loop[edge_index[0, edge_index[0] == edge_index[1]]] = True
-        edge_index = torch.cat([edge_index, (~has_loop).nonzero().T.expand(2, -1)], dim=1)
     code, order = (edge_index[1] * num_nodes + edge_index[0]).sort()
     if (code[1:] == code[:-1]).any():
         twice = int(code[1:][code[1:] == code[:-1]][0])
         raise ValueError(f"edge_index has {twice % num_nodes} → {twice // num_nodes} twice; coalesce it first")
     ends = torch.bincount(edge_index[1], minlength=num_nodes).cumsum(0)
     pattern = Pattern(F.pad(ends, (1, 0)), edge_index[0].index_select(0, order), (num_nodes, num_nodes))
-    return Layout(pattern, order, order.argsort()[:num_edges])
+    return Layout(pattern, order, order.argsort())
 
 
 def num_nodes_of(edge_index: Tensor, x: Tensor | None) -> int:
@@ -276,7 +171,7 @@ def num_nodes_of(edge_index: Tensor, x: Tensor | None) -> int:
 
 
 def adjacency_of(layout: Layout, edge_weight: Tensor | None, dtype: torch.dtype) -> SparseMatrix:
-    """The weights of the edges, or 1, as a matrix; added self-loops have weight 1."""
+    """The weights of the edges, or 1, as a matrix."""
     if edge_weight is None:
         return SparseMatrix(layout.pattern, torch.ones_like(layout.order, dtype=dtype))
     if edge_weight.shape != layout.place.shape:
@@ -286,8 +181,7 @@ def adjacency_of(layout: Layout, edge_weight: Tensor | None, dtype: torch.dtype)
     if not (edge_weight > 0).all():
         edge = int((~(edge_weight > 0)).nonzero()[0])
         raise ValueError(f"edge {edge} has weight {float(edge_weight[edge]):g}; weights are positive")
-    weights = F.pad(edge_weight, (0, len(layout.order) - len(edge_weight)), value=1.0)
-    return SparseMatrix(layout.pattern, weights.index_select(0, layout.order))
+    return SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
 
 
 def features_of(x: Tensor) -> Tensor | SparseMatrix:

@@ -11,12 +11,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 LOSSES = ("official", "literal", "held_out", "leave_one_out", "influence")
 SELECTION = ("first_best", "last_best", "loss")
-ACTIVATIONS = ("relu", "sigmoid", "identity")
-AGGREGATIONS = ("mean", "sum", "max", "concat")
 
 
 def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: bool = False) -> Any:
@@ -35,6 +33,7 @@ MOST = {  # far beyond what anyone trains with: a recipe of a stranger shall not
         "patience": 10_000_000,
     },
 }
+LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 KINDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -76,9 +75,6 @@ class Recipe:
     dropout: float = _field(0.5, "dropout of the hidden layers")
     feature_dropout: float | None = _field(None, "dropout of the input features; None: as the hidden layers")
     edge_dropout: float = _field(0.0, "share of edges left out at each step; self-loops stay")
-    activation: str = _field("relu", "σ between layers", ACTIVATIONS)
-    output_activation: str = _field("identity", "σ after the last layer", ACTIVATIONS)
-    init: str = _field("glorot", "how W starts; uniform is in [-1, 1]", ("glorot", "uniform"))
     bias: bool = _field(False, "add a bias to every layer")
     residual: bool = _field(True, "add x W' of the node itself to every layer")
     layer_norm: bool = _field(False, "normalise every hidden layer")
@@ -94,18 +90,11 @@ class Recipe:
         0.1, "appnp, correct-and-smooth, smoothed-lr, hops: share of its start a node keeps at each hop, α"
     )
     label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
-    edge_sparsity: float = _field(0.0, "lpa-sparse: weight of Σ_j a*_ij, the L1 norm of A* per node")
     propagation: str = _field(
         "layers",
         "how features travel: layers of convolutions; predictions that walk several hops, Σ_k γ_k P^k f(x); or relations, hops "
         "along each kind of given edge by itself, Σ_r Σ_k γ_rk P_r^k f(x)",
         ("layers", "hops", "relations"),
-        added=True,
-    )
-    aggregation: str = _field(
-        "mean",
-        "layers: the mean of the neighbours, their sum, their maximum in each column, or their mean beside the node's own",
-        AGGREGATIONS,
         added=True,
     )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels say they help", added=True)
@@ -123,8 +112,6 @@ class Recipe:
         ("exp", "softplus"),
         added=True,
     )
-    batch_size: int = _field(0, "graphsage-sampled: training nodes of a gradient step; 0: all of them", added=True)
-    samples: str = _field("", "graphsage-sampled: neighbours drawn for each layer, such as '25 10'", added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
@@ -135,7 +122,7 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(Recipe).items():
+        for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if not _is_a(value, hint):
                 raise ValueError(f"recipe: {name} = {value!r}; it is {KINDS[hint]}")
@@ -151,10 +138,7 @@ class Recipe:
         for name, most in MOST.items():
             if getattr(self, name) > most:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at most {most:,}")
-        for name in (
-            *("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "edge_sparsity"),
-            *("clusters", "batch_size"),
-        ):
+        for name in ("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "clusters"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is not negative")
         for name in ("dropout", "feature_dropout", "edge_dropout", "label_rate"):
@@ -163,22 +147,18 @@ class Recipe:
         for name in ("lpa_ratio", "teleport"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is in [0, 1]")
+        for name in ("lpa_ratio", "label_rate"):
+            if 0 < getattr(self, name) < LEAST_SHARE:
+                raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is 0, or at least {LEAST_SHARE:g}")
         for name in ("lr", "edge_lr"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is positive")
-        if self.aggregation != "mean" and self.propagation != "layers":
-            raise ValueError(f"recipe: aggregation = {self.aggregation!r} is of layers; use propagation 'layers'")
-        if self.aggregation in ("sum", "max") and self.edge_dropout:
-            raise ValueError(
-                f"recipe: edge_dropout = {self.edge_dropout} brings rows back to 1, and those of aggregation "
-                f"{self.aggregation!r} have no sum to keep; use edge_dropout 0"
-            )
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
             raise ValueError(
                 f"recipe: leave_one_out is exact for one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"
             )
 
-    def replace(self, **changes: Any) -> Recipe:
+    def replace(self, **changes: Any) -> Self:
         unknown = set(changes) - {spec.name for spec in dataclasses.fields(self)}
         if unknown:
             names = ", ".join(spec.name for spec in dataclasses.fields(self))
@@ -194,7 +174,7 @@ class Recipe:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; a missing field takes its default, an unknown or wrong-typed one is an error."""
         return cls().replace(**settings)
 
@@ -270,16 +250,6 @@ OFFICIAL = {  # what the authors' public code does with the settings of Table 4
         origin=recipe.origin.replace("the paper", "the authors' code"),
     )
     for dataset, recipe in PAPER.items()
-}
-
-SPACE: dict[str, tuple[float, ...]] = {  # Appendix F
-    "hidden": (8, 16, 32),
-    "gcn_layers": (1, 2, 3, 4, 5, 6),
-    "lpa_iterations": (1, 2, 3, 4, 5, 6, 7, 8, 9),
-    "l2": (1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3),
-    "lpa_weight": (0, 1, 2, 5, 10, 15, 20),
-    "dropout": (0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    "lr": (0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
 }
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import bdtr, ndtri, stdtr, stdtrit  # scipy.stats has them too, and takes 0.6 s longer to import
+from scipy.special import ndtri, stdtrit  # scipy.stats has them too, and takes 0.6 s longer to import
 
 
 @dataclass(frozen=True)
@@ -73,72 +72,22 @@ def signed_rank_test(differences: np.ndarray) -> float:
 def resampled_mean(values: np.ndarray, test_to_train: float, num_scored: int) -> Mean:
     """The mean of a rate or of a difference of rates, and its 95 % interval over splits whose training sets overlap.
 
-    That of `resampled_difference`, but never less than √(q (1-q) / m) allows for m scored nodes: a few of them can agree in
-    every split by luck.
+    That of a t test with `resampled_error`, but never less than √(q (1-q) / m) allows for m scored nodes: a few of them can
+    agree in every split by luck.
     """
     k, mean = len(values), float(values.mean())
-    over_splits = stdtrit(k - 1, 0.975) * _resampled_error(values, test_to_train)
+    over_splits = stdtrit(k - 1, 0.975) * resampled_error(values, test_to_train)
     q = (abs(mean) * num_scored + 1) / (num_scored + 2)  # off 0 and 1, where a handful of nodes would seem certain
     over_nodes = ndtri(0.975) * math.sqrt(q * (1 - q) / num_scored)
     return Mean(mean, float(max(over_splits, over_nodes)))
 
 
-def resampled_difference(values: np.ndarray, test_to_train: float) -> Difference:
-    """The mean of differences over splits whose training sets overlap, its 95 % interval and the p-value of the same t test.
-
-    With `test_to_train` = 0, of independent samples, it is the usual t test.
-    """
-    k, mean = len(values), float(values.mean())
-    if k < 2:
-        return Difference(mean, None, 1.0)
-    error = _resampled_error(values, test_to_train)
-    p_value = 2 * stdtr(k - 1, -abs(mean) / error) if error > 0 else float(mean == 0)
-    return Difference(mean, float(stdtrit(k - 1, 0.975) * error), float(p_value))
-
-
-def _resampled_error(values: np.ndarray, test_to_train: float) -> float:
+def resampled_error(values: np.ndarray, test_to_train: float) -> float:
     """s · √(1/k + test/train), Nadeau & Bengio (2003).
 
     1/k alone, as for independent samples, calls noise a finding far too often.
     """
     return float(values.std(ddof=1)) * math.sqrt(1 / len(values) + test_to_train)
-
-
-def paired_rates(one: np.ndarray, other: np.ndarray) -> Difference:
-    """The rate of `one` minus that of `other`, two outcomes of the same cases, [k] booleans each.
-
-    The interval is that of Agresti & Min (2005): half a case is added to each kind of pair, so that no event in k cases is not
-    taken for certainty. The p-value is that of McNemar's exact test.
-    """
-    k, more, less = len(one), int((one & ~other).sum()), int((other & ~one).sum())
-    spread = more + less + 1 - (more - less) ** 2 / (k + 2)
-    p_value = min(1.0, 2 * float(bdtr(min(more, less), more + less, 0.5))) if more + less else 1.0
-    return Difference((more - less) / k, float(ndtri(0.975)) * math.sqrt(spread) / (k + 2), p_value)
-
-
-def paired_spreads(one: np.ndarray, other: np.ndarray) -> Difference:
-    """log of the standard deviation of `one` over that of `other`, two paired samples, by Pitman and Morgan (1939).
-
-    Spreads are equal where sum and difference are uncorrelated; an F test would take the samples for independent.
-    """
-    k = len(one)
-    if k < 3:
-        return Difference(0.0, None, 1.0)
-    shared = np.corrcoef(one, other)[0, 1] ** 2
-    t = stdtrit(k - 2, 0.975)
-    width = math.acosh(1 + 2 * (1 - shared) * t**2 / (k - 2)) / 2
-    r = np.corrcoef(one + other, one - other)[0, 1]
-    p_value = 2 * stdtr(k - 2, -abs(r) * math.sqrt((k - 2) / (1 - r**2)))
-    return Difference(math.log(one.std(ddof=1) / other.std(ddof=1)), width, float(p_value))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values as Holm (1979) adjusts them: at most one in twenty families has a false finding among those below .05."""
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
 
 
 def said_p(p_value: float) -> str:

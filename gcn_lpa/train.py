@@ -4,9 +4,7 @@
 others: the model cannot see the labels that choose the epoch, let alone those of test nodes. The random bits of a step are
 named by (seed, epoch), so that a run that was stopped and resumed, or replayed as a CUDA graph, walks the same path bit for bit.
 
-A model is an nn.Module with `forward(graph)`, `loss(graph, nodes, key)`, `edge_parameters()` and `weight_parameters()`;
-or one without gradient steps, which has `fit_directly(graph, nodes)` instead. All it learns is in its parameters and
-buffers.
+What a model is, `methods.contract` says; one without gradient steps is trained by `fit_at_once`.
 """
 
 from __future__ import annotations
@@ -17,32 +15,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from gcn_lpa import storage
+from gcn_lpa.data.json_files import decode_as, naming
 from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.captured import CapturedStep
-from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.epochs import Best, DivergedError, Epoch, Kept, Run, epoch_of
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA, Loss, Model
+from gcn_lpa.model import Loss
 from gcn_lpa.recipes import Recipe
 
-
-class DivergedError(ValueError):
-    """A loss that is not finite. The model has the best weights before it; `learn` hands it over in `trained`.
-
-    Of many models that `learn_many` trained, `number` says which one it was, and `models` has the others.
-    """
-
-    run: Run | None = None
-    trained: Any = None
-    number: int | None = None
-    models: Sequence[Any] = ()
+if TYPE_CHECKING:
+    from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
 
 
 class Batch(NamedTuple):
@@ -89,6 +78,10 @@ class Validation(NamedTuple):
     def number(self) -> int:
         return len(self.nodes) if self.everywhere is None else self.everywhere
 
+    def on(self, graph: Graph) -> Validation:
+        """The same nodes of the graph on another device."""
+        return self._replace(graph=graph, nodes=self.nodes.to(graph.device), target=self.target.to(graph.device))
+
 
 class World(Protocol):
     """The processes that train together."""
@@ -98,12 +91,6 @@ class World(Protocol):
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes."""
-
-    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Replace the checkpoint of a run, entirely or not at all, in all processes."""
-
-    def latest_checkpoint(self, folder: str | Path) -> storage.Checkpoint | None:
-        """What this process saved in the last complete checkpoint; None if there was none."""
 
 
 class Alone:
@@ -115,103 +102,27 @@ class Alone:
     def total(self, values: Tensor) -> Tensor:
         return values
 
-    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        storage.save_checkpoint(folder, tensors, meta)
-
-    def latest_checkpoint(self, folder: str | Path) -> storage.Checkpoint | None:
-        return storage.latest_checkpoint(folder)
-
 
 ALONE = Alone()
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """One line of the history; losses are those of the step, validation is after it. None: not measured."""
+class Checkpoint(NamedTuple):
+    """What a training goes on from, and the files that say so, which errors name."""
 
-    epoch: int
-    loss: float | None
-    gcn: float | None
-    lpa: float | None
-    val_accuracy: float | None
-    val_loss: float | None
-    seconds: float
+    tensors: Mapping[str, Tensor]
+    meta: Mapping[str, Any]  # as JSON has it
+    tensors_file: Path
+    meta_file: Path
 
 
-@dataclass(frozen=True, repr=False)
-class Run:
-    """What training did. `best_epoch` is the epoch whose weights the model has now."""
+class Checkpoints(Protocol):
+    """Where a training keeps what it needs to go on."""
 
-    recipe: Recipe
-    seed: int
-    history: tuple[Epoch, ...]
-    best_epoch: int
-    interrupted: bool = False
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Replace the checkpoint, entirely or not at all, in all processes."""
 
-    def __repr__(self) -> str:
-        scored = "" if self.best.val_accuracy is None else f" (validation {100 * self.best.val_accuracy:.1f} %)"
-        stopped = "interrupted, " if self.interrupted else ""
-        chosen = f"epoch {self.best_epoch} of {len(self.history)}{scored}"
-        return f"Run: {self.recipe.method}, seed {self.seed}, {stopped}{chosen}, {self.seconds:.1f} s"
-
-    @property
-    def best(self) -> Epoch:
-        return self.history[self.best_epoch - 1]
-
-    @property
-    def seconds(self) -> float:
-        return sum(epoch.seconds for epoch in self.history)
-
-
-class HasState(Protocol):
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best epoch so far and a copy of its weights, by a rule.
-
-    first_best  the highest validation accuracy, the earliest of equals (the paper does not say)
-    last_best   the highest validation accuracy, the latest of equals (the authors' code)
-    loss        the lowest validation cross-entropy
-    """
-
-    rule: str
-    epoch: int = 0
-    score: float = -math.inf
-    state: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-
-    def after(self, epoch: Epoch, model: HasState) -> Best:
-        """This, or the new best if `epoch` is one."""
-        if (found := self.judged(epoch)) is self:
-            return self
-        state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        return dataclasses.replace(found, state=state)
-
-    def judged(self, epoch: Epoch) -> Best:
-        """The same without weights; without validation the latest epoch is the best."""
-        if epoch.val_accuracy is None or epoch.val_loss is None:
-            return Best(self.rule, epoch.epoch, self.score)
-        score = -epoch.val_loss if self.rule == "loss" else epoch.val_accuracy
-        better = score >= self.score if self.rule == "last_best" else score > self.score
-        return Best(self.rule, epoch.epoch, score) if better else self
-
-
-class Kept:
-    """The weights of a model after each epoch, while all of them together take no more than `most` bytes."""
-
-    def __init__(self, most: int = 1 << 26) -> None:
-        self.left, self._states = most, dict[int, dict[str, Tensor]]()
-
-    def keep(self, epoch: int, model: HasState) -> None:
-        state = model.state_dict()
-        self.left -= sum(tensor.nbytes for tensor in state.values())
-        if self.left >= 0:
-            self._states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
-
-    def after(self, epoch: int) -> Mapping[str, Tensor] | None:
-        """None: not kept."""
-        return self._states.get(epoch)
+    def latest(self) -> Checkpoint | None:
+        """What this process saved in the last complete checkpoint; None if there was none."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +154,7 @@ class Watching:
     """What happens beside the training: who is told of each epoch, and where checkpoints go."""
 
     on_epoch: Callable[[Epoch], None] | None = None
-    checkpoint: str | Path | None = None  # a run folder: every `every` epochs what is needed to go on is saved there
+    checkpoints: Checkpoints | None = None  # where every `every` epochs what is needed to go on is saved
     every: int = 50
     seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one
@@ -275,45 +186,33 @@ def fit(
         capture: replay each step as one CUDA graph: "auto" (on a GPU, where the model allows it), "always" or "never".
     """
     watching = watching or Watching()
-    if hasattr(model, "fit_directly"):
-        return _fit_directly(model, batches, validation, recipe, seed, watching, world)
     last = last_epoch(model, recipe, stop_at)
     on_gpu, is_whole = batches[0].device.type == "cuda", len(batches) == 1 and batches[0].node_ids is None
     training = _Training(model, batches, validation, recipe, seed, watching, world)
-    if watching.resume and watching.checkpoint is not None:
-        training.load(watching.checkpoint)
+    if watching.resume and watching.checkpoints is not None:
+        training.load(watching.checkpoints.latest())
     return training.run(
         last=last,
-        capture=is_whole and (capture == "always" or (capture == "auto" and on_gpu and is_capturable(model))),
+        capture=is_whole and (capture == "always" or (capture == "auto" and on_gpu and model.capturable)),
     )
 
 
-def _fit_directly(
-    model: Any,
-    batches: Sequence[Batch],
+def fit_at_once(
+    model: FittedAtOnce,
+    graph: Graph,
+    nodes: Tensor,
     validation: Validation,
     recipe: Recipe,
-    seed: int,
-    watching: Watching,
-    world: World,
+    *,
+    seed: int = 0,
+    world: World = ALONE,
 ) -> Run:
-    if len(batches) != 1:
-        raise ValueError(
-            f"method {recipe.method!r} learns from the whole graph at once, not from {len(batches)} batches"
-        )
+    """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; as a run of one epoch."""
     start = time.perf_counter()
-    model.fit_directly(batches[0].graph, batches[0].nodes)
+    model.fit_at_once(graph, nodes)
     accuracy, cost = validate(model, validation, world)
-    epoch = Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start)
-    if watching.on_epoch is not None:
-        watching.on_epoch(epoch)
     model.eval()
-    return Run(recipe, seed, (epoch,), best_epoch=1)
-
-
-def is_capturable(model: Model) -> bool:
-    """Whether a step of the model can be a CUDA graph: it must never wait for the GPU. Models other than ours say so."""
-    return bool(getattr(model, "capturable", isinstance(model, GCNLPA)))
+    return Run(recipe, seed, (Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start),), best_epoch=1)
 
 
 def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
@@ -333,7 +232,7 @@ def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
 
 
 @torch.no_grad()
-def validate(model: Model, validation: Validation, world: World = ALONE) -> tuple[float | None, float | None]:
+def validate(model: Predictor, validation: Validation, world: World = ALONE) -> tuple[float | None, float | None]:
     """Accuracy and mean cross-entropy on the validation nodes, without dropout; None and None where there are none."""
     if validation.number == 0:
         return None, None
@@ -341,28 +240,10 @@ def validate(model: Model, validation: Validation, world: World = ALONE) -> tupl
     return correct / validation.number, cost
 
 
-def measured(model: Model, validation: Validation) -> Tensor:
+def measured(model: Predictor, validation: Validation) -> Tensor:
     """Number of correct predictions and mean cross-entropy, [2]; of several processes, what this one adds to them."""
-    logits = model(validation.graph).index_select(0, validation.nodes)
-    correct = (logits.argmax(dim=1) == validation.target).sum()
-    cost = F.cross_entropy(logits, validation.target, reduction="sum") / validation.number
-    return torch.stack([correct.double(), cost.double()])
-
-
-def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
-    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not a number is refused.
-
-    The last two are missing, or there are no validation nodes, where validation has no say.
-    """
-    total, gcn, lpa, *scored = report[: None if num_validation else 3]
-    accuracy, cost = (scored[0] / num_validation, scored[1]) if scored else (None, None)
-    if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
-        other = "" if recipe.features == "l2" else ", or features = 'l2'"
-        raise DivergedError(
-            f"training diverged at epoch {number} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
-            f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
-        )
-    return Epoch(number, total, gcn, lpa, accuracy, cost, seconds)
+    outputs = model(validation.graph).index_select(0, validation.nodes)
+    return validation.graph.target.measured(outputs, validation.target, validation.number)
 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
@@ -450,7 +331,7 @@ class _Training:
         self.recipe, self.seed, self.watching, self.world = recipe, seed, watching, world
         self.history: list[Epoch] = []
         self.best = Best(recipe.select)
-        self.saved: storage.Checkpoint | None = None
+        self.saved: Checkpoint | None = None
 
     def run(self, *, last: int, capture: bool) -> Run:
         interrupted = False
@@ -477,20 +358,20 @@ class _Training:
     def run_phase(self, number: int, phase: Phase, until: int, capture: bool) -> None:
         step = self.step(number, phase)
         advance = CapturedStep(step) if capture else step
-        on_epoch, folder, every = self.watching.on_epoch, self.watching.checkpoint, self.watching.every
+        on_epoch, checkpoints, every = self.watching.on_epoch, self.watching.checkpoints, self.watching.every
         last_saved = time.monotonic()
         while len(self.history) < until and not self.is_patience_over(phase):
             epoch = self.measure(advance)
             self.history.append(epoch)
             self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
             if self.watching.kept is not None:
-                self.watching.kept.keep(epoch.epoch, self.model)
+                self.watching.kept.keep(epoch.epoch, self.model.state_dict())
             if on_epoch is not None:
                 on_epoch(epoch)
             done = epoch.epoch == until or self.is_patience_over(phase)
             is_due = every and (epoch.epoch % every == 0 or done)
-            if folder is not None and is_due and time.monotonic() - last_saved >= self.watching.seconds:
-                self.save(folder, step, number)
+            if checkpoints is not None and is_due and time.monotonic() - last_saved >= self.watching.seconds:
+                self.save(checkpoints, step, number)
                 last_saved = time.monotonic()
 
     def step(self, number: int, phase: Phase) -> _Step:
@@ -512,7 +393,7 @@ class _Training:
     def is_patience_over(self, phase: Phase) -> bool:
         return is_patience_over(self.recipe, phase, self.best, len(self.history))
 
-    def save(self, folder: str | Path, step: _Step, phase: int) -> None:
+    def save(self, checkpoints: Checkpoints, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}
         meta = {
             "of": dict(self.watching.fingerprint),
@@ -521,30 +402,28 @@ class _Training:
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
         }
-        self.world.save_checkpoint(folder, tensors, meta)
+        checkpoints.save(tensors, meta)
 
-    def load(self, folder: str | Path) -> None:
-        self.saved = self.world.latest_checkpoint(folder)
-        if self.saved is None:
+    def load(self, saved: Checkpoint | None) -> None:
+        if saved is None:
             return
-        place = storage.RunFolder(storage.inside(folder, storage.CHECKPOINT), {})
-        with place.explained("meta.json"):
-            meta: _Saved = storage.decode_as(_Saved, self.saved.meta)
+        with naming(saved.meta_file):
+            meta: _Saved = decode_as(_Saved, saved.meta)
         if other := [name for name, value in self.watching.fingerprint.items() if meta.of.get(name) != value]:
             raise ValueError(
-                f"{folder}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
+                f"{saved.meta_file}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
             )
-        with place.explained("meta.json"):
+        with naming(saved.meta_file):
             meta.check(self.recipe)
-        with place.explained("tensors.safetensors"):
+        with naming(saved.tensors_file):
             step = _Step(self, PHASES[self.recipe.training][meta.phase], epoch=len(meta.history) + 1)
             best = {f"best.{name}": tensor for name, tensor in self.model.state_dict().items()}
-            _check_tensors(self.saved.tensors, {**step.state(), **best})
-            if int(self.saved.tensors["epoch"]) != int(step.epoch):
-                raise ValueError(f"epoch is {int(self.saved.tensors['epoch'])}, after {len(meta.history)} in meta.json")
-        self.history = list(meta.history)
+            _check_tensors(saved.tensors, {**step.state(), **best})
+            if int(saved.tensors["epoch"]) != int(step.epoch):
+                raise ValueError(f"epoch is {int(saved.tensors['epoch'])}, after {len(meta.history)} in meta.json")
+        self.saved, self.history = saved, list(meta.history)
         score = -math.inf if meta.best_score is None else meta.best_score
-        self.best = Best(self.recipe.select, meta.best_epoch, score, _part(self.saved.tensors, "best."))
+        self.best = Best(self.recipe.select, meta.best_epoch, score, _part(saved.tensors, "best."))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import pytest
 import trustme
 from hypothesis import settings
 
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.graph import Graph
-from gcn_lpa.tables.datasets import load
 
 # In a process of its own: the highest memory so far, in megabytes. Not ru_maxrss, which on Linux survives the exec and
 # so would start at the peak of pytest itself.
@@ -56,6 +57,95 @@ def two_cliques():
     """Nodes 0..3 all joined, nodes 4..7 all joined, one edge 3-4 between; each clique is a class."""
     pairs = [(i, j) for start in (0, 4) for i in range(start, start + 4) for j in range(i + 1, start + 4)]
     return Graph.from_edges([*pairs, (3, 4)], y=[0, 0, 0, 0, 1, 1, 1, 1], name="two_cliques")
+
+
+class People:
+    """Four people with two numbers each, two of them labelled, and four weighted edges: one graph as every library holds it."""
+
+    names = ("ann", "bob", "cid", "dan")
+    x = ((30.5, 1.0), (41.0, -2.0), (18.25, 0.0), (60.0, 7.5))
+    labels = ("red", None, "blue", None)
+    edges = (("bob", "ann", 2.0), ("ann", "cid", 0.5), ("cid", "dan", 1.5), ("dan", "dan", 3.0))
+
+    def frames(self):
+        import pandas
+
+        ages, heights = zip(*self.x, strict=True)
+        nodes = pandas.DataFrame({"id": self.names, "label": self.labels, "age": ages, "height": heights})
+        return nodes, pandas.DataFrame(self.edges, columns=["source", "target", "weight"])
+
+    def csv_folder(self, folder, directed):
+        for name, frame in zip(("nodes", "edges"), self.frames(), strict=True):
+            frame.to_csv(folder / f"{name}.csv", index=False)
+        return load(folder, directed=directed)
+
+    def parquet_folder(self, folder, directed):
+        pytest.importorskip("pyarrow")
+        for name, frame in zip(("nodes", "edges"), self.frames(), strict=True):
+            frame.to_parquet(folder / f"{name}.parquet")
+        return load(folder, directed=directed)
+
+    def pandas_frames(self, folder, directed):
+        return read_csv(*self.frames(), directed=directed)
+
+    def pandas_edges(self, folder, directed):
+        nodes = {"node_names": self.names, "x": self.x, "y": self.labels}
+        return Graph.from_pandas(self.frames()[1], directed=directed, **nodes)
+
+    def networkx(self, folder, directed):
+        import networkx
+
+        graph = networkx.DiGraph() if directed else networkx.Graph()
+        for name, (age, height), label in zip(self.names, self.x, self.labels, strict=True):
+            graph.add_node(name, age=age, height=height, **({"label": label} if label else {}))
+        graph.add_weighted_edges_from(self.edges)
+        return Graph.from_networkx(graph, features=["age", "height"], directed=directed)
+
+    def positions(self):
+        return [tuple(self.names.index(end) for end in edge[:2]) for edge in self.edges]
+
+    def scipy(self, folder, directed):
+        import scipy.sparse
+
+        weights = [weight for *_, weight in self.edges]
+        matrix = scipy.sparse.coo_array((weights, tuple(zip(*self.positions(), strict=True))), shape=(4, 4))
+        return Graph.from_scipy(matrix, node_names=self.names, x=self.x, y=self.labels, directed=directed)
+
+    def pyg(self, folder, directed):
+        import torch
+
+        data = pytest.importorskip("torch_geometric.data").Data(
+            edge_index=torch.tensor(self.positions()).T,
+            edge_weight=torch.tensor([weight for *_, weight in self.edges]),
+            x=torch.tensor(self.x),
+            y=torch.tensor([1, -1, 0, -1]),
+            class_names=("blue", "red"),
+            node_names=self.names,
+        )
+        return Graph.from_pyg(data, directed=directed)
+
+    def edge_list(self, folder, directed):
+        pairs, weights = [edge[:2] for edge in self.edges], [weight for *_, weight in self.edges]
+        nodes = {"node_names": self.names, "x": self.x, "y": self.labels}
+        return Graph.from_edges(pairs, weights=weights, directed=directed, **nodes)
+
+
+DOORS = (
+    *("csv_folder", "parquet_folder", "pandas_frames", "pandas_edges"),
+    *("networkx", "scipy", "pyg", "edge_list"),
+)
+
+
+@pytest.fixture(params=DOORS)
+def door(request, tmp_path):
+    """A function that gives the graph of `People` through one of the doors, directed or not."""
+    return partial(getattr(People(), request.param), tmp_path)
+
+
+@pytest.fixture(scope="session")
+def blocks():
+    """60 nodes of three classes with five columns each, edges mostly within a class."""
+    return load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
 
 
 @pytest.fixture

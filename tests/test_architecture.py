@@ -111,7 +111,7 @@ def test_a_file_tells_one_story(path):
         ("import torch, gcn_lpa.train", {"train"}),
         ("import gcn_lpa", {"__init__"}),
         ("from gcn_lpa import model, Graph", {"model", "__init__"}),
-        ("from gcn_lpa.paper.claims import TABLE_2", {"paper.claims"}),
+        ("from reproduction.claims import TABLE_2", {"paper.claims"}),
         ("from gcn_lpa.engine import sparse", {"engine.sparse"}),
         ("def f():\n    if x:\n        from gcn_lpa.train import fit", {"train"}),
         ("if TYPE_CHECKING:\n    from gcn_lpa.graph import Graph\nelse:\n    import gcn_lpa.cli.app", {"cli.app"}),
@@ -160,7 +160,7 @@ def test_type_checkers_see_the_same_public_names():
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, gcn_lpa, gcn_lpa.storage; print({'torch', 'numpy', 'scipy', 'pandas'} & set(sys.modules))"
+    code = "import sys, gcn_lpa, gcn_lpa.runs.storage; print({'torch', 'numpy', 'scipy', 'pandas'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -195,3 +195,32 @@ def test_the_colours_of_classes_come_from_the_one_palette():
         for colour in re.findall(r"#[0-9a-f]{6}", path.read_text(encoding="utf-8").lower())
     }
     assert {(module, colour) for module, colour in spelled if colour in colours} == set()
+
+
+TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
+KINDS_OF_TEST = {  # what crosses modules, and so mirrors none
+    *["accuracy_page", "architecture", "calibration_order", "docs", "fuzz", "growth_page", "hardened", "kill", "leaks"],
+    *["notebooks", "numbers", "readme", "run", "stacks", "startup", "wheel"],
+    *["cli/manners", "cli/mistakes", "engine/gpu", "methods/method_fields", "report/page_in_browser", "runs/resigned"],
+    *["reproduction/aggregations", "reproduction/figures", "reproduction/theory"],
+}
+
+
+def subject_of(path):
+    """tests/data/test_encoders.py -> data/encoders."""
+    return path.with_name(path.name.removeprefix("test_")).relative_to(ROOT / "tests").with_suffix("").as_posix()
+
+
+def test_tests_mirror_modules():
+    subjects = {subject_of(path) for path in TEST_FILES}
+    folders = {subject: ROOT if subject.startswith("reproduction/") else PACKAGE for subject in subjects}
+    assert {name for name in subjects if not (folders[name] / f"{name}.py").is_file()} == KINDS_OF_TEST
+
+
+def test_no_test_module_imports_another():
+    """Neither do the programs that tests give to other processes."""
+    modules, found = {path.stem for path in TEST_FILES}, {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "import" in line]
+        found[path.name] = modules & set(re.findall(r"\btest_\w+", "\n".join(lines)))
+    assert {name: imported for name, imported in found.items() if imported} == {}

@@ -1,28 +1,19 @@
 """Confidence: probabilities that come true as often as they say, and label sets that hold what they promise."""
 
-import dataclasses
-import json
 import math
-import re
-from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
-import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
-from typer.testing import CliRunner
 
-from gcn_lpa import storage
 from gcn_lpa.calibration import (
     FEWEST,
     SCORES,
-    Calibration,
     Calibrator,
     Guesses,
     Reliability,
@@ -40,19 +31,6 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
-from gcn_lpa.cli.app import app
-from gcn_lpa.fusion import fit_fusion, opinions_of
-from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn
-from gcn_lpa.predict import node_hops, predict_proba, predictions, with_prior
-from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.codec import load_run
-from gcn_lpa.runs.confidence import calibrate_run, calibration_evidence, calibration_report, uncalibrated
-from gcn_lpa.runs.output import predict_run
-from gcn_lpa.runs.plan import Plan, Source, make_plan
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.splits import split
-from gcn_lpa.tables.datasets import load
 
 
 def generator(seed=0):
@@ -258,15 +236,13 @@ def test_aps_adds_up_the_likelier_classes():
     assert conformal_sets(p, 0.5, score="aps").tolist() == [[False, True, True]]
 
 
-def test_levels_and_scores_that_do_not_exist_are_refused(tmp_path):
+def test_levels_and_scores_that_do_not_exist_are_refused():
     p, y = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
     for level in (0, 1, 90, math.nan):
         with pytest.raises(ValueError, match=r"share between 0 and 1"):
             conformal_threshold(p, y, level)
     with pytest.raises(ValueError, match=r"unknown score 'raps'; there are lac, aps"):
         conformal_sets(p, 0.5, score="raps")
-    with pytest.raises(ValueError, match=r"unknown score 'raps'"):
-        predict_run(tmp_path, score="raps")  # also where no sets are asked for
 
 
 def test_the_range_of_coverage_is_that_of_drawn_ranks():
@@ -305,306 +281,8 @@ def test_the_diagram_is_drawn(tmp_path):
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
-QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}
-SBM = Source("sbm", None, {"n": 200, "classes": 3, "features": 5, "noise": 2.0})
-
-
-def trained(source=SBM, out=None, **options):
-    plan, graph = make_plan(source, changes=QUICK, **options)
-    return train_run(plan, graph, out, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Run folders: one with reserved nodes, one without, one of a graph of one's own with five unlabelled nodes."""
-    folder = tmp_path_factory.mktemp("runs")
-    graph = load("sbm", n=60, classes=2, features=4, noise=2.0)
-    names = [f"n{i}" for i in range(60)]
-    nodes = pandas.DataFrame(graph.x.numpy(), columns=[f"f{k}" for k in range(4)]).assign(id=names)
-    nodes["label"] = [["no", "yes"][k] if i < 55 else "" for i, k in enumerate(graph.y.tolist())]
-    (folder / "own").mkdir()
-    nodes.to_csv(folder / "own" / "nodes.csv", index=False)
-    ends = {"source": [names[i] for i in graph.row.tolist()], "target": [names[i] for i in graph.col.tolist()]}
-    pandas.DataFrame(ends).to_csv(folder / "own" / "edges.csv", index=False)
-    return {
-        "reserved": trained(out=folder / "reserved", reserve=0.5),
-        "validation": trained(out=folder / "validation"),
-        "cross-validation": trained(Source(str(folder / "own")), folder / "cross"),
-    }
-
-
-@pytest.mark.long
-def test_reserved_nodes_choose_nothing(runs):
-    """Training with them unlabelled altogether ends in the same weights; their number is half the validation nodes."""
-    run = runs["reserved"]
-    parts = split(run.graph, seed=0)
-    assert torch.equal(run.split.val | run.reserved, parts.val)
-    assert int(run.reserved.sum()) == int(parts.val.sum()) // 2
-    hidden = run.graph.reveal(~run.reserved)
-    again = learn(hidden, parts.train, run.split.val, run.plan.recipe, device="cpu")
-    assert again.run.best_epoch == run.run.best_epoch
-    pairs = zip(again.model.parameters(), run.trained.model.parameters(), strict=True)
-    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
-
-
-@pytest.mark.long
-def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
-    for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
-        run = runs[protocol]
-        p = predict_proba(run.trained, run.graph, raw=True)[nodes]
-        if (
-            protocol == "validation"
-        ):  # these nodes also weigh the votes: each is scored by the weights that the others give
-            opinions = opinions_of(run.trained.model, run.trained.prepare(run.graph)).of(nodes)
-            p, y = torch.zeros_like(p), run.graph.y[nodes]
-            for k in range(5):
-                here = torch.arange(len(y)) % 5 == k
-                p[here] = fit_fusion(opinions.of(~here), y[~here])(opinions.of(here))
-        expected = Calibration(fit_calibrator(p, run.graph.y[nodes]), protocol, int(nodes.sum()))
-        assert run.trained.calibration == expected
-
-
-@pytest.mark.long
-def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
-    run, found = runs["cross-validation"], runs["cross-validation"].out_of_fold
-    assert torch.equal(found.node, run.graph.labeled.nonzero().squeeze(1))
-    assert torch.bincount(found.fold).tolist() == [11] * 5
-    y = run.graph.y[found.node]
-    assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
-    assert run.trained.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
-def test_a_calibration_comes_back_from_its_folder(runs, protocol):
-    before, after = runs[protocol], load_run(runs[protocol].folder)
-    assert after.plan == before.plan
-    assert after.trained.calibration == before.trained.calibration
-    assert (after.reserved is None) == (before.reserved is None)
-    if before.reserved is not None:
-        assert torch.equal(after.reserved, before.reserved)
-    if before.out_of_fold is not None:
-        assert all(torch.equal(a, b) for a, b in zip(after.out_of_fold, before.out_of_fold, strict=True))
-    assert calibrate_run(before.folder) == calibration_report(before)
-
-
-@pytest.mark.long
-def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
-    run, found = runs["reserved"], calibrate_run(runs["reserved"].folder, level=0.8, score="aps")
-    p = predict_proba(run.trained, run.graph, raw=True)
-    test, y = run.split.test, run.graph.y
-    assert found.ece_before == pytest.approx(expected_calibration_error(p[test], y[test]))
-    assert found.ece_after == pytest.approx(expected_calibration_error(run.trained.calibrator(p[test]), y[test]))
-    assert found.num_nodes == int(test.sum())
-    threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
-    sets = conformal_sets(p[test], threshold, score="aps")
-    assert found.coverage == pytest.approx(sets[range(len(sets)), y[test]].double().mean().item())
-    assert found.mean_set_size == pytest.approx(sets.sum().item() / len(sets))
-    assert found.set_sizes == tuple((sets.sum(dim=1) == k).sum().item() for k in range(4))
-    assert found.accuracy == pytest.approx(run.results.scores.accuracy)
-
-
-@pytest.mark.long
-def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
-    run = runs["cross-validation"]
-    found, (_, fold, p) = calibration_report(run, level=0.8), run.out_of_fold
-    p, y = p.double(), run.graph.y[run.out_of_fold.node]
-    after, covered = p.clone(), 0
-    for i in range(55):
-        others = fold != fold[i]
-        after[i] = fit_calibrator(p[others], y[others])(p[i : i + 1])[0]
-        covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
-    assert found.ece_after == pytest.approx(expected_calibration_error(after, y))
-    assert found.coverage == pytest.approx(covered / 55)
-    assert (found.num_nodes, found.calibration.protocol) == (55, "cross-validation")
-
-
-@pytest.mark.long
-def test_a_run_without_a_calibration_is_calibrated_when_asked(runs, tmp_path):
-    files = storage.load(runs["validation"].folder).files
-    old = {name: data for name, data in files.items() if name != "calibration.json"}
-    storage.save(tmp_path / "old", old)
-    assert load_run(tmp_path / "old").trained.calibration is None
-    assert calibrate_run(tmp_path / "old").calibration == runs["validation"].trained.calibration
-    assert storage.load(tmp_path / "old").files == old  # asking changes nothing
-    own = {n: d for n, d in storage.load(runs["cross-validation"].folder).files.items() if "fold" not in n}
-    storage.save(tmp_path / "own", own)
-    with pytest.raises(ValueError, match="keeps no labels to calibrate on"):
-        calibrate_run(tmp_path / "own")
-
-
-@pytest.mark.long
-def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
-    files = {**storage.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
-    storage.save(tmp_path / "run", files)
-    with pytest.raises(ValueError, match=r"calibration\.json: calibrator has a field 'heat'; there are temperature"):
-        load_run(tmp_path / "run")
-
-
-@pytest.mark.long
-def test_predictions_are_calibrated_and_sets_are_not(runs):
-    run = runs["reserved"]
-    p = predict_proba(run.trained, run.graph, raw=True)
-    rows = ~run.used
-    table = predict_run(run.folder, sets=0.9, hops=True)
-    assert table["id"].tolist() == [name for name, row in zip(run.graph.node_names, rows.tolist(), strict=True) if row]
-    assert table["probability"].tolist() == pytest.approx(run.trained.calibrator(p)[rows].max(dim=1).values.tolist())
-    raw = predict_run(run.folder, raw=True)
-    assert raw["probability"].tolist() == pytest.approx(p[rows].max(dim=1).values.tolist())
-    assert raw["label"].tolist() == table["label"].tolist()
-    sets = conformal_sets(p[rows], conformal_threshold(p[run.reserved], run.graph.y[run.reserved], 0.9))
-    names = np.array(run.graph.class_names)
-    assert [set(cell.split("|")) for cell in table["set"]] == [{*names[row.numpy()]} for row in sets]
-    assert [cell.split("|")[0] for cell in table["set"]] == table["label"].tolist()
-    every = predict_run(run.folder, every=True)
-    assert (every["status"] == "reserved").tolist() == run.reserved.tolist()
-
-
-@pytest.mark.long
-def test_below_the_threshold_there_is_no_label(runs):
-    plain = predict_run(runs["validation"].folder)
-    half = plain["probability"].median()
-    careful, doubtful = predict_run(runs["validation"].folder, abstain=half), plain["probability"] < half
-    assert 0 < doubtful.sum() < len(plain)
-    assert (careful["label"] == "").tolist() == doubtful.tolist()
-    assert (careful["status"] == "abstain").tolist() == doubtful.tolist()
-    assert careful["label"][~doubtful].tolist() == plain["label"][~doubtful].tolist()
-    everyone = predict_run(runs["validation"].folder, abstain=1.0, every=True)
-    assert (everyone["status"] == "labeled").tolist() == runs["validation"].used.tolist()  # those stay as they are
-    with pytest.raises(ValueError, match=r"abstain = 60; it is a probability"):
-        predict_run(runs["validation"].folder, abstain=60)
-
-
-@pytest.mark.long
-def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
-    own = runs["cross-validation"].plan.source
-    with pytest.raises(ValueError, match="the cross-validation calibrates"):
-        make_plan(own, reserve=0.5)
-    with pytest.raises(ValueError, match=r"reserve = 0.1 of 6 validation nodes is not one node"):
-        trained(Source("karate"), tmp_path / "run", reserve=0.1)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("reserve", [0.0, 0.5])
-def test_calibration_does_not_see_test_labels(reserve):
-    """Other labels for the test nodes: the same calibrator, threshold and sets. Other labels for those that calibrate: not."""
-    graph, seed = load("sbm", n=300, classes=3, features=5, noise=2.0), 0
-    parts = split(graph, seed=seed)
-
-    def calibrated_on(y):
-        changed = dataclasses.replace(graph, y=y)
-        plan = Plan(SBM, changed.content_hash(64), LAYERS.replace(**QUICK), seed, "uniform", reserve=reserve)
-        run = train_run(plan, changed, device="cpu")
-        evidence = calibration_evidence(run)
-        threshold = conformal_threshold(evidence.probabilities, evidence.y, 0.8)
-        return run.trained.calibrator, threshold, conformal_sets(uncalibrated(run), threshold).tolist()
-
-    def scrambled(nodes):
-        return torch.where(nodes, (graph.y + 1) % 3, graph.y)
-
-    honest = calibrated_on(graph.y)
-    assert calibrated_on(scrambled(parts.test)) == honest
-    assert calibrated_on(scrambled(parts.val))[0] != honest[0]
-
-
-def test_hops_count_edges_to_the_nearest_label():
-    path = Graph.from_edges([(0, 1), (1, 2), (2, 3), (4, 5)], num_nodes=6)
-    given = torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool)
-    assert node_hops(path, given).tolist() == [0, 1, 2, 3, math.inf, math.inf]
-    assert node_hops(path, ~given & False).tolist() == [math.inf] * 6
-
-
-def test_a_node_of_which_nothing_is_known_gets_the_shares_of_the_labels():
-    """Without features, d and e are known by nothing. With features only a lone node whose row is zero is."""
-    edges, y = [("a", "b"), ("b", "c"), ("d", "e")], ["p", "p", "q", None, None, None]
-    bare = Graph.from_edges(edges, node_names=[*"abcdef"], y=y)
-    flat = torch.full((6, 2), 0.5, dtype=torch.float64)
-    prior = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
-    torch.testing.assert_close(with_prior(flat, bare, bare.y), torch.cat([flat[:3], prior.expand(3, 2)]))
-    x = np.ones((6, 3))
-    x[[0, 4, 5]] = 0
-    for features in (x, scipy.sparse.csr_array(x)):
-        graph = Graph.from_edges(edges, node_names=[*"abcdef"], y=y, x=features)
-        torch.testing.assert_close(with_prior(flat, graph, graph.y), torch.cat([flat[:5], prior.expand(1, 2)]))
-
-
-def test_a_class_whose_name_holds_a_bar_is_refused_in_sets():
-    graph = Graph.from_edges([(0, 1)], x=np.eye(2), y=["a|b", "c"])
-    fitted = learn(graph, [0, 1], [], LAYERS.replace(**QUICK), device="cpu")
-    with pytest.raises(ValueError, match=r"the class 'a\|b' holds a \|"):
-        predictions(fitted, graph, threshold=0.5)
-
-
-def told(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output
-    return result.stdout if code == 0 else result.stderr
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
-def test_calibrate_says_what_the_library_found(runs, protocol):
-    folder = runs[protocol].folder
-    found = calibration_report(runs[protocol], level=0.8)
-    assert json.loads(told("calibrate", folder, "--level", 0.8, "--json")) == json.loads(
-        json.dumps(dataclasses.asdict(found))
-    )
-    text = told("calibrate", folder, "--level", 0.8)
-    assert f"{100 * found.ece_before:.1f} % before, {100 * found.ece_after:.1f} % after" in text
-    assert f"hold the true label of {100 * found.coverage:.1f} %" in text
-    assert found.promise in text
-
-
-@pytest.mark.long
-def test_predict_writes_sets_and_abstains(runs, tmp_path):
-    folder = runs["validation"].folder
-    said = told("predict", folder, "--sets", 0.9, "--abstain", 1, "--hops", "--out", tmp_path / "p.csv")
-    assert "abstain" in said
-    kept = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False, dtype={"set": str})
-    table = predict_run(folder, sets=0.9, abstain=1, hops=True)
-    assert kept.columns.tolist() == ["id", "label", "probability", "runner_up", "status", "set", "hops"]
-    assert kept["set"].tolist() == table["set"].tolist()
-    json.loads(told("predict", folder, "--sets", 0.9, "--hops", "--json"))
-    assert (
-        told("predict", folder, "--sets", 90, code=1)
-        == "gcn-lpa: level = 90.0; it is a share between 0 and 1, such as 0.9\n"
-    )
-
-
-@pytest.mark.long
-def test_the_session_of_the_page_prints_what_it_shows_but_for_its_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[1] / "docs" / "confidence.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```console\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    for part in re.split(r"^\$ gcn-lpa ", block, flags=re.MULTILINE)[1:]:
-        arguments, *shown = part.rstrip("\n").split("\n")
-        printed, wanted = (
-            [re.sub(r"[\d,.]*\d", "#", line) for line in lines]
-            for lines in (told(*arguments.split()).splitlines(), shown)
-        )
-        for line in wanted:
-            line = re.sub(r"\(# × #.*", "", line)  # how many sizes there are is a number too
-            assert any(one.startswith(line) for one in printed), (line, printed)
-
-
 def test_few_labels_leave_the_probabilities_as_they_are():
     probabilities = torch.tensor([[0.9, 0.1]]).repeat(FEWEST, 1)
     y = torch.arange(FEWEST) % 2
     assert fit_calibrator(probabilities[:-1], y[:-1]) == Calibrator()
     assert fit_calibrator(probabilities, y) != Calibrator()
-
-
-def test_with_few_labels_no_set_is_promised(tmp_path):
-    (tmp_path / "nodes.csv").write_text(
-        "id,label\n" + "".join(f"n{i},{'ab'[i % 2] if i < 12 else ''}\n" for i in range(20))
-    )
-    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 2}\n" for i in range(18)))
-    plan, graph = make_plan(Source(str(tmp_path)), changes={"epochs": 2})
-    run = train_run(plan, graph, tmp_path / "run", device="cpu")
-    assert run.trained.calibration.calibrator == Calibrator()
-    with pytest.raises(
-        ValueError, match=r"label sets need 30 labels that training did not learn from, and there are 12"
-    ):
-        predict_run(tmp_path / "run", sets=0.9)
-    assert calibrate_run(tmp_path / "run").promise == "none: 12 labels are too few, it takes 30"
-    assert len(predict_run(tmp_path / "run")) == 8

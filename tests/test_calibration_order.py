@@ -15,10 +15,11 @@ from gcn_lpa.calibration import (
     fit_calibrator,
     nonconformity,
 )
+from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.train import Run
+from gcn_lpa.target import Classes
 from gcn_lpa.trained import KnownLabels, Trained
 
 ORDERS = [(1, 2, 3, 0), (3, 2, 1, 0), (2, 0, 3, 1)]
@@ -105,7 +106,7 @@ def test_a_model_with_its_classes_in_another_order_predicts_the_same_names(order
         calibration = Calibration(fit_calibrator(q, z), "reserved", 80)
         names, scaling = tuple("abcd"[k] for k in columns), graph.scaling("raw")
         labels, run = KnownLabels.of(graph, nobody, nobody), Run(recipe, 0, (), 0)
-        trained = Trained(Said(q.log()), recipe, names, 1, "given", scaling, labels, run, calibration)
+        trained = Trained(Said(q.log()), recipe, Classes(names), 1, "given", scaling, labels, run, calibration)
         threshold = conformal_threshold(q, z, 0.8, score=score) + 1e-9
         tables.append(predictions(trained, graph, threshold=threshold, score=score))
     pandas.testing.assert_frame_equal(*tables, rtol=0, atol=1e-9)

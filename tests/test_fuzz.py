@@ -21,9 +21,8 @@ def python(*arguments):
 
 
 PLANTED = """
-import sys, os, json, signal
-sys.path.insert(0, "tests")
-from fuzz_readers import in_fork, judged
+import os, json, signal
+from tests.helpers.fuzz_readers import in_fork, judged
 def refuse():
     raise ValueError("no")
 def spin():
@@ -55,13 +54,13 @@ def test_the_fuzzer_finds_every_kind_of_fault_that_is_planted():
 
 @pytest.mark.long
 def test_150_damaged_inputs_are_refused_or_read_as_they_are():
-    code, said, errors = python("tests/fuzz_readers.py", "--inputs", "150")
+    code, said, errors = python("tests/helpers/fuzz_readers.py", "--inputs", "150")
     assert code == 0, errors
     assert json.loads(said)["inputs"] >= 150
 
 
 @pytest.mark.slow
 def test_5800_damaged_inputs_are_refused_or_read_as_they_are():
-    code, said, errors = python("tests/fuzz_readers.py", "--out", "benchmarks/results/fuzz.json")
+    code, said, errors = python("tests/helpers/fuzz_readers.py", "--out", "benchmarks/results/fuzz.json")
     assert code == 0, errors
     assert json.loads(said)["inputs"] >= 5000

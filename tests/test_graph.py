@@ -1,6 +1,7 @@
 """Graph, Split and describe, each against an answer found by another road."""
 
 import dataclasses
+import hashlib
 import sys
 
 import networkx
@@ -15,11 +16,12 @@ from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
-from gcn_lpa.description import describe, homophily, node_hops
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.describe import describe, homophily, node_hops
+from gcn_lpa.data.scaling import FEATURE_KINDS, Block
+from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.features import FEATURE_KINDS, Block
 from gcn_lpa.graph import Graph
-from gcn_lpa.splits import Split, split
 
 WEIGHTS = st.integers(1, 40).map(lambda quarters: quarters / 4)  # exact in 32 bits, and so are their sums
 NAMES = {
@@ -267,10 +269,6 @@ def test_reveal_hides_every_other_label(tiny):
         tiny.reveal(torch.tensor([0, 2]))
 
 
-def test_unknown_labels_can_count_as_a_class(tiny):
-    assert tiny.with_unknown_as(0).y.tolist() == [0, 0, 1, 1, 0]
-
-
 def test_self_loops_are_added_only_where_there_is_none():
     graph = Graph.from_edges([(0, 1), (1, 1), (2, 0)], weights=[2, 3, 4])
     with_loops = graph.with_self_loops()
@@ -345,8 +343,8 @@ def test_edge_dot_is_the_scalar_product_of_both_ends(karate, weighted, sparse):
 def test_products_of_sparse_features_are_found_once_for_all_labellings(karate):
     hidden = karate.reveal(torch.zeros(34, dtype=torch.bool))
     karate.edge_dot(karate.x, karate.x)
-    assert hidden._derived["products"] is karate._derived["products"]
-    assert "products" not in karate.with_self_loops()._derived
+    assert hidden._derived.products is karate._derived.products is not None
+    assert karate.with_self_loops()._derived.products is None
 
 
 def test_sparse_features_have_no_edge_dot_with_anything_else(karate):
@@ -378,6 +376,37 @@ def test_the_content_hash_changes_with_everything_that_matters(tiny):
     ]
     assert variants[0].content_hash() == tiny.content_hash() == "a06feb9c07df79f7"  # on every machine
     assert len({graph.content_hash() for graph in variants}) == len(variants)
+
+
+def test_the_content_hash_covers_how_columns_were_read(tmp_path):
+    """A bag of words and numbers of the same values are scaled in two ways: two graphs."""
+    (tmp_path / "nodes.csv").write_text("id,height\na,1\nb,2\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    graph = load(tmp_path)
+    (encoder,) = graph.columns.encoders
+    filled = dataclasses.replace(graph.columns, encoders=(dataclasses.replace(encoder, median=7.0),))
+    others = [
+        dataclasses.replace(graph, columns=filled),
+        dataclasses.replace(graph, columns=None),
+        dataclasses.replace(graph, blocks=(Block("height", "words", 0, 1),)),
+    ]
+    assert all(other.x is graph.x for other in others)
+    assert len({one.content_hash() for one in (graph, *others)}) == 4
+    assert dataclasses.replace(graph, notes=(), name="other").content_hash() == graph.content_hash()
+
+
+def test_the_content_hash_is_computed_once(tiny, monkeypatch):
+    digests = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr("gcn_lpa.graph.hashlib.sha256", lambda *given: digests.append(given) or sha256(*given))
+    assert tiny.content_hash(64).startswith(tiny.content_hash()) and len(tiny.content_hash(64)) == 64
+    assert len(digests) == 1
+
+
+def test_a_notebook_says_which_edges_homophily_was_counted_over():
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], y=["a", "a", None, "b"])
+    assert "100.0 % of the 1 edge between labelled nodes join one class" in graph._repr_html_()
+    assert "no edge joins two labelled nodes" in Graph.from_edges([(0, 1)])._repr_html_()
 
 
 def test_an_estimator_and_its_clones_share_the_graph(tiny):
@@ -438,19 +467,6 @@ def test_k_per_class_train_the_stated_number_validates_and_the_rest_tests(karate
         split(karate, kind="per_class", per_class=3)
 
 
-@pytest.mark.parametrize("n", [5, 34, 2708, 3327, 18333])
-def test_the_split_of_the_authors_is_their_five_lines_of_numpy(n):
-    np.random.seed(234)
-    size = int(0.2 * n)
-    val = np.random.choice(list(range(n)), size=size, replace=False)
-    left = set(range(n)) - set(val)
-    test = np.random.choice(list(left), size=size, replace=False)
-    train = list(left - set(test))
-    parts = split(Graph.from_edges([], num_nodes=n), kind="authors")
-    for mask, nodes in ((parts.val, val), (parts.test, test), (parts.train, train)):
-        assert sorted(nodes) == mask.nonzero().ravel().tolist()
-
-
 def test_fractions_below_one_leave_nodes_out(karate):
     parts = split(karate, (0.1, 0.5, 0.2))
     assert [int(mask.sum()) for mask in (parts.train, parts.val, parts.test)] == [3, 17, 6]
@@ -464,7 +480,7 @@ def test_fractions_below_one_leave_nodes_out(karate):
         ({"kind": "public"}, "'karate' was not published with a split"),
         ({"seed": -1}, r"seed = -1; it is at least 0 and less than 2\*\*63"),
         ({"seed": -1, "kind": "stratified"}, "seed = -1; it is at least 0"),
-        ({"kind": "random"}, "unknown split 'random'; there are uniform, stratified, public, per_class, authors"),
+        ({"kind": "random"}, "unknown split 'random'; there are uniform, stratified, public, per_class, time"),
     ],
 )
 def test_an_impossible_split_is_refused(karate, options, message):
@@ -489,12 +505,13 @@ def test_homophily_by_hand():
     """0-1 same class, 1-2 and 2-3 not, 3-4 with an unlabelled end, a self-loop at 0."""
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (0, 0)], y=["a", "a", "b", "a", None])
     info = describe(graph)
-    assert info.edge_homophily == info.intra_class_edge_rate_known == pytest.approx(1 / 3)
+    assert info.edge_homophily == pytest.approx(1 / 3)
     assert info.intra_class_edge_rate == pytest.approx(2 / 4)  # node 4 counted as class a
     assert info.node_homophily == pytest.approx((1 + 1 / 2 + 0 + 0) / 4)
     chance = (4 / 6) ** 2 + (2 / 6) ** 2  # of the six ends of three edges, four are a
     assert info.adjusted_homophily == pytest.approx((1 / 3 - chance) / (1 - chance))
     assert (info.edges, info.self_loops, info.labeled, info.class_sizes) == (4, 1, 4, {"a": 3, "b": 1})
+    assert info.labeled_edges == 3
     found = homophily(graph)
     assert (found.edges, found.rate, found.chance) == (3, info.edge_homophily, pytest.approx(chance))
     assert (found.node, found.adjusted) == (info.node_homophily, info.adjusted_homophily)

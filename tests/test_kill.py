@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa import storage
-from gcn_lpa.runs.codec import PLAN, load_run
-from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.stages import train_run
+from gcn_lpa.data.json_files import write_json
+from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
+from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import load_run
+from tests.helpers.karate_training import train
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = {"epochs": 6, "hidden": 4, "edge_rank": 4, "loss": "held_out"}
 FLAGS = ["--checkpoint-every", "1", "--epochs", "6", "--hidden", "4", "--edge-rank", "4", "--loss", "held_out"]
 ALONE = ["--device", "cpu", "--threads", "1"]  # threads do not cross a fork
 EACH = 36  # kills of each command: some come when it has already ended
@@ -28,11 +28,12 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # Imports and warms up once. Then each line of its input says what to do: a fork does it, and is sent a signal after so many
 # seconds (inf: never). The fork is not reaped before that, so its process id cannot have become another's.
 SERVER = """
-import json, os, signal, sys, time, test_kill
-import gcn_lpa.cli.app, gcn_lpa.calibration, gcn_lpa.insight.auditing, gcn_lpa.paper.reproduction, matplotlib.figure
-from gcn_lpa.runs import stages
-stages.CHECKPOINT_SECONDS = 0.0
-test_kill.train(None)
+import json, os, signal, sys, time, tests.helpers.karate_training
+import gcn_lpa.cli.app, gcn_lpa.calibration, gcn_lpa.insight.audit, matplotlib.figure
+import reproduction.commands, reproduction.reproduce
+from gcn_lpa.runs import train_run
+train_run.CHECKPOINT_SECONDS = 0.0
+tests.helpers.karate_training.train(None)
 print(flush=True)
 for line in sys.stdin:
     words, seconds, number = json.loads(line)
@@ -42,9 +43,10 @@ for line in sys.stdin:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        sys.argv[1:] = words
+        is_study = words[0] == "reproduce"
+        sys.argv[1:] = words[is_study:]
         try:
-            code = gcn_lpa.cli.app.main()
+            code = (reproduction.commands if is_study else gcn_lpa.cli.app).main()
         except SystemExit as exit:
             code = exit.code
         os._exit(code or 0)
@@ -54,12 +56,6 @@ for line in sys.stdin:
     _, status = os.waitpid(child, 0)
     print(json.dumps([time.perf_counter() - start, status]), flush=True)
 """
-
-
-def train(folder):
-    """A training without the command line."""
-    plan, graph = make_plan(Source("karate"), changes=SETTINGS, checkpoint_every=1, split="uniform")
-    return train_run(plan, graph, folder, device="cpu", threads=1, resume=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +92,7 @@ class Forks:
 
     def __init__(self, place):
         self.place = place
-        paths = [str(Path(__file__).parent), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -119,7 +115,7 @@ class Forks:
 
     def begin(self, folder):
         """A training that was killed and has a checkpoint."""
-        while not (folder / "checkpoint" / "manifest.json").exists() or (folder / "manifest.json").exists():
+        while not (folder / "checkpoint" / "fit" / "manifest.json").exists() or (folder / "manifest.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
             self.run(COMMANDS["train"], folder, kill_after=random.uniform(0, 0.3), number=signal.SIGKILL)
 
@@ -163,7 +159,8 @@ def kept(folder):
 def check_whole(command, out, reference):
     """What a kill left can be read: a run or a checkpoint, and files that are the old or the new, never a part."""
     if command.is_run:
-        storage.latest_checkpoint(out)
+        for place in (out / "checkpoint").glob("*/"):
+            CheckpointFolder(out, place.name).latest()
         if (out / "manifest.json").exists():
             load_run(out)
         return
@@ -214,16 +211,17 @@ def test_a_killed_command_ends_as_if_it_had_not_been_killed(forks, tmp_path, nam
 
 
 def test_a_training_killed_while_its_plan_was_written_can_be_started_again(tmp_path):
-    (tmp_path / f".{PLAN}.4711.tmp").write_text('{"half')
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / f".{PLAN}.{'0' * 16}.tmp").write_text('{"half')
     assert train(tmp_path).run.best_epoch > 0
-    assert not list(tmp_path.glob(".*.tmp"))
+    assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.slow
 def test_more_than_200_killed_commands_end_as_if_they_had_not_been_killed(forks, tmp_path, datasets):
     ends = {name: kill_and_repeat(forks, tmp_path, name, EACH) for name in COMMANDS}
     hit = sum(count for counts in ends.values() for end, count in counts.items() if end != "not hit")
-    storage.write_json(
+    write_json(
         ROOT / "benchmarks" / "results" / "kills.json",
         {
             "kills": EACH * len(COMMANDS),
@@ -232,7 +230,7 @@ def test_more_than_200_killed_commands_end_as_if_they_had_not_been_killed(forks,
             "leftovers_after_the_next_run": 0,
             "other_bits_after_the_next_run": 0,
             "ends": {name: dict(sorted(counts.items())) for name, counts in ends.items()},
-            "environment": storage.environment(),
+            "environment": environment(),
         },
     )
     assert hit >= 200

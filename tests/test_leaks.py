@@ -7,28 +7,28 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa import folds
-from gcn_lpa.choice import recipe_for
-from gcn_lpa.engine.counter_random import Key
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.splits import split
+from gcn_lpa.engine.random import Key
 from gcn_lpa.estimator import GCNLPAClassifier
-from gcn_lpa.folds import learn_folds
-from gcn_lpa.insight import advice, comparison
-from gcn_lpa.insight.auditing import audit_edges, audit_labels
-from gcn_lpa.insight.cleaning import try_cleaning
-from gcn_lpa.insight.suggestions import suggest
-from gcn_lpa.learning import learn
-from gcn_lpa.losses import labels_of, leave_one_out_votes
+from gcn_lpa.insight import advise as advice
+from gcn_lpa.insight import compare as comparison
+from gcn_lpa.insight.audit import audit_edges, audit_labels
+from gcn_lpa.insight.suggest import suggest
+from gcn_lpa.learning import folds
+from gcn_lpa.learning.choose_recipe import Case, recipe_for
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.model import GCNLPA, lpa_votes, propagate_labels
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import evaluate, predict_proba
+from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe
-from gcn_lpa.runs import stages
-from gcn_lpa.runs.confidence import calibration_evidence
+from gcn_lpa.runs import train_run as stages
 from gcn_lpa.runs.plan import Plan, Source
-from gcn_lpa.runs.stages import train_run
-from gcn_lpa.splits import split
-from gcn_lpa.tables.datasets import load
+from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.train import fit
+from tests.helpers.small_graphs import labels_at, votes_on
 
 OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -37,8 +37,8 @@ CASES = {
     "gcn-lpa two_step": ("gcn-lpa", OURS.replace(training="two_step")),
     "gcn-lpa free": ("gcn-lpa", OURS.replace(edges="free", lpa_ratio=0.5, class_weights="balanced")),
     "gcn-lpa by loss": ("gcn-lpa", OURS.replace(select="loss", patience=3)),
-    "default": ("gcn-lpa", recipe_for("default", "any", num_columns=5).replace(**SMALL)),
-    "best": ("gcn-lpa", recipe_for("best", "any", num_columns=5, wide=True).replace(**SMALL)),
+    "default": ("gcn-lpa", recipe_for(Case(columns="table")).replace(**SMALL)),
+    "best": ("gcn-lpa", recipe_for(Case(columns="table"), "best", wide=True).replace(**SMALL)),
     **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
 }
 QUICK = ("gcn-lpa leave_one_out", "gcn-lpa free")
@@ -72,14 +72,14 @@ def trace(case, graph, parts):
         built.append(build(*arguments))
         return built[-1]
 
-    def note(epoch):
+    def note(_, epoch):
         losses = epoch.loss, epoch.gcn, epoch.lpa
         walk.append((losses, {name: tensor.clone() for name, tensor in built[-1].state_dict().items()}))
 
     with pytest.MonkeyPatch.context() as patch:
         for name, real in METHODS.items():
             patch.setitem(METHODS, name, dataclasses.replace(real, build=partial(noted, real.build)))
-        trained = learn(graph, parts.train, parts.val, recipe, device="cpu", on_epoch=note)
+        trained = learn(graph, parts.train, parts.val, recipe, device="cpu", watch=Watch(on_epoch=note))
     run, said = trained.run, [predict_proba(trained, graph, raw=raw) for raw in (True, False)]
     scored = [(epoch.val_accuracy, epoch.val_loss) for epoch in run.history]
     return walk, scored, run.best_epoch, dict(trained.model.state_dict()), said
@@ -123,12 +123,12 @@ def test_the_proof_can_fail_training_labels_do_change_the_weights(world, case):
 
 def folded(graph, nodes, name):
     """All that comes of learning from folds of the labels of `nodes`."""
-    recipe = recipe_for(name.removesuffix(" alone"), "any", num_columns=5).replace(**SMALL)
+    recipe = recipe_for(Case(columns="table"), name.removesuffix(" alone")).replace(**SMALL)
     if name.endswith(" alone"):
         recipe = recipe.replace(members="")
-    trained = learn_folds(graph, nodes, recipe, device="cpu", classes=graph.class_names)
+    trained = learn(graph, nodes, None, recipe, device="cpu")
     held_out = trained.held_out.node, trained.held_out.fold, trained.held_out.probability
-    return dict(trained.model.state_dict()), trained.fusion, held_out, predict_proba(trained, graph)
+    return dict(trained.model.state_dict()), trained.weights, held_out, predict_proba(trained, graph)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ QUIET = {"device": "cpu", "threads": 1}
 
 
 def models_of(monkeypatch, module, name):
-    """Everything that a module's training function gives from now on."""
+    """Everything that a training function of a module gives from now on."""
     real, models = getattr(module, name), []
 
     def spy(*arguments, **options):
@@ -219,7 +219,7 @@ def learned(graph, parts):
 
 def door_learn(graph, parts, monkeypatch):
     trained = learned(graph, parts)
-    return weights([trained]), predict_proba(trained, graph), trained.fusion
+    return weights([trained]), predict_proba(trained, graph), trained.weights
 
 
 def door_compare(graph, parts, monkeypatch):
@@ -259,11 +259,6 @@ def door_audit_edges(graph, parts, monkeypatch):
     return audit_edges(learned(graph, parts), graph, folds=2, repeats=1, **QUIET).to_dict()
 
 
-def door_cleaning(graph, parts, monkeypatch):
-    found = try_cleaning(learned(graph, parts), graph, relabel=True, drop_edges=0.1, splits=2, folds=2, **QUIET)
-    return found.to_dict()
-
-
 def run_of(graph, parts, monkeypatch, reserve=0.0):
     monkeypatch.setattr(stages, "split", lambda *_, **__: parts)
     plan = Plan(Source("sbm"), graph.content_hash(64), EVERYTHING, split="uniform", reserve=reserve)
@@ -277,8 +272,8 @@ def door_train_and_calibrate(graph, parts, monkeypatch):
 
 def door_reserved_calibration(graph, parts, monkeypatch):
     run = run_of(graph, parts, monkeypatch, reserve=0.5)
-    probabilities, y, protocol = calibration_evidence(run)
-    return probabilities, [run.trained.class_names[k] for k in y.tolist()], protocol
+    held_out = run.trained.held_out
+    return held_out.probability, [run.trained.class_names[k] for k in held_out.y.tolist()], held_out.protocol
 
 
 DOORS = {name.removeprefix("door_"): door for name, door in globals().items() if name.startswith("door_")}
@@ -323,14 +318,14 @@ def test_the_model_of_a_fold_learns_nothing_from_the_labels_of_that_fold(world, 
     for seen in (graph, CHANGES[change](graph, parts[0])):
         with monkeypatch.context() as patch:
             patch.setattr(folds, "label_folds", lambda *_, **__: parts)
-            models = models_of(patch, folds, "learn")
+            outcomes = models_of(patch, folds, "fit_many")
             train_run(plan, seen, **QUIET)
+        models = [fit.model for fit in outcomes[0].groups[0]]
         assert len(models) == 5
-        answers.append(models)
+        answers.append([dict(model.state_dict()) for model in models])
     (first, second, *_), (first_changed, second_changed, *_) = answers
-    assert same(weights([first]), weights([first_changed]))
-    assert same(predict_proba(first, graph, raw=True), predict_proba(first_changed, graph, raw=True))
-    assert not same(weights([second]), weights([second_changed]))  # which learned from fold 1
+    assert same(first, first_changed)
+    assert not same(second, second_changed)  # which learned from fold 1
 
 
 @pytest.mark.parametrize("change", ["permuted", "one class", "new classes"])
@@ -384,7 +379,7 @@ def test_the_proof_can_fail_validation_labels_that_are_shown_to_a_model_that_pee
         return fit(model, [batches[0]._replace(graph=shown)], validation, recipe, **options)
 
     peeks(monkeypatch)
-    monkeypatch.setattr("gcn_lpa.learning.fit", leaking)
+    monkeypatch.setattr("gcn_lpa.learning.tasks.fit", leaking)
     with pytest.raises(AssertionError):
         test_validation_labels_change_no_step(world, "gcn-lpa literal")
 
@@ -414,11 +409,9 @@ def seed_rows(transition, nodes, target):
     return one_hot.new_zeros(transition.shape[0], 3).index_copy(0, nodes, one_hot).requires_grad_()
 
 
-def votes_on(transition, nodes, target, recipe):
-    """What LPA says about `nodes`, whose classes are `target`, in the first step of seed 0."""
-    y = torch.full((transition.shape[0],), -1).index_copy(0, nodes, target)
-    labels = labels_of(y, nodes, 3, recipe.lpa_ratio, 0, transition.dtype, transition.pattern)
-    return lpa_votes(transition, labels, recipe, Key(0, 1))
+def votes_at(transition, nodes, target, recipe):
+    """What LPA says about `nodes`, whose classes are `target`, in the first step of seed 0, and which are scored."""
+    return votes_on(transition, labels_at(nodes, target, transition, recipe, num_classes=3), recipe, Key(0, 1))
 
 
 def own_influence(votes, seeds, node):
@@ -447,14 +440,14 @@ def test_another_label_of_its_own_changes_no_vote_for_a_scored_node(world, loss,
     """By brute force: give each scored node each other label in turn."""
     transition, nodes, target = small_walk(world)
     recipe = OURS.replace(loss=loss, lpa_iterations=iterations)
-    votes, scored = votes_on(transition, nodes, target, recipe)
-    chosen = range(len(nodes)) if scored is None else scored.nonzero().squeeze(1).tolist()
+    votes, scored = votes_at(transition, nodes, target, recipe)
+    chosen = scored.nonzero().squeeze(1).tolist()
     assert 0 < len(chosen) < len(nodes) or loss == "leave_one_out"
     for place in chosen:
         for shift in (1, 2):
             changed = target.clone()
             changed[place] = (changed[place] + shift) % 3
-            other = votes_on(transition, nodes, changed, recipe).mass
+            other, _ = votes_at(transition, nodes, changed, recipe)
             torch.testing.assert_close(other[place], votes[place], rtol=0, atol=1e-12)
 
 
@@ -464,5 +457,5 @@ def test_the_losses_of_the_paper_and_its_code_do_let_a_node_vote_for_itself(worl
     recipe = OURS.replace(loss=loss, lpa_iterations=2)
     changed = target.clone()
     changed[0] = (changed[0] + 1) % 3
-    votes = [votes_on(transition, nodes, labels, recipe).mass[0] for labels in (target, changed)]
+    votes = [votes_at(transition, nodes, labels, recipe)[0][0] for labels in (target, changed)]
     assert (votes[0] - votes[1]).abs().max() > 1e-3

@@ -26,7 +26,7 @@ from gcn_lpa import (
     predictions,
     read_csv,
 )
-from gcn_lpa.choice import WITHOUT_FEATURES
+from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = WITHOUT_FEATURES.replace(epochs=10)

@@ -2,17 +2,17 @@
 
 A page is read up to its marks. `<!-- table 2 of results/table2.md -->`: the table below is that one. `<!-- settings -->`: from
 here on numbers are settings, formulas, versions or examples; `<!-- results -->` ends that. Fenced code is a session or an
-example. Of all else every number stands in a fragment that `tests/page_fragments.py` makes of the results, and the page has the
-fragment word for word.
+example. Of all else every number stands in a fragment that `tests/helpers/page_fragments.py` makes of the results, and the
+page has the fragment word for word.
 """
 
 import re
 from pathlib import Path
 
 import pytest
-from page_fragments import FRAGMENTS, SETTINGS
 
 from benchmarks.pages import MARK, PAGES, filled
+from tests.helpers.page_fragments import FRAGMENTS, SETTINGS
 
 ROOT = Path(__file__).parents[1]
 

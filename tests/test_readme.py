@@ -1,30 +1,12 @@
 """What the README shows is run here."""
 
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(kind):
-    return re.findall(rf"^```{kind}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-
-
-def session(text):
-    """[(command, the lines shown below it)] of a console block."""
-    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
-    return [(lines[0], lines[1:]) for lines in (part.rstrip("\n").split("\n") for part in parts)]
-
-
-def without_numbers(line):
-    return re.sub(r"\d[\d,.]*", "#", line)
+from tests.helpers.readme import ROOT, blocks, session, without_numbers
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import run
+from tests.helpers import chromium
 
 RUN_PY = Path(run.__file__)
 ANEW = ["venv", "pip", "first use"]  # the commands of a whole install
@@ -58,6 +59,14 @@ def test_the_second_call_installs_nothing(clone):
     assert commands.names == [*ANEW, "gcn_lpa", "gcn_lpa"]
     pip = "pip --disable-pip-version-check install --no-compile -c constraints.txt -e .[all,test]"
     assert commands.asked[1] == pip.split()
+
+
+def test_reproduce_is_the_study_beside_the_package(clone):
+    commands = Commands(reproduction=3)
+    assert run.main(["reproduce", "table2", "--splits", "3"], clone, commands) == 3
+    assert commands.names == [*ANEW, "reproduction"]
+    assert commands.asked[-1] == ["reproduction", "table2", "--splits", "3"]
+    assert commands.options["reproduction"] == {}  # in the folder of run.py, where the package is
 
 
 def test_docs_installs_its_tool_once(clone):
@@ -207,17 +216,17 @@ def test_arguments_after_test_go_to_pytest(clone):
 
 
 def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
-    (clone / "tests").mkdir()
-    for name in "abc":
-        (clone / "tests" / f"test_{name}.py").touch()
+    (clone / "tests" / "room").mkdir(parents=True)
+    for name in ("room/test_a.py", "test_a.py", "test_b.py"):
+        (clone / "tests" / name).touch()
     commands = Commands()
     assert run.main(["check"], clone, commands) == 0
     assert commands.names[:5] == [*ANEW, "ruff", "ruff"]
     fast = ["pytest", "-m", "not slow and not long", "--hypothesis-profile=quick"]
     assert sorted(commands.asked[5:]) == [
-        ["mypy", "--strict", "gcn_lpa", "run.py"],
-        [*fast, "tests/test_a.py", "tests/test_c.py"],
-        [*fast, "tests/test_b.py"],
+        ["mypy", "--strict", "gcn_lpa", "reproduction", "run.py"],
+        [*fast, "tests/room/test_a.py", "tests/test_b.py"],
+        [*fast, "tests/test_a.py"],
     ]
 
 
@@ -353,11 +362,10 @@ def test_slow_tests_need_a_browser(clone, rest):
 
 @pytest.mark.long
 def test_the_page_without_a_browser_is_skipped_and_fails_where_it_is_required(monkeypatch):
-    page = pytest.importorskip("test_page_in_browser")
-    monkeypatch.setattr(page, "CHROMIUM", None)
+    monkeypatch.setattr(chromium, "CHROMIUM", None)
     monkeypatch.delenv("GCN_LPA_BROWSER", raising=False)
     with pytest.raises(pytest.skip.Exception, match="needs chromium and chromium-driver"):
-        page.check_chromium()
+        chromium.check_chromium()
     monkeypatch.setenv("GCN_LPA_BROWSER", "required")
     with pytest.raises(pytest.fail.Exception, match="needs chromium and chromium-driver"):
-        page.check_chromium()
+        chromium.check_chromium()

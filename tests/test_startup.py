@@ -11,8 +11,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from gcn_lpa.cli import frame
-from gcn_lpa.cli.frame import out_of_memory
+from gcn_lpa.cli import options as frame
+from gcn_lpa.cli.options import out_of_memory
 
 CLUB = Path(__file__).parents[1] / "examples" / "club"
 

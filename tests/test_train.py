@@ -3,42 +3,27 @@
 import dataclasses
 import errno
 import math
-import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gcn_lpa import storage
-from gcn_lpa.engine.counter_random import Key
-from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.splits import split
+from gcn_lpa.engine.random import Key
+from gcn_lpa.epochs import Best, DivergedError, Epoch, Run
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.comparison import compare
-from gcn_lpa.learning import learn, learn_whole
+from gcn_lpa.learning.learn import learn, learn_many, member_jobs
+from gcn_lpa.learning.tasks import Watch, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import ClassScores, evaluate, node_status, predict_proba, predictions, scores
+from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
-from gcn_lpa.splits import split
-from gcn_lpa.tables.datasets import load
-from gcn_lpa.train import (
-    ALONE,
-    PHASES,
-    Batch,
-    Best,
-    DivergedError,
-    Epoch,
-    Run,
-    Validation,
-    Watching,
-    _Step,
-    _Training,
-    fit,
-    num_epochs,
-)
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.checkpoints import CheckpointFolder
+from gcn_lpa.train import ALONE, PHASES, Batch, Validation, Watching, _Step, _Training, fit, fit_at_once, num_epochs
+from gcn_lpa.trained import Trained
+from tests.helpers.trainings import trained_alone
 
 RECIPE = Recipe(hidden=8, epochs=12, edge_rank=4, dropout=0.5, lr=0.05)
 TWO_STEP = RECIPE.replace(training="two_step", epochs=6)
@@ -65,14 +50,19 @@ def full_batch(world, recipe=RECIPE, *, val=True):
     return [Batch(shown, parts.train.nonzero().squeeze(1))], Validation(shown, chosen, graph.y[chosen])
 
 
-def fitted(world, recipe=RECIPE, *, val=True, **options):
-    """A Trained on the training nodes of the block model."""
+def fitted(world, recipe=RECIPE, *, val=True, on_epoch=None, seed=0, stop_at=None, **watch):
+    """A Trained on the training nodes of the block model, by `learn` or for a few epochs by `learn_many`."""
     graph, parts = world
-    return learn(graph, parts.train, parts.val if val else [], recipe, device="cpu", **options)
+    told = None if on_epoch is None else lambda _, epoch: on_epoch(epoch)
+    options = {"seed": seed, "device": "cpu", "watch": Watch(on_epoch=told, content=graph.content_hash(), **watch)}
+    nodes = parts.train, parts.val if val else []
+    if stop_at is not None:
+        return trained_alone(graph, *nodes, recipe, stop_at=stop_at, **options)
+    return learn(graph, *nodes, recipe, **options)
 
 
 def weights(trained):
-    model = getattr(trained, "model", trained)
+    model = trained.model.first[0] if isinstance(trained, Trained) else trained
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -107,7 +97,7 @@ def assert_close(one, other):
 
 def test_fit_is_adam_on_the_loss_with_half_the_squares_of_the_weights(world):
     recipe = RECIPE.replace(l2=0.05, l2_edges=0.02, epochs=5)
-    model = fitted(world, recipe, val=False).model
+    model = fitted(world, recipe, val=False)
     by_hand = walk_by_hand(world, recipe, lambda loss: loss.total, lambda m: m.parameters(), 5)
     assert_close(model, by_hand)
     assert not same(weights(model), weights(GCNLPA(recipe, prepared(world), 0)))
@@ -207,19 +197,7 @@ def test_ctrl_c_ends_the_work_of_those_who_train_many(world, method, monkeypatch
     monkeypatch.setattr("sklearn.neural_network.MLPClassifier._backprop", stop)
     recipe = METHODS[method].settings(RECIPE)
     with pytest.raises(KeyboardInterrupt):
-        learn_whole(graph, parts.train, parts.val, recipe, device="cpu", on_epoch=stop)
-
-
-def test_a_comparison_ends_with_ctrl_c_and_does_not_count_half_a_training(world, monkeypatch):
-    def stop(_):
-        raise KeyboardInterrupt
-
-    watching = Watching(on_epoch=stop)
-    monkeypatch.setattr(
-        "gcn_lpa.learning.fit", lambda *given, **options: fit(*given, **{**options, "watching": watching})
-    )
-    with pytest.raises(KeyboardInterrupt):
-        compare(world[0], ["gcn-lpa"], splits=1, recipe=RECIPE, device="cpu", isolate=False)
+        learn_many(graph, [(parts.train, parts.val)], recipe, device="cpu", watch=Watch(on_epoch=stop))
 
 
 def test_ctrl_c_before_the_first_epoch_is_not_swallowed(world, monkeypatch):
@@ -244,12 +222,12 @@ def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monk
         DivergedError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005"
     ) as error:
         fitted(world)
-    trained = error.value.trained
-    assert same(weights(trained), weights(until_then))
-    assert trained.run is error.value.run
-    assert (trained.run.best_epoch, len(trained.run.history)) == (until_then.run.best_epoch, 6)
-    correct = predict_proba(trained, world[0], raw=True).argmax(dim=1) == world[0].y
-    assert trained.run.best.val_accuracy == correct[world[1].val].double().mean().item()
+    run = error.value.run
+    assert (run.best_epoch, len(run.history)) == (until_then.run.best_epoch, 6)
+    model = GCNLPA(RECIPE, prepared(world))
+    with pytest.raises(DivergedError):
+        fit(model, *full_batch(world), RECIPE)
+    assert same(weights(model), weights(until_then))
 
 
 def test_a_first_loss_that_is_no_number_leaves_nothing_trained(world, monkeypatch):
@@ -257,7 +235,7 @@ def test_a_first_loss_that_is_no_number_leaves_nothing_trained(world, monkeypatc
     monkeypatch.setattr(GCNLPA, "loss", lambda *given: real(*given)._replace(gcn=torch.tensor(math.inf)))
     with pytest.raises(DivergedError, match="diverged at epoch 1 ") as error:
         fitted(world)
-    assert error.value.trained is None
+    assert error.value.run.history == ()
 
 
 @pytest.mark.parametrize(
@@ -304,7 +282,9 @@ def test_learn_shows_the_model_the_labels_of_train_and_no_others(world, monkeypa
 
     monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Watched))
     trained = fitted(world, seed=5)
-    assert len(shown) == 1 + 2 * RECIPE.epochs
+    assert (
+        len(shown) == 2 + 2 * RECIPE.epochs
+    )  # built, each step and its validation, and the prediction that calibrates
     assert all(torch.equal(y, torch.where(parts.train, graph.y, -1)) for y in shown)
     assert torch.equal(trained.given(graph), parts.train | parts.val)
 
@@ -357,24 +337,11 @@ def test_two_batches_are_two_steps_of_adam_and_their_losses_the_mean(world):
     assert_close(model, by_hand)
 
 
-def test_a_method_without_steps_takes_one_batch(world):
-    recipe = METHODS["lpa"].settings()
-    model = METHODS["lpa"].build(recipe, prepared(world), 0)
-    with pytest.raises(ValueError, match="method 'lpa' learns from the whole graph at once, not from 2 batches"):
-        fit(model, list(halves(world)), full_batch(world)[1], recipe)
-
-
 @pytest.mark.parametrize("stop_at", [0, -3])
 def test_training_has_at_least_one_epoch(world, stop_at):
     with pytest.raises(ValueError, match=f"stop_at = {stop_at}; training has at least 1 epoch"):
         fitted(world, stop_at=stop_at)
     assert len(fitted(world, stop_at=1).run.history) == 1
-
-
-def test_a_recipe_is_not_a_word(world):
-    graph, parts = world
-    with pytest.raises(TypeError, match=r"recipe is a gcn_lpa\.Recipe, such as gcn_lpa\.DEFAULT, not 'default'"):
-        learn(graph, parts.train, parts.val, "default")
 
 
 def test_a_run_prints_in_one_line():
@@ -391,7 +358,7 @@ class Majority(nn.Module):
         super().__init__()
         self.register_buffer("counts", torch.zeros(num_classes))
 
-    def fit_directly(self, graph, nodes):
+    def fit_at_once(self, graph, nodes):
         self.counts.copy_(torch.bincount(graph.y[nodes], minlength=len(self.counts)))
 
     def forward(self, graph):
@@ -402,11 +369,16 @@ def test_a_model_without_steps_is_fitted_at_once(two_cliques):
     train = torch.tensor([1, 1, 1, 0, 1, 0, 0, 0], dtype=torch.bool)
     val = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0], dtype=torch.bool)
     model, shown, chosen = Majority(2), two_cliques.reveal(train), val.nonzero().squeeze(1)
-    batch = Batch(shown, train.nonzero().squeeze(1))
-    run = fit(model, [batch], Validation(shown, chosen, two_cliques.y[chosen]), RECIPE)
+    at = train.nonzero().squeeze(1)
+    run = fit_at_once(model, shown, at, Validation(shown, chosen, two_cliques.y[chosen]), RECIPE)
     assert (run.best_epoch, len(run.history), run.best.val_accuracy) == (1, 1, 1 / 3)
     assert run.best.val_loss == pytest.approx(-(math.log(3 / 4) + 2 * math.log(1 / 4)) / 3)
     torch.testing.assert_close(model(shown).softmax(dim=1), torch.tensor([[0.75, 0.25]]).expand(8, 2))
+
+
+def kept_in(folder):
+    """Checkpoints in a folder, as `learn` takes them."""
+    return lambda name: CheckpointFolder(folder, name.stage)
 
 
 def stopped(world, folder, recipe, at, **options):
@@ -417,7 +389,7 @@ def stopped(world, folder, recipe, at, **options):
             raise RuntimeError("breakdown")
 
     with pytest.raises(RuntimeError, match="breakdown"):
-        fitted(world, recipe, checkpoint=folder, on_epoch=breakdown, **options)
+        fitted(world, recipe, checkpoints=kept_in(folder), on_epoch=breakdown, **options)
 
 
 @pytest.mark.long
@@ -426,56 +398,56 @@ def stopped(world, folder, recipe, at, **options):
     "recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"]
 )
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, recipe, at):
-    trained = fitted(world, recipe, checkpoint=tmp_path / "whole", checkpoint_every=3)
+    trained = fitted(world, recipe, checkpoints=kept_in(tmp_path / "whole"), every=3)
     run = trained.run
     at = min(at, len(run.history) - 1)  # patience may end the run before
-    stopped(world, tmp_path / "part", recipe, at, checkpoint_every=3)
-    resumed = fitted(world, recipe, checkpoint=tmp_path / "part", checkpoint_every=3, resume=True)
+    stopped(world, tmp_path / "part", recipe, at, every=3)
+    resumed = fitted(world, recipe, checkpoints=kept_in(tmp_path / "part"), every=3, resume=True)
     assert same(weights(trained), weights(resumed))
     assert resumed.run.best_epoch == run.best_epoch
     assert without_time(resumed.run.history) == without_time(run.history)
-    whole, part = (storage.latest_checkpoint(tmp_path / name) for name in ("whole", "part"))
+    whole, part = (CheckpointFolder(tmp_path / name, "fit").latest() for name in ("whole", "part"))
     assert same(whole.tensors, part.tensors)  # Adam's too
     assert any(name.endswith("exp_avg_sq") for name in whole.tensors)
 
 
 def test_a_finished_run_is_resumed_without_a_step(world, tmp_path):
-    trained, steps = fitted(world, checkpoint=tmp_path), []
-    again = fitted(world, checkpoint=tmp_path, resume=True, on_epoch=steps.append)
+    trained, steps = fitted(world, checkpoints=kept_in(tmp_path)), []
+    again = fitted(world, checkpoints=kept_in(tmp_path), resume=True, on_epoch=steps.append)
     assert steps == []
     assert again.run == trained.run
     assert same(weights(trained), weights(again))
 
 
 def test_nothing_to_resume_starts_from_the_beginning(world, tmp_path):
-    assert same(weights(fitted(world, checkpoint=tmp_path, resume=True)), weights(fitted(world)))
+    assert same(weights(fitted(world, checkpoints=kept_in(tmp_path), resume=True)), weights(fitted(world)))
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"recipe": RECIPE.replace(lr=0.01)}, "recipe"), ({"seed": 1}, "seed"), ({"val": False}, "graph, split")],
+    [({"recipe": RECIPE.replace(lr=0.01)}, "recipe"), ({"seed": 1}, "seed"), ({"val": False}, "split")],
 )
 def test_the_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what):
-    stopped(world, tmp_path, RECIPE, 5, checkpoint_every=2)
+    stopped(world, tmp_path, RECIPE, 5, every=2)
     with pytest.raises(ValueError, match=f"checkpoint is of another run, with another {what}"):
-        fitted(world, checkpoint=tmp_path, resume=True, **changes)
+        fitted(world, checkpoints=kept_in(tmp_path), resume=True, **changes)
 
 
 def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_intact(world, tmp_path, monkeypatch):
-    write, calls = storage.write_new, []
+    write, calls = storage.replace_file, []
 
     def write_until_full(path, data):
         calls.append(path)
-        if len(calls) > 3:  # two files per checkpoint, and the manifest: in the middle of the second
+        if len(calls) > 4:  # two files per checkpoint, and the manifest: in the middle of the second
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(storage, "write_new", write_until_full)
+    monkeypatch.setattr(storage, "replace_file", write_until_full)
     with pytest.raises(OSError, match=r"No space left.*free some space.*saved before is intact"):
-        fitted(world, checkpoint=tmp_path, checkpoint_every=2)
+        fitted(world, checkpoints=kept_in(tmp_path), every=2)
     monkeypatch.undo()
-    assert len(storage.latest_checkpoint(tmp_path).meta["history"]) == 2
-    resumed = fitted(world, checkpoint=tmp_path, checkpoint_every=2, resume=True)
+    assert len(CheckpointFolder(tmp_path, "fit").latest().meta["history"]) == 2
+    resumed = fitted(world, checkpoints=kept_in(tmp_path), every=2, resume=True)
     assert same(weights(resumed), weights(fitted(world)))
 
 
@@ -501,159 +473,10 @@ def test_steps_can_be_undone_and_then_repeat_themselves(world):
 def test_a_captured_step_is_the_plain_step_bit_for_bit(world, changes):
     graph, parts = world
     recipe = RECIPE.replace(**changes)
-    replayed, plain = (
-        learn(graph, parts.train, parts.val, recipe, device="cuda", capture=capture) for capture in ("always", "never")
-    )
-    assert same(weights(replayed), weights(plain))
+    (job,) = member_jobs(task_of(graph, parts.train, parts.val, recipe), recipe, seed=0)
+    replayed, plain = (job.run(torch.device("cuda"), capture=capture) for capture in ("always", "never"))
+    assert same(weights(replayed.model), weights(plain.model))
     assert without_time(replayed.run.history) == without_time(plain.run.history)
-
-
-def test_scores_are_those_counted_by_hand():
-    """Six scored nodes: classes a a a b b c are called a a b b c c; the seventh is not scored."""
-    graph = Graph.from_edges([(0, 1)], num_nodes=7, y=list("aaabbca"))
-    called = torch.eye(3, dtype=torch.float64)[torch.tensor([0, 0, 1, 1, 2, 2, 2])]
-    found = scores(graph, torch.tensor([True] * 6 + [False]), called)
-    assert found.confusion == [[2, 1, 0], [0, 1, 1], [0, 0, 1]]
-    assert (found.accuracy, found.num_nodes) == (4 / 6, 6)
-    assert found.per_class["a"] == ClassScores(1.0, pytest.approx(2 / 3), pytest.approx(0.8), 3)
-    assert found.per_class["b"] == ClassScores(0.5, 0.5, 0.5, 2)
-    assert found.per_class["c"] == ClassScores(0.5, 1.0, pytest.approx(2 / 3), 1)
-    assert found.macro_f1 == pytest.approx((0.8 + 0.5 + 2 / 3) / 3)
-
-
-def test_scores_need_a_label_on_every_node_they_count(tiny):
-    called = torch.full((5, 2), 0.5)
-    with pytest.raises(ValueError, match="mask is empty"):
-        scores(tiny, torch.zeros(5, dtype=torch.bool), called)
-    with pytest.raises(ValueError, match="1 of the 5 nodes to score have no label"):
-        scores(tiny, torch.ones(5, dtype=torch.bool), called)
-
-
-def test_evaluate_takes_the_raw_graph_and_prepares_it(world):
-    graph, parts = world
-    trained = fitted(world)
-    found = evaluate(trained, graph, parts.test)
-    by_hand = trained.model(RECIPE.prepare(graph)).argmax(dim=1)[parts.test] == graph.y[parts.test]
-    assert found.accuracy == pytest.approx(by_hand.double().mean().item())
-    assert found == evaluate(trained, graph, parts.test.nonzero().squeeze(1))
-
-
-ISLANDS = {"edges": [("a", "b"), ("b", "c"), ("d", "e")], "node_names": [*"abcdef"]}  # f stands alone
-
-
-def test_the_status_says_which_nodes_a_label_can_reach():
-    graph = Graph.from_edges(**ISLANDS)
-    given = torch.tensor([1, 0, 0, 0, 0, 0], dtype=torch.bool)
-    assert node_status(graph, given) == ["labeled", "reached", "reached", "unreachable", "unreachable", "unreachable"]
-    one_way = Graph.from_edges([("a", "b"), ("c", "a")], node_names=[*"abc"], directed=True)
-    assert node_status(one_way, given[:3]) == ["labeled", "reached", "unreachable"]
-
-
-def islands(y, **options):
-    rng = np.random.Generator(np.random.PCG64(0))
-    return Graph.from_edges(**ISLANDS, x=rng.standard_normal((6, 3)), y=y, **options)
-
-
-@pytest.mark.parametrize("method", EVERY_METHOD)
-def test_nodes_that_no_label_reaches_get_a_defined_answer(method):
-    """Two of three given labels are "p", none is "r", and d, e, f are out of reach."""
-    pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
-    graph = islands(["p", "q", "p", None, None, None], class_names=["p", "q", "r"])
-    recipe = METHODS[method].settings(RECIPE).replace(epochs=3)
-    trained = learn(graph, graph.labeled, [], recipe, classes=graph.class_names, device="cpu")
-    table = predictions(trained, graph)
-    assert table["status"].tolist() == ["labeled"] * 3 + ["unreachable"] * 3
-    assert table["id"].tolist() == [*"abcdef"]
-    assert table["probability"].between(1 / 3 - 1e-9, 1).all()
-    proba = predict_proba(trained, graph, raw=True)
-    torch.testing.assert_close(proba.sum(dim=1), torch.ones(6, dtype=torch.float64))
-    if method.startswith("lpa"):
-        prior = torch.tensor([2 / 3, 1 / 3, 0.0], dtype=torch.float64).expand(3, 3)
-        torch.testing.assert_close(proba[3:], prior, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("method", EVERY_METHOD)
-def test_with_one_class_every_node_has_it_for_certain(method):
-    pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
-    graph = islands(["p", "p", None, "p", None, None])
-    recipe = METHODS[method].settings(RECIPE).replace(epochs=2)
-    table = predictions(learn(graph, graph.labeled, [], recipe, device="cpu"), graph)
-    assert set(zip(table["label"], table["probability"], table["runner_up"], strict=True)) == {("p", 1.0, "")}
-
-
-def test_the_runner_up_is_the_second_likely_class(world):
-    trained = fitted(world)
-    table = predictions(trained, world[0])
-    proba = predict_proba(trained, world[0]).numpy()
-    best, second = np.sort(proba, axis=1)[:, -1], np.sort(proba, axis=1)[:, -2]
-    assert (table["probability"] == best).all()
-    place = {name: k for k, name in enumerate(world[0].class_names)}
-    assert [proba[i, place[name]] for i, name in enumerate(table["runner_up"])] == second.tolist()
-
-
-def test_threads_hold_inside_the_block_only():
-    before = torch.get_num_threads()
-    with num_threads(1):
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-    with pytest.raises(ValueError, match="threads = 0"), num_threads(0):
-        pass
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_missed():
-    assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(ValueError, match="no GPU here; use 'auto' or 'cpu'"):
-        choose_device("cuda")
-
-
-LINES = [Epoch(1, 0.5, 0.25, 0.125, 0.75, 2.0, 1.0), Epoch(2, 0.25, 0.25, 0.0, None, None, 1.0)]
-
-
-def test_mlflow_gets_what_was_measured(monkeypatch):
-    logged = []
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(log_metrics=lambda m, step: logged.append((step, m))))
-    log = MLflowLogger()
-    for line in LINES:
-        log(line)
-    assert logged[0] == (
-        1,
-        {"loss": 0.5, "gcn": 0.25, "lpa": 0.125, "val_accuracy": 0.75, "val_loss": 2.0, "seconds": 1.0},
-    )
-    assert logged[1] == (2, {"loss": 0.25, "gcn": 0.25, "lpa": 0.0, "seconds": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("module", "make", "line"),
-    [
-        ("mlflow", MLflowLogger, "pip install mlflow"),
-        ("torch.utils.tensorboard", lambda: TensorBoardLogger("x"), r'pip install "gcn-lpa\[log\]"'),
-    ],
-)
-def test_a_missing_logger_is_named_with_its_pip_line(monkeypatch, module, make, line):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=line):
-        make()
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # of TensorBoard's own imports
-def test_tensorboard_reads_back_what_was_written(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    log = TensorBoardLogger(tmp_path)
-    for line in LINES:
-        log(line)
-    read = EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in read.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
-    assert [(event.step, event.value) for event in read.Scalars("val_accuracy")] == [(1, 0.75)]
-
-
-@pytest.mark.parametrize("device", ["tpu", "foo", "", "meta", "cuda:x", None])
-def test_an_unknown_device_is_named_with_the_choices(device):
-    with pytest.raises(ValueError, match=f"unknown device {device!r}; it is one of auto, cpu, cuda"):
-        choose_device(device)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])

@@ -7,13 +7,14 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa import calibration, storage
+from gcn_lpa import calibration
 from gcn_lpa.calibration import Calibration, Calibrator, fit_calibrator
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import learn
+from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import calibrate, edge_table, evaluate, predict_proba, predictions
+from gcn_lpa.predict import edge_table, evaluate, predict_proba, predictions
 from gcn_lpa.recipes import LAYERS, Recipe
+from gcn_lpa.runs import storage
 from gcn_lpa.trained import Trained
 
 N, COLUMNS, CLASSES = 40, 6, ("red", "green", "blue")
@@ -101,7 +102,7 @@ def test_what_was_learned_of_the_columns_is_used_on_another_graph(fitted):
     weights = other.x.numpy() * (1 + np.log((1 + N) / (1 + (seen > 0).sum(axis=0))))
     length = np.sqrt((weights**2).sum(axis=1, keepdims=True))
     rows = np.divide(weights, length, out=np.zeros_like(weights), where=length > 0)
-    state = {name: tensor.double().numpy() for name, tensor in trained.model.state_dict().items()}
+    state = {name: tensor.double().numpy() for name, tensor in trained.model.first[0].state_dict().items()}
     logits = rows @ state["weight0"] + state["bias0"]
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert predict_proba(trained, other, raw=True).numpy() == pytest.approx(expected, abs=1e-6)
@@ -258,7 +259,7 @@ def test_calibrating_takes_labels_that_training_did_not_see(graph, fitted, monke
     assert found.calibrator == fit_calibrator(p, graph.y[nodes]) != Calibrator()
     assert torch.equal(predict_proba(found, graph)[nodes], found.calibrator(p))
     assert torch.equal(predict_proba(found, graph, raw=True)[nodes], p)
-    assert trained.calibration is None
+    assert (trained.calibration.protocol, trained.is_calibrated) == ("validation", False)  # by 7 nodes
     with pytest.raises(ValueError, match="node 0 was trained on: its label cannot calibrate the model"):
         calibrate(trained, graph, [0, 2])
     with pytest.raises(ValueError, match="2 of the 2 nodes to calibrate on have no label that the model knows"):
@@ -281,9 +282,9 @@ def test_names_that_json_does_not_know_are_not_stored(tmp_path):
 
 
 def test_a_folder_with_a_model_alone_is_not_a_run(graph, fitted, tmp_path):
-    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.runs.folder import load_run
 
     fitted("agnn").save_pretrained(tmp_path)
-    assert set(storage.load(tmp_path).files) == set(storage.FILES)
-    with pytest.raises(ValueError, match=r"manifest\.json does not list data\.json, which is needed here"):
+    assert set(storage.load(tmp_path).files) == {*storage.FILES, "calibration.json", "held_out.safetensors"}
+    with pytest.raises(ValueError, match=r"manifest\.json does not list run\.json, which is needed here"):
         load_run(tmp_path)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from test_readme import ROOT, blocks, session, without_numbers
+
+from tests.helpers.readme import ROOT, blocks, session, without_numbers
 
 EXTRAS = {"torch_geometric", "pyarrow", "tensorboard", "triton", "pytest", "hypothesis"}
 

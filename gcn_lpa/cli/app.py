@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli import ask, data, demo, page, paper, train  # noqa: F401  each adds its commands to `app`
-from gcn_lpa.cli.frame import MANNERS, app
+from gcn_lpa.cli import data, demo, page, train  # noqa: F401  each adds its commands to `app`
+from gcn_lpa.cli import questions as ask  # noqa: F401  each adds its commands to `app`
+from gcn_lpa.cli.options import MANNERS, app
 
 
 def main() -> int:
@@ -46,9 +47,7 @@ def _top(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress, no doubts.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="The traceback of an error, to report it.")] = False,
 ) -> None:
     MANNERS.quiet, MANNERS.debug = quiet, debug

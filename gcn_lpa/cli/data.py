@@ -8,33 +8,34 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli.frame import AsJson, Name, Options, Root, command, load_graph, reading
-from gcn_lpa.cli.text import info_lines, part_lines, print_json, print_table, table1_lines
+from gcn_lpa.cli.options import AsJson, Name, Options, Root, command, load_graph, reading
+from gcn_lpa.cli.text import dataset_lines, info_lines, part_lines, print_json, print_table, structural_note
 
 
 @command
 def datasets(root: Root = None, as_json: AsJson = False) -> None:
-    """Print the paper's Table 1 with our counts beside the paper's, and the other data sets there are."""
-    from gcn_lpa.tables.datasets import DATASETS, table1
+    """List the data sets that have a name: what they are, and how large those are whose files are here."""
+    from gcn_lpa.data.datasets import list_datasets
 
-    rows = table1(root, names=DATASETS)
+    found = list_datasets(root)
     if as_json:
-        print_json([dataclasses.asdict(row) for row in rows])
+        print_json([dataclasses.asdict(one) for one in found])
     else:
-        print_table(("", "nodes", "edges", "features", "classes", "intra-class"), table1_lines(rows))
+        print("\n".join(dataset_lines(found)))
 
 
 @command
 def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson = False) -> None:
     """Describe a graph: sizes, classes, homophily, components, and the nodes no label can reach."""
-    from gcn_lpa.description import describe
-    from gcn_lpa.tables.datasets import DATASETS
+    from gcn_lpa.data.datasets import DATASETS
+    from gcn_lpa.data.describe import describe
 
-    described = describe(load_graph(name, root, option))
+    graph = load_graph(name, root, option)
+    info, structural = describe(graph), structural_note(graph)
     if as_json:
-        print_json(dataclasses.asdict(described))
+        print_json({**dataclasses.asdict(info), "structural_features": structural})
     else:
-        print("\n".join(info_lines(described, is_named=name.lower() in DATASETS)))
+        print("\n".join(info_lines(info, structural, is_named=name.lower() in DATASETS)))
 
 
 @command
@@ -46,9 +47,7 @@ def partition(
     by: Annotated[
         str, typer.Option(metavar="metis|ranges", help="Few edges between parts, or nodes in their order.")
     ] = "metis",
-    split: Annotated[
-        str, typer.Option(help="uniform (60/20/20), stratified, public, per_class or authors.")
-    ] = "uniform",
+    split: Annotated[str, typer.Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace the parts in --out.")] = False,
     root: Root = None,
@@ -56,10 +55,10 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Cut a graph into parts, one for each process of torchrun, which then train on it together."""
+    from gcn_lpa.data.splits import require_classes
+    from gcn_lpa.data.splits import split as split_nodes
     from gcn_lpa.runs.plan import Source
     from gcn_lpa.scale.partition import owners, write_partition
-    from gcn_lpa.splits import require_classes
-    from gcn_lpa.splits import split as split_nodes
 
     if split == "time":
         raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gcn_lpa.cli.frame import AsJson, command
+from gcn_lpa.cli.options import AsJson, command
 from gcn_lpa.cli.text import percent, print_json, print_table
 
 if TYPE_CHECKING:
+    from gcn_lpa.data.splits import Split
     from gcn_lpa.graph import Graph
     from gcn_lpa.insight.answers import Explanation
-    from gcn_lpa.insight.auditing import LabelFinding
-    from gcn_lpa.splits import Split
+    from gcn_lpa.insight.audit import LabelFinding
     from gcn_lpa.trained import Trained
 
 # That train; as many choose the epoch, weigh the votes and calibrate. The size was chosen among four for an earlier default, by
@@ -89,13 +89,13 @@ class Demonstration:
 
 def demonstrate() -> Demonstration:
     """Hide most labels of the digits, make one of the others wrong, and see what can be done."""
-    from gcn_lpa.insight.auditing import audit_labels
-    from gcn_lpa.insight.comparison import recipes_of
-    from gcn_lpa.insight.explanation import explain
-    from gcn_lpa.learning import learn_whole
-    from gcn_lpa.predict import calibrate, evaluate
-    from gcn_lpa.splits import split
-    from gcn_lpa.tables.datasets import load
+    from gcn_lpa.data.datasets import load
+    from gcn_lpa.data.splits import split
+    from gcn_lpa.insight.audit import audit_labels
+    from gcn_lpa.insight.compare import recipes_of
+    from gcn_lpa.insight.explain import explain
+    from gcn_lpa.learning.learn import learn
+    from gcn_lpa.predict import evaluate
 
     start, true = time.perf_counter(), load("digits")
     share = NUM_LABELS / true.num_nodes
@@ -104,10 +104,10 @@ def demonstrate() -> Demonstration:
     models, methods = {}, []
     for name, recipe in recipes_of(graph.reveal(parts.train), METHODS_SHOWN, "default", {}).items():
         begin = time.perf_counter()
-        models[name] = learn_whole(graph, parts.train, parts.val, recipe, device="cpu")
+        models[name] = learn(graph, parts.train, parts.val, recipe, device="cpu")
         seconds, found = time.perf_counter() - begin, evaluate(models[name], graph, parts.test)
         methods.append(Shown(name, found.accuracy, found.macro_f1, seconds))
-    trained = calibrate(models["gcn-lpa"], graph, parts.val, protocol="validation")
+    trained = models["gcn-lpa"]
     examples, mean_probability = examples_of(trained, graph, parts)
     audit = audit_labels(trained, graph, folds=3, repeats=1, device="cpu")
     rank = next(k for k, row in enumerate(audit.findings) if row.node == planted)

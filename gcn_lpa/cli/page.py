@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli.frame import AsJson, Data, Device, Overwrite, RunDir, Steps, check_out, command
+from gcn_lpa.cli.options import AsJson, Data, Device, Overwrite, RunDir, Steps, check_out, command
 from gcn_lpa.cli.text import print_json
 
 Quick = Annotated[
@@ -65,7 +65,7 @@ def picture(
     """Draw the training curve of a run, which class is taken for which, what is near a node, or a map of all predictions."""
     from gcn_lpa.report.contents import OpenRun
     from gcn_lpa.report.pictures import PICTURES
-    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.runs.folder import load_run
 
     if what not in PICTURES:
         raise typer.BadParameter(f"there is no picture {what!r}; there are {', '.join(PICTURES)}")
@@ -89,7 +89,7 @@ def ask(
     """Serve the page of a run on this machine alone, with what-ifs and explanations of every node. Ctrl-C ends it."""
     from gcn_lpa.report.contents import OpenRun
     from gcn_lpa.report.server import Answers, AskServer
-    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.runs.folder import load_run
 
     with contextlib.closing(Steps()) as steps:
         answers = Answers.of(OpenRun(load_run(run, data)), say=steps.say)

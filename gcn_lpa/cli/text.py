@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcn_lpa.description import GraphInfo
-    from gcn_lpa.growth import Growth
-    from gcn_lpa.insight.advice import Advice, AdviceLine
-    from gcn_lpa.insight.comparison import ComparisonRow
-    from gcn_lpa.insight.suggestions import Suggestion
-    from gcn_lpa.insight.tuning import Tuning, TuningTrial
-    from gcn_lpa.planner import Estimate, Size
-    from gcn_lpa.predict import Scores
+    from gcn_lpa.data.datasets import DatasetSize
+    from gcn_lpa.data.describe import GraphInfo
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.insight.advise import Advice, AdviceLine
+    from gcn_lpa.insight.compare import ComparisonRow
+    from gcn_lpa.insight.suggest import Suggestion
+    from gcn_lpa.insight.tune import Tuning, TuningTrial
+    from gcn_lpa.learning.updated import Changes
     from gcn_lpa.recipes import Recipe
-    from gcn_lpa.runs.codec import Results, TrainedRun
     from gcn_lpa.runs.confidence import CalibrationReport
+    from gcn_lpa.runs.folder import Results, TrainedRun
     from gcn_lpa.scale.partition import PartFacts
-    from gcn_lpa.tables.datasets import Counts, Table1Row
-    from gcn_lpa.theory.checks import Check
+    from gcn_lpa.scale.planner import Estimate, Size
+    from gcn_lpa.target import Scores
 
 CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -94,7 +94,7 @@ def tuning_step(trial: TuningTrial, trials: int) -> str:
 
 def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]:
     """What a search found, and how much it may be trusted."""
-    from gcn_lpa.insight.tuning import BEST, FEW_NODES, PLOT
+    from gcn_lpa.insight.tune import BEST, FEW_NODES, PLOT
 
     pruned = sum(trial.val_accuracy is None for trial in found.trials)
     rates = f"{percent(found.start_accuracy)} → {percent(found.val_accuracy)} on {num_val:,} validation nodes"
@@ -104,25 +104,9 @@ def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]
         f"{name}: {len(found.trials)} trials, {pruned} of them pruned: {rates}",
         *indented(changed or "no recipe was better than the one to start from"),
         *(indented(f"what mattered: {mattered}") if mattered else []),
-        *(["  check: so few validation nodes cannot tell recipes apart"] if num_val < FEW_NODES else []),
+        *(["  warning: so few validation nodes cannot tell recipes apart"] if num_val < FEW_NODES else []),
         f"best recipe in {out / BEST}, picture in {out / PLOT}",
     ]
-
-
-def check_lines(checks: Iterable[Check]) -> Iterator[str]:
-    """Each statement with its two sides and whether it holds, and below it what was measured."""
-    held, total = 0, 0
-    for check in checks:
-        sides = f"{_side(check.lhs)} {check.relation} {_side(check.rhs)}"
-        yield f"{check.name} [{check.on}]: {'holds' if check.holds else 'DOES NOT HOLD'}"
-        yield f"    {sides}    gap {check.gap:.3g}"
-        yield from textwrap.wrap(check.assumptions, 110, initial_indent="    ", subsequent_indent="    ")
-        held, total = held + check.holds, total + 1
-    yield f"\n{held} of {total} hold as measured. For = the gap is |left - right|, for ≤ it is left - right; in both the largest."
-
-
-def _side(value: float | tuple[float, ...]) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else f"({', '.join(f'{part:.4g}' for part in value)})"
 
 
 def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
@@ -242,7 +226,7 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     ]
 
 
-def growth_lines(found: Growth, note: str = "") -> list[str]:
+def change_lines(found: Changes, note: str = "") -> list[str]:
     """What is new, what is gone, what changed; `note` says why a graph before is not compared with."""
     labels = f"{found.labels_new:,} new, {found.labels_changed:,} changed, {found.labels_gone:,} gone"
     lines = [
@@ -269,7 +253,7 @@ def growth_lines(found: Growth, note: str = "") -> list[str]:
 
 def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
     """What a training holds, part by part."""
-    from gcn_lpa.planner import gigabytes
+    from gcn_lpa.scale.planner import gigabytes
 
     parts = {
         "graph": found.graph,
@@ -322,11 +306,14 @@ def print_table(header: Iterable[str], lines: Iterable[Iterable[str]]) -> None:
     Console(highlight=False, markup=False, soft_wrap=True, width=width, color_system=None).print(table)
 
 
-def table1_lines(rows: list[Table1Row]) -> Iterable[tuple[str, ...]]:
-    for row in rows:
-        yield (row.name, *(_counts(row) if row.available else ("–",) * 4 + ("files not found",)))
-        if row.paper is not None:
-            yield ("  paper", *_counts(row.paper))
+def dataset_lines(found: Iterable[DatasetSize]) -> Iterator[str]:
+    """A line for each data set: its counts, and what it is."""
+    columns = "{:<18} {:>9} {:>9} {:>9} {:>8}  {}"
+    yield columns.format("", "nodes", "edges", "features", "classes", "").rstrip()
+    for one in found:
+        counts = (one.nodes, one.edges, one.features, one.classes)
+        summary = one.summary if one.nodes is not None else f"{one.summary} (files not found)"
+        yield columns.format(one.name, *("–" if count is None else f"{count:,}" for count in counts), summary)
 
 
 def part_lines(facts: PartFacts) -> Iterable[tuple[str, ...]]:
@@ -335,17 +322,25 @@ def part_lines(facts: PartFacts) -> Iterable[tuple[str, ...]]:
         yield (str(rank), *(f"{count:,}" for count in counts))
 
 
-def _counts(row: Table1Row | Counts) -> tuple[str, ...]:
-    rate = row.intra_class_edge_rate
-    counts = (row.nodes, row.edges, row.features, row.classes)
-    return (*(f"{count:,}" for count in counts), "–" if rate is None else f"{100 * rate:.1f} %")
+def structural_note(graph: Graph) -> str | None:
+    """The structural features that the default recipe adds to the columns of a graph; None: nothing."""
+    from gcn_lpa.data.structural_features import num_structural
+    from gcn_lpa.learning.choose_recipe import choose_recipe
+
+    recipe = choose_recipe(graph, graph.labeled)
+    if recipe.structure and graph.x_kind == "given":
+        number = num_structural(graph.directed, with_cells=True)
+        return f"degrees, PageRank, filled cells, neighbours' too -> {number} features"
+    words = {"trees": "trees", "neighbour-lr": "LR"}
+    readers = ", ".join(word for member, word in words.items() if member in recipe.members.split())
+    number = num_structural(graph.directed, with_cells=False)
+    return f"degrees, PageRank, neighbours' too -> {number} features, for {readers}" if readers else None
 
 
-def info_lines(info: GraphInfo, is_named: bool) -> list[str]:
-    known = f"{percent(info.intra_class_edge_rate_known)} of"
-    paper = (
-        f"{percent(info.intra_class_edge_rate)} of edges as the paper counts (no label = first class), {known} those"
-    )
+def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[str]:
+    counted = f"the {info.labeled_edges:,} edge{'s' * (info.labeled_edges > 1)}"
+    known = f"{percent(info.edge_homophily)} of {counted}" if info.labeled_edges else "no edge"
+    paper = f"{percent(info.intra_class_edge_rate)} of all edges as the paper counts (no label = first class), "
     direction = "directed" if info.directed else "undirected"
     sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
     classes = f"{info.classes:,} classes" + (f" ({sizes})" if sizes else "")
@@ -354,9 +349,9 @@ def info_lines(info: GraphInfo, is_named: bool) -> list[str]:
         f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
         *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
         *([f"    column     … and {more:,} more"] if (more := len(info.columns) - MOST_COLUMNS) > 0 else []),
-        *([] if info.graph_columns is None else [f"    graph      {info.graph_columns}"]),
+        *([] if structural is None else [f"    graph      {structural}"]),
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {classes}",
-        f"  intra-class  {paper if is_named else f'{known} edges'} between labelled nodes",
+        f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
         f"  homophily    edge {_score(info.edge_homophily)}, node {_score(info.node_homophily)}, "
         f"adjusted {_score(info.adjusted_homophily)}",
         f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "

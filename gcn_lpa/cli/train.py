@@ -8,12 +8,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcn_lpa.cli.frame import (
+from gcn_lpa.cli.options import (
     AsJson,
     Data,
     Device,
@@ -28,10 +29,10 @@ from gcn_lpa.cli.frame import (
     Threads,
     check_out,
     command,
-    print_doubts,
     print_or_write,
     print_room,
     print_run,
+    print_warnings,
     progress,
     reading,
     recipe_fields,
@@ -39,9 +40,9 @@ from gcn_lpa.cli.frame import (
 )
 from gcn_lpa.cli.text import (
     calibration_lines,
+    change_lines,
     class_lines,
     confusion_lines,
-    growth_lines,
     plan_lines,
     print_json,
     print_table,
@@ -49,14 +50,15 @@ from gcn_lpa.cli.text import (
     tuning_lines,
     tuning_step,
 )
+from gcn_lpa.runs import storage
 
 if TYPE_CHECKING:
+    from gcn_lpa.epochs import Epoch
+    from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
-    from gcn_lpa.train import Epoch
 
 LARGEST = 1e15  # of the counts of `plan`
 INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their stems
-PREDICTIONS, PAGE = "predictions.csv", "report.html"  # that `train --report` puts into a run folder
 
 
 @command
@@ -78,8 +80,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say how much memory a training would take, before there is a graph."""
-    from gcn_lpa.planner import Size, estimate
     from gcn_lpa.recipes import DEFAULT
+    from gcn_lpa.scale.planner import Size, estimate
 
     recipe = DEFAULT.replace(**recipe_fields(settings))
     counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
@@ -107,16 +109,6 @@ def tune(
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
     trials: Annotated[int, typer.Option(min=1, help="Finished trials in all.")] = 50,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="optuna|coordinate|grid",
-            help="Optuna's sampler; one setting at a time, as the paper did; or all combinations in random order.",
-        ),
-    ] = "optuna",
-    space: Annotated[
-        str, typer.Option(metavar="ours|paper", help="Values to try; the paper's are of Appendix F.")
-    ] = "ours",
     method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
     recipe: Annotated[str, typer.Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
     settings: Annotated[
@@ -134,19 +126,19 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for the recipe that does best on validation nodes; `train --recipe` then scores it once on test nodes."""
-    from gcn_lpa.insight.tuning import BEST, Search
-    from gcn_lpa.insight.tuning import tune as search_recipe
-    from gcn_lpa.runs.growing import past_of
+    from gcn_lpa.data.splits import split as split_nodes
+    from gcn_lpa.insight.tune import BEST, Search
+    from gcn_lpa.insight.tune import tune as search_recipe
     from gcn_lpa.runs.plan import Source, make_plan
-    from gcn_lpa.splits import split as split_nodes
+    from gcn_lpa.runs.train_run import past_of
 
-    search = Search(trials, strategy, space, seed, device, threads)
+    search = Search(trials, seed, device, threads)
     source = Source(name, None if root is None else str(root), reading(name, option))
     kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
     plan, graph = make_plan(
         source, method=method, recipe=recipe, changes=recipe_fields(settings), seed=seed, split=kind
     )
-    print_doubts(graph.notes, as_json)
+    print_warnings(graph.notes, as_json)
     parts = split_nodes(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)
@@ -178,7 +170,7 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="uniform (60/20/20, for named data sets), stratified, public, per_class, authors or time. "
+            help="uniform (60/20/20, for named data sets), stratified, public, per_class or time. "
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,
@@ -249,7 +241,7 @@ def train(
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
     from gcn_lpa.runs.plan import Source, make_plan
-    from gcn_lpa.runs.stages import train_run
+    from gcn_lpa.runs.train_run import train_run
 
     if report and out is None:
         raise typer.BadParameter("--report goes with --out DIR, where the page is put")
@@ -268,20 +260,25 @@ def train(
         checkpoint_every=checkpoint_every,
         reserve=reserve,
         minutes=minutes,
-        wide=minutes > 0 or choose_device(device).type == "cuda",
+        has_time=choose_device(device).type == "cuda",
     )
-    print_doubts(graph.notes, as_json)
+    print_warnings(graph.notes, as_json)
     print_room(graph, plan.recipe, device)
     with progress(loggers) as watch:
         trained = train_run(
-            plan, graph, out, device=device, threads=threads, resume=resume, overwrite=overwrite, watch=watch
+            plan,
+            graph,
+            out,
+            device=device,
+            threads=threads,
+            resume=resume,
+            overwrite=overwrite,
+            watch=watch,
+            outputs=partial(results_of, device=device) if report else None,
         )
-    if overwrite and out is not None:  # what was written of the run that was there
-        for written in (PREDICTIONS, PAGE):
-            (out / written).unlink(missing_ok=True)
     print_run(trained, as_json, start)
-    if report and out is not None:
-        write_results(out, device, as_json)
+    if report and out is not None and not as_json and not trained.run.interrupted:
+        print(f"  labels in {out / storage.PREDICTIONS}, the page is {out / storage.PAGE}")
 
 
 def train_in_parts(order: Order, *, as_json: bool) -> None:
@@ -298,16 +295,17 @@ def train_in_parts(order: Order, *, as_json: bool) -> None:
         print_json({"out": str(order.out), "finished": True}) if as_json else print(f"{order.out} is finished")
 
 
-def write_results(run: Path, device: str, as_json: bool) -> None:
-    """Write the predictions and the page of a run into its folder."""
-    from gcn_lpa.report.page import write_report
-    from gcn_lpa.runs.output import predict_run, write_table
+def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
+    """The predictions and the page of a run, as files for its folder."""
+    from gcn_lpa.report.contents import OpenRun, contents
+    from gcn_lpa.report.page import render
+    from gcn_lpa.runs.tables import predict_run, table_text
 
-    write_table(run / PREDICTIONS, predict_run(run))
+    subject = OpenRun(run)
+    table = predict_run(run, prediction=subject.prediction)
     with contextlib.closing(Steps()) as steps:
-        write_report(run, device=device, say=steps.say)
-    if not as_json:
-        print(f"  labels in {run / PREDICTIONS}, the page is {run / PAGE}")
+        page = render(subject, contents(subject, device=device, say=steps.say), say=steps.say)
+    return {storage.PREDICTIONS: table_text(table).encode(), storage.PAGE: page}
 
 
 @command
@@ -315,7 +313,7 @@ def resume(
     run: RunDir, data: Data = None, device: Device = "auto", threads: Threads = None, as_json: AsJson = False
 ) -> None:
     """Finish a training that was stopped, as if it had not been."""
-    from gcn_lpa.runs.stages import resume_run
+    from gcn_lpa.runs.train_run import resume_run
 
     start = time.perf_counter()
     with progress() as watch:
@@ -326,9 +324,10 @@ def resume(
 @command
 def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
     """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
-    from gcn_lpa.runs.stages import evaluate_run
+    from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.train_run import evaluate_run
 
-    results = evaluate_run(run, data)
+    results = evaluate_run(load_run(run, data))
     if as_json:
         return print_json(dataclasses.asdict(results))
     print("\n".join(result_lines(results)))
@@ -368,10 +367,6 @@ def predict(
             metavar="FOLDER", help="Another graph: the one of the run with what is new, or one with the same columns."
         ),
     ] = None,
-    extend: Annotated[
-        bool,
-        typer.Option("--extend", help="--on: new edges have their given weight beside free ones that were learned."),
-    ] = False,
     root: Root = None,
     option: Options = None,
     overwrite: Overwrite = False,
@@ -384,7 +379,8 @@ def predict(
     label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
     that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.output import class_table, predict_run
+    from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.tables import predict_run
 
     check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
@@ -394,31 +390,28 @@ def predict(
         "sets": sets,
         "score": score,
         "hops": hops,
+        "all_classes": all_classes,
     }
     if on is None:
-        if extend or option or root is not None:
-            raise typer.BadParameter("--extend, --root and -o go with --on")
-        table = predict_run(run, data, **wanted)
-        table = table.join(class_table(run, data, raw=raw)) if all_classes else table
-        return print_or_write(table, out, excel_safe, as_json)
-    if all_classes:
-        raise typer.BadParameter("--all-classes goes without --on")
-    from gcn_lpa.runs.growing import predict_on
-    from gcn_lpa.runs.output import write_table
+        if option or root is not None:
+            raise typer.BadParameter("--root and -o go with --on")
+        return print_or_write(predict_run(load_run(run, data), **wanted), out, excel_safe, as_json)
+    from gcn_lpa.runs.tables import write_table
+    from gcn_lpa.runs.updated import predict_on
 
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise typer.BadParameter(f"--out {out} is a file that is read; choose another")
     options = reading(on, option)
-    found = predict_on(run, on, data, root=root, options=options, extend=extend, **wanted)
+    found = predict_on(run, on, data, root=root, options=options, **wanted)
     if as_json:
-        growth = dataclasses.asdict(found.growth)
+        changes = dataclasses.asdict(found.changes)
         where = {"predictions": found.table.to_dict("records")} if out is None else {"out": str(out)}
         if out is not None:
             write_table(out, found.table, excel_safe=excel_safe)
-        return print_json({"growth": growth, "note": found.note, "rows": len(found.table), **where})
-    print_doubts(found.doubts, as_json)
+        return print_json({"changes": changes, "note": found.note, "rows": len(found.table), **where})
+    print_warnings(found.warnings, as_json)
     print_or_write(found.table, out, excel_safe, as_json)
-    print("\n".join(growth_lines(found.growth, found.note)), file=sys.stdout if out is not None else sys.stderr)
+    print("\n".join(change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
 
 
 @command
@@ -438,9 +431,10 @@ def calibrate(
     """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
     from gcn_lpa.calibration import draw_reliability
     from gcn_lpa.runs.confidence import calibrate_run
+    from gcn_lpa.runs.folder import load_run
 
     check_out(plot, overwrite=True)
-    found = calibrate_run(run, data, level=level, score=score)
+    found = calibrate_run(load_run(run, data), level=level, score=score)
     if plot is not None:
         draw_reliability(
             found.before, found.after, plot, title=f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
@@ -463,10 +457,10 @@ def edges(
 ) -> None:
     """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
     from gcn_lpa.predict import edge_table
-    from gcn_lpa.runs.codec import load_run
+    from gcn_lpa.runs.folder import load_run
 
     check_out(out, overwrite=overwrite)
     found = load_run(run, data)
-    if getattr(found.trained.model, "edge_parameters", list)() == []:
+    if not found.trained.model.edge_parameters():
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
     print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)

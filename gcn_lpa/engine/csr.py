@@ -31,7 +31,6 @@ class CSR:
         self.col = col  # [E]
         self.num_cols = num_cols
         self._shares: dict[int, list[int]] = {}
-        self._blocks: dict[int, list[tuple[int, int, int, int]]] = {}
         self._repeated: dict[int, CSR] = {}
 
     @property
@@ -64,17 +63,6 @@ class CSR:
             cuts = np.searchsorted(work, targets)
             self._shares[num_workers] = [0, *cuts.tolist(), self.num_rows]
         return self._shares[num_workers]
-
-    def blocks(self, most: int) -> list[tuple[int, int, int, int]]:
-        """Runs of whole rows with at most so many entries each, or of one row that has more: (rows from, to, entries from, to)."""
-        if most not in self._blocks:
-            rowptr, found, first = self.rowptr.cpu().numpy().astype(np.int64), [], 0
-            while first < self.num_rows:
-                last = max(first + 1, int(np.searchsorted(rowptr, rowptr[first] + most, side="right")) - 1)
-                found.append((first, last, int(rowptr[first]), int(rowptr[last])))
-                first = last
-            self._blocks[most] = found
-        return self._blocks[most]
 
     @unstacked()
     def repeated(self, count: int) -> CSR:

@@ -1,99 +1,136 @@
-"""The two loops of model.py, each as one differentiable operation, for the GPU.
+"""The loops of the heart (label propagation, convolutions, costs), each as one differentiable operation.
 
-`model.py` says what is computed; here the same is computed with fewer passes over memory: a layer's product, relu,
-dropout and the next layer's W in one kernel, the gradients of the edge weights summed where they are produced, and of the
-last step only the rows that are asked for: those of the labelled nodes, where a loss reads them. Where no fused kernel
-applies, the functions return None and the caller runs its own loop.
+`propagation.py`, `model.py` and `losses.py` say what is computed. Here the same is computed with fewer passes over memory. On
+a GPU a layer's product, relu, dropout and the next layer's W are one kernel, the gradients of the edge weights are summed
+where they are produced, and of the last step only the rows that are read are computed. On a CPU labels of many classes walk a
+block of classes at a time. A function that has nothing faster returns None, and the loop runs as it is written.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from gcn_lpa.engine.backends import apply, fused_backend
-from gcn_lpa.engine.counter_random import Key, dropout
+from gcn_lpa.engine.random import Key, dropout
+from gcn_lpa.engine.remembered import is_stacked
 from gcn_lpa.engine.sparse import SparseMatrix
 
 TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
 SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves
+MOST_KEPT = 2**28  # numbers that label propagation may keep for its backward pass, 1 GiB
+P = ParamSpec("P")
 
 
-def accelerated(fast: Callable[..., Tensor | None]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Run `fast` where it has an answer, and else the function as it is written.
+def accelerated(
+    fast: Callable[Concatenate[Callable[P, Tensor], P], Tensor | None],
+) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
+    """Run `fast(loop, …)` where it has an answer, and else the loop itself; both have the same signature."""
 
-    Both may be asked for some `rows` of the result only, each at most once: fast ones need not compute the others.
-    """
-
-    def wrap(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(plain)
-        def run(*arguments: Any, rows: Tensor | None = None, **options: Any) -> Tensor:
-            found = fast(*arguments, rows=rows, **options)
-            if found is not None:
-                return found
-            found = plain(*arguments, **options)
-            return found if rows is None else found.index_select(0, rows)
+    def wrap(loop: Callable[P, Tensor]) -> Callable[P, Tensor]:
+        @functools.wraps(loop)
+        def run(*arguments: P.args, **options: P.kwargs) -> Tensor:
+            result = fast(loop, *arguments, **options)
+            return loop(*arguments, **options) if result is None else result
 
         return run
 
     return wrap
 
 
-def convolutions(
-    body: Any, matrix: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
+def relu_layers(
+    loop: Any,
+    smoothing: SparseMatrix,
+    x: Tensor | SparseMatrix,
+    weights: Sequence[Tensor],
+    rates: tuple[float, float],
+    key: Key | None = None,
+    at: Tensor | None = None,
 ) -> Tensor | None:
-    """X ← relu(A dropout(X) W) for each W of a body of plain layers, without the last relu.
+    """X ← relu(A dropout(X) W) for each W, without the last relu.
 
     Few rows of a large graph are cheaper to sum first and to multiply then: (A X) W.
     """
-    weights, rates = list(body.weights), (body.dropout_rate(0), body.dropout_rate(1))
     kernels = fused_backend(weights[0])
-    if kernels is None or not body.is_plain or matrix.pattern.is_part:
+    if kernels is None or smoothing.pattern.is_part:
         return None
     widens = weights[-1].shape[1] > weights[-1].shape[0]
-    sum_first = rows is not None and len(weights) > 1 and (widens or matrix.shape[0] >= SMALL)
+    sum_first = at is not None and len(weights) > 1 and (widens or smoothing.shape[0] >= SMALL)
     inner = list(weights[:-1] if sum_first else weights)
-    widths = [w.shape[1] for w in inner]
-    if not kernels.fits(widths, weights[0].dtype):
+    if not kernels.fits([w.shape[1] for w in inner], weights[0].dtype):
         return None
     if len(weights) > 1 and isinstance(x, SparseMatrix) and x.is_identity:
         z, drop_rows = weights[0], rates[0]
     else:
         z, drop_rows = dropout(x, rates[0], key, layer=0) @ weights[0], 0.0
-    options = drop_rows, rates[1], key, rows, sum_first, torch.is_grad_enabled()
-    out = apply(_ReluStack, matrix, _learned(matrix), z, *options, *inner[1:])
+    options = drop_rows, rates[1], key, at, sum_first, torch.is_grad_enabled()
+    out = apply(_ReluStack, smoothing, _learned(smoothing), z, *options, *inner[1:])
     return out @ weights[-1] if sum_first else out
 
 
 def propagate(
-    matrix: SparseMatrix,
+    loop: Callable[..., Tensor],
+    transition: SparseMatrix,
     seeds: Tensor,
     iterations: int | None,
     *,
     clamp: bool = True,
     labeled: Tensor | None = None,
+    at: Tensor | None = None,
     tolerance: float = 0.0,
-    rows: Tensor | None = None,
 ) -> Tensor | None:
     """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset."""
     kernels = fused_backend(seeds)
-    if kernels is None or seeds.requires_grad or not iterations or matrix.pattern.is_part:
+    if kernels is None:
+        width = class_block(transition.pattern.most_rows, seeds.shape[1], iterations or 1)
+        is_whole = width >= seeds.shape[1] or seeds.is_cuda or is_stacked() or not torch.is_grad_enabled()
+        options = {"clamp": clamp, "labeled": labeled, "at": at}
+        return None if is_whole else _in_class_blocks(loop, transition, seeds, width, iterations, **options)
+    if seeds.requires_grad or not iterations or transition.pattern.is_part:
         return None
     held = seeds.sum(dim=1) > 0 if labeled is None else labeled
-    return apply(_Propagation, matrix, _learned(matrix), seeds, held, iterations, clamp, rows)
+    return apply(_Propagation, transition, _learned(transition), seeds, held, iterations, clamp, at)
+
+
+def _in_class_blocks(
+    loop: Callable[..., Tensor],
+    transition: SparseMatrix,
+    seeds: Tensor,
+    width: int,
+    iterations: int | None,
+    **options: Any,
+) -> Tensor:
+    """The walk of a few classes at a time. Classes never mix, so this is exact.
+
+    A block keeps nothing for the backward pass: it walks once more there.
+    """
+    labeled = seeds.detach().sum(dim=1) > 0 if options["labeled"] is None else options["labeled"]
+    if transition.values.requires_grad:
+        _ = transition.transposed_values  # permuted once for all blocks, and not again in their second walk
+    blocks = (seeds[:, k : k + width].contiguous() for k in range(0, seeds.shape[1], width))
+
+    def walk(block: Tensor) -> Tensor:
+        return loop(transition, block, iterations, **{**options, "labeled": labeled})
+
+    walked = [checkpoint(walk, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
+    return torch.cat(walked, dim=1)
+
+
+def class_block(num_nodes: float, num_classes: int, steps: int) -> int:
+    """How many classes may walk at a time so that their steps keep no more than MOST_KEPT numbers."""
+    return max(1, min(num_classes, int(MOST_KEPT // max(1, num_nodes * steps))))
 
 
 COSTS = {"logits": 0, "share": 1, "votes": 2}
 
 
-def mean_cost(
-    values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None, *, rows: Tensor | None = None
-) -> Tensor | None:
+def mean_cost(loop: Any, values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor | None:
     """The mean over the rows of: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes"."""
     kernels = fused_backend(values)
     if kernels is None or weight is not None or len(values) == 0:

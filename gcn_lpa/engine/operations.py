@@ -308,3 +308,37 @@ def _many_seeds(size: int, x_dim: int | None, x: Tensor, seed_dim: int | None, s
     """x and the seed of each model, also of those that all models share."""
     x = x.expand(size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
     return x, seed if seed_dim is not None else torch.full((size,), int(seed))
+
+
+class TanhAttention(torch.autograd.Function):
+    """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(pattern: Any, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
+        score = u.new_zeros(pattern.num_entries)
+        for h in range(len(a)):
+            score = score + a[h] * _tanh_column(pattern, u, v, h)
+        return score
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.pattern, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
+        (u, v, a), pattern = ctx.saved_tensors, ctx.pattern
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
+        for h in range(len(a)):
+            t = _tanh_column(pattern, u, v, h)
+            inner = grad * a[h] * (1 - t.square())
+            columns.append((pattern.row_sum(inner), pattern.col_sum(inner), (grad * t).sum()))
+        grad_u, grad_v, grad_a = (torch.stack(parts, dim=-1) for parts in zip(*columns, strict=True))
+        return None, grad_u, grad_v, grad_a
+
+
+def _tanh_column(pattern: Any, u: Tensor, v: Tensor, h: int) -> Tensor:
+    return (u[:, h].index_select(0, pattern.row) + v[:, h].index_select(0, pattern.col)).tanh_()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,25 +37,39 @@ def unstacked() -> Iterator[None]:
         yield
 
 
-class Remembered(Generic[T]):
-    """A function of tensors that keeps its last result for as long as it is called with the same, unchanged tensors."""
+class Remembered(Generic[P, T]):
+    """A function that keeps its last result for as long as it is called with the same arguments, whose tensors nobody wrote to.
 
-    def __init__(self, function: Callable[..., T]) -> None:
+    It keeps no graph alive that it was called with, and a copy of it remembers nothing.
+    """
+
+    def __init__(self, function: Callable[P, T]) -> None:
         self.function = function
-        self.last: tuple[tuple[Any, ...], list[Any], T] | None = None
+        self.last: tuple[list[Tensor], list[Any], T] | None = None
 
-    def __call__(self, *arguments: Any) -> T:
+    def __reduce__(self) -> tuple[type[Remembered[P, T]], tuple[Callable[P, T]]]:
+        return Remembered, (self.function,)
+
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> T:
+        if options:
+            raise TypeError("what is remembered is told apart by its arguments, which are given by position")
         if any(isinstance(a, Tensor) and (a.requires_grad or is_wrapped(a)) for a in arguments):
-            return self.function(*arguments)  # a result with a gradient serves one backward pass
+            return self.function(*arguments, **options)  # a result with a gradient serves one backward pass
         state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
         if self.last is None or self.last[1] != state:
-            with unstacked():  # the tensors are held, so that no id is used again
-                self.last = arguments, state, self.function(*arguments)
+            held = [a for a in arguments if isinstance(a, Tensor)]  # so that no id is used again
+            with unstacked():
+                self.last = held, state, self.function(*arguments, **options)
         return self.last[2]
 
 
 def _state(argument: Any) -> Any:
-    return (id(argument), version_of(argument)) if isinstance(argument, Tensor) else argument
+    """What changes with an argument: of a dataclass, such as a graph, also with the tensors that are its fields."""
+    if isinstance(argument, Tensor):
+        return id(argument), version_of(argument)
+    if not dataclasses.is_dataclass(argument):
+        return argument
+    return weakref.ref(argument), [version_of(field) for field in vars(argument).values() if isinstance(field, Tensor)]
 
 
 def version_of(values: Tensor) -> int:

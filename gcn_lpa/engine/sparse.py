@@ -23,20 +23,21 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine.backends import apply
-from gcn_lpa.engine.counter_random import Key
 from gcn_lpa.engine.csr import CSR, keep_few
 from gcn_lpa.engine.devices import same_device
-from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows
+from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows, TanhAttention
+from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
 
 LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric are there larger ones
+EDGE_LAYER = 1000  # names random bits that are not a layer's dropout
 
 
 class Pattern:
     """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two.
 
-    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total`, `share` and
-    `most_rows` are about all of them.
+    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total` and `most_rows` are
+    about all of them.
     """
 
     is_part = False
@@ -175,10 +176,6 @@ class Pattern:
         """The sum of what each process has."""
         return values
 
-    def share(self, mean: Tensor, weight: Tensor | None, number: int) -> Tensor:
-        """What this process adds to a mean over all rows, given the mean of its own `number`, each of `weight`."""
-        return mean
-
     @property
     def most_rows(self) -> int:
         """Of any process."""
@@ -217,6 +214,10 @@ class Pattern:
             shape = f"{self.shape[0]} x {self.shape[1]}"
             raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
         return apply(EdgeDot, self, u, v)
+
+    def tanh_attention(self, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
+        """Σ_h a_h tanh(u_ih + v_jh) for each entry (i, j), [E]."""
+        return apply(TanhAttention, self, u, v, a)
 
 
 def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
@@ -360,10 +361,6 @@ class SparseMatrix:
         on_diagonal = (self.pattern.row == self.pattern.col).to(self.dtype)
         return self.pattern.row_sum(self.values * on_diagonal)
 
-    def times(self, other: SparseMatrix) -> SparseMatrix:
-        """The product of two constant sparse matrices."""
-        return SparseMatrix.from_scipy(self.to_scipy() @ other.to_scipy(), self.dtype).to(self.device)
-
     def with_values(self, values: Tensor) -> SparseMatrix:
         """The same pattern with other values."""
         return SparseMatrix(self.pattern, values)
@@ -393,6 +390,14 @@ class SparseMatrix:
 
     def symmetric_normalized(self) -> SparseMatrix:
         """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""
+        return self._symmetric if self.is_constant else self._symmetrically_divided()
+
+    @cached_property
+    @unstacked()
+    def _symmetric(self) -> SparseMatrix:  # of a graph's own weights, once
+        return self._symmetrically_divided()
+
+    def _symmetrically_divided(self) -> SparseMatrix:
         degree = self.row_sums()
         scale = degree.clamp_min(torch.finfo(self.dtype).tiny).rsqrt() * (degree > 0)  # 0 where nothing arrives
         return self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
@@ -401,16 +406,37 @@ class SparseMatrix:
         """exp(a_ij) / Σ_j exp(a_ij): row normalisation of exp(A), without overflow."""
         return self.with_values(self.pattern.row_softmax(self.values))
 
-    def symmetric_softmax(self) -> SparseMatrix:
+    def symmetric_softmax(self, rate: float = 0.0, key: Key | None = None) -> SparseMatrix:
         """D^-½ exp(A) D^-½ with D the row sums of exp(A), each row by itself without overflow.
 
-        With p the softmax of row i, log D_i = Σ_j p_ij (a_ij - log p_ij), and the entry is p_ij (D_i / D_j)^½.
+        With p the softmax of row i, log D_i = Σ_j p_ij (a_ij - log p_ij), and the entry is p_ij (D_i / D_j)^½. With a key,
+        a random share `rate` of the entries is left out first, as in `drop_edges`.
         """
+        if key is not None and rate:
+            kept, lowest = (
+                self._kept_edges(rate, key),
+                torch.finfo(self.dtype).min / 4,
+            )  # no softmax leaves anything of it
+            remaining = self.with_values(torch.where(kept, self.values, lowest)).symmetric_softmax()
+            return remaining.with_values(remaining.values * kept)
         share = self.pattern.row_softmax(self.values)
         logs = self.values - share.clamp_min(torch.finfo(self.dtype).tiny).log()
         degree = self.pattern.row_sum(share * torch.where(share > 0, logs, 0))
         ratio = (self.pattern.spread_rows(degree) - self.pattern.spread_cols(degree)).clamp(-LARGEST_LOG, LARGEST_LOG)
         return self.with_values(share * (ratio / 2).exp())
+
+    def drop_edges(self, rate: float, key: Key | None) -> SparseMatrix:
+        """A random share of the entries left out and every row brought back to 1; the diagonal stays. Without a key, as it is."""
+        if key is None or rate == 0:
+            return self
+        remaining = self.with_values(self.values * self._kept_edges(rate, key))
+        total = self.pattern.spread_rows(remaining.row_sums())
+        return remaining.with_values(remaining.values / torch.where(total > 0, total, 1))  # a row may have lost all
+
+    def _kept_edges(self, rate: float, key: Key) -> Tensor:
+        """Which entries a step keeps, [E]."""
+        ones = SparseMatrix(self.pattern, torch.ones_like(self.values))
+        return (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (self.pattern.row == self.pattern.col)
 
     def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
         """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""

@@ -7,9 +7,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from gcn_lpa.data.describe import html_notes, html_table
 from gcn_lpa.insight.paths import plain
 from gcn_lpa.insight.wording import explanation_lines, title, what_if_lines
-from gcn_lpa.markup import html_notes, html_table
 
 
 @dataclass(frozen=True)

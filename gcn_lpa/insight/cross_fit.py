@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gcn_lpa.data.checks import check_seed, node_mask
+from gcn_lpa.data.splits import label_folds, split
+from gcn_lpa.epochs import Epoch
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.intake import check_seed, node_mask
-from gcn_lpa.learning import learn_whole
+from gcn_lpa.learning.learn import learn_many
+from gcn_lpa.learning.tasks import JobName, Watch
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, Recipe
-from gcn_lpa.splits import label_folds, split
-from gcn_lpa.stacks import learn_many
 from gcn_lpa.trained import Trained
 
 TINY = 1e-12  # share of an edge, so that zero has a logarithm
@@ -72,19 +72,19 @@ def cross_fit(
     options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}
     parts = split(hidden, (0.8, 0.2, 0.0), seed)
     searching = recipe.replace(select="loss", patience=PATIENCE)
-    epochs = learn_whole(hidden, parts.train, parts.val, searching, seed=seed, **options).run.best_epoch
+    (searched,) = learn_many(hidden, [(parts.train, parts.val)], searching, seeds=seed, **options)
+    epochs = searched.run.best_epoch
     if on_fit is not None:
         on_fit(1, total)
     rounds = [label_folds(labels, given, folds, seed=(seed, repeat)) for repeat in range(repeats)]
     left_out = [(repeat, fold) for repeat, masks in enumerate(rounds) for fold in masks]
-    num_done = count(2)
     models = learn_many(
         hidden,
         [(given & ~fold, nobody) for _, fold in left_out],
         recipe,
         seeds=[seed + repeat for repeat, _ in left_out],
         stop_at=epochs,
-        on_model=lambda *_: on_fit(next(num_done), total) if on_fit is not None else None,
+        watch=Watch(on_epoch=_counted(epochs, total, on_fit)),
         **options,
     )
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
@@ -97,6 +97,23 @@ def cross_fit(
             log_weights += log_multiples(trained, hidden) / (repeats * folds)
     weights = log_weights.exp() if learns_edges(recipe) else None
     return CrossFit(out_of_fold, weights, given, epochs, folds, repeats, seed, recipe)
+
+
+def _counted(
+    epochs: int, total: int, on_fit: Callable[[int, int], None] | None
+) -> Callable[[JobName, Epoch], None] | None:
+    """Count the models that have reached their last epoch, beside the one that was trained before."""
+    if on_fit is None:
+        return None
+    num_done = 1
+
+    def on_epoch(name: JobName, epoch: Epoch) -> None:
+        nonlocal num_done
+        if epoch.epoch == epochs:
+            num_done += 1
+            on_fit(num_done, total)
+
+    return on_epoch
 
 
 def log_multiples(trained: Trained, graph: Graph) -> Tensor:

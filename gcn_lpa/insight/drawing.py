@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa.files import write_figure
+from gcn_lpa.data.files import write_figure
 from gcn_lpa.insight.answers import Explanation
 from gcn_lpa.insight.paths import EQUAL
 from gcn_lpa.insight.wording import hops_in_words, number_in_words, title

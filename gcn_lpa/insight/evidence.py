@@ -13,7 +13,7 @@ from torch import Tensor
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.cross_fit import CrossFit
-from gcn_lpa.losses import leave_one_out_votes, one_hot
+from gcn_lpa.propagation import leave_one_out_votes, one_hot
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
 LEAST = 1e-6  # probability, so that zero has a logarithm

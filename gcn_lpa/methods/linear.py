@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.recipes import Recipe
 
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite
 
 
-class FeaturesOnly(nn.Module):
+class FeaturesOnly(AtOnce):
     """scikit-learn's logistic regression or, with `hidden` layers, perceptron; it looks at no edge.
 
     Of the recipe only `features` and, for MLP, `hidden` and `epochs` apply; all else is the package's default. It is
@@ -40,7 +41,7 @@ class FeaturesOnly(nn.Module):
             return MLPClassifier(hidden_layer_sizes=self.hidden, max_iter=self.recipe.epochs, random_state=self.seed)
         return LogisticRegression(solver="lbfgs", random_state=self.seed)
 
-    def fit_directly(self, graph: Graph, nodes: Tensor) -> None:
+    def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         x, y = feature_rows(graph, nodes), graph.y.index_select(0, nodes).cpu().numpy()
         for k, (weight, bias) in enumerate(affine_layers(self.estimator(), x, y, graph.num_classes, len(self.hidden))):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))

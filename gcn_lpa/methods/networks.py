@@ -10,23 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.edges import initial_weight
-from gcn_lpa.engine.counter_random import Key, dropout, random_share
+from gcn_lpa.engine.random import Key, dropout, glorot, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.hops import Perceptron
-from gcn_lpa.losses import SEED_LAYER, Labels, cost_weights, mean_cost
-from gcn_lpa.methods.propagation import LEAST, importance, known_labels, training_labels
-from gcn_lpa.model import GCNLPA, Loss
+from gcn_lpa.losses import SEED_LAYER, Labels, labels_of
+from gcn_lpa.methods.contract import OnGivenEdges
+from gcn_lpa.methods.hops import Perceptron, personalized
+from gcn_lpa.methods.label_propagation import LEAST, known_labels
+from gcn_lpa.model import GCNLPA, Convolutions, Loss
 from gcn_lpa.recipes import Recipe
 
 
-class Network(nn.Module):
+class Network(OnGivenEdges):
     """What networks on fixed edges share: `logits(graph, key)`, and cross-entropy on the labelled nodes."""
 
     recipe: Recipe
-    stackable = True  # see `stacks.is_stackable`
-    capturable = True  # see `train.is_capturable`
+    capturable = stackable = True
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
         raise TypeError(f"{type(self).__name__} says nothing about its logits")
@@ -36,17 +35,13 @@ class Network(nn.Module):
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """As in GCNLPA: the random bits of `key` are used in `train()` mode only."""
-        labels = training_labels(graph, nodes, self.recipe, key)
+        labels = labels_of(self.recipe, graph, nodes)
         logits = self.logits(graph, key if self.training else None)
-        return self.cost(logits if labels.rows is None else logits.index_select(0, labels.rows), labels, graph)
+        return self.cost(logits if labels.nodes is None else logits.index_select(0, labels.nodes), labels)
 
-    def cost(self, logits: Tensor, labels: Labels, graph: Graph, scored: Tensor | None = None) -> Loss:
-        weight = cost_weights(labels, importance(labels, graph, self.recipe), scored)
-        cost = mean_cost(logits, labels.target, "logits", weight)
+    def cost(self, logits: Tensor, labels: Labels, scored: Tensor | None = None) -> Loss:
+        cost = labels.mean_cost(logits, "logits", scored)
         return Loss(cost, cost.new_zeros(()), 0.0)
-
-    def edge_parameters(self) -> list[nn.Parameter]:
-        return []
 
     def weight_parameters(self) -> list[nn.Parameter]:
         return list(self.parameters())
@@ -58,7 +53,7 @@ class JKNet(Network):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        new = partial(initial_weight, init=recipe.init, generator=generator)
+        new = partial(glorot, generator=generator)
         widths = [graph.num_features, *[recipe.hidden] * recipe.gcn_layers]
         self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
         self.join = new(recipe.gcn_layers * recipe.hidden, graph.num_classes)
@@ -70,30 +65,6 @@ class JKNet(Network):
             x = dropout((smoothing @ (x @ weight)).relu(), self.recipe.dropout, key, layer=k)
             outputs.append(x)
         return torch.cat(outputs, dim=1) @ self.join + self.bias
-
-
-class Personalized(Perceptron):
-    """A perceptron whose predictions H travel: Z ← (1 - α) S Z + α H, Klicpera et al. (2019).
-
-    The body of APPNP; S is the matrix it is given, of fixed edges or of learned ones.
-    """
-
-    def forward(  # type: ignore[override]
-        self, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None, *, rows: Tensor | None = None
-    ) -> Tensor:
-        z = personalized(smoothing, super().forward(x, key), self.recipe)
-        return z if rows is None else z.index_select(0, rows)
-
-
-def personalized(
-    smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
-) -> Tensor:
-    """Z ← (1 - α) S Z + α H from Z = H, `propagation_steps` times; `bounds` on every entry at every step."""
-    z = start
-    for _ in range(recipe.propagation_steps):
-        z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
-        z = z if bounds is None else z.clamp(*bounds)
-    return z
 
 
 class CorrectAndSmooth(Network):
@@ -113,13 +84,11 @@ class CorrectAndSmooth(Network):
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """The perceptron sees no edge: of a table it reads the rows of the labelled nodes alone."""
-        labels = training_labels(graph, nodes, self.recipe, key)
-        if labels.rows is None or not isinstance(graph.x, Tensor):
+        labels = labels_of(self.recipe, graph, nodes)
+        if labels.nodes is None or not isinstance(graph.x, Tensor):
             return super().loss(graph, nodes, key)
-        bits = None
-        if key is not None and self.training:
-            bits = key._replace(rows=labels.rows if key.rows is None else key.rows.index_select(0, labels.rows))
-        return self.cost(self.perceptron(graph.x.index_select(0, labels.rows), bits), labels, graph)
+        bits = None if key is None or not self.training else key._replace(rows=labels.ids(key))
+        return self.cost(self.perceptron(graph.x.index_select(0, labels.nodes), bits), labels)
 
     def forward(self, graph: Graph) -> Tensor:
         guess = F.softmax(self.logits(graph), dim=1)
@@ -153,15 +122,19 @@ class LabelInput(Network):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe, self.gcn = recipe, GCNLPA(recipe, graph, seed)
-        generator, width = torch.Generator().manual_seed(seed + 1), self.gcn.body.weights[0].shape[1]
-        self.label_weight = initial_weight(graph.num_classes, width, init=recipe.init, generator=generator)
+        generator, width = torch.Generator().manual_seed(seed + 1), self.weights[0].shape[1]
+        self.label_weight = glorot(graph.num_classes, width, generator=generator)
+
+    @property
+    def weights(self) -> nn.ParameterList:
+        return cast(Convolutions, self.gcn.body).weights
 
     def forward(self, graph: Graph) -> Tensor:
         return self.reading(graph, known_labels(graph), None)
 
     def reading(self, graph: Graph, shown: Tensor, key: Key | None) -> Tensor:
         """The logits where the labels `shown` are input, [n, c]."""
-        smoothing, weights = self.gcn.smoothing(graph), self.gcn.body.weights
+        smoothing, weights = self.gcn.smoothing(graph), self.weights
         x: Any = graph.x
         for k, weight in enumerate(weights):
             z = dropout(x, self.recipe.dropout, key, layer=k) @ weight
@@ -170,8 +143,8 @@ class LabelInput(Network):
         return cast(Tensor, x)
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        labels = training_labels(graph, nodes, self.recipe, key)
-        shows = random_share(labels.ids, self.recipe.label_rate, key or Key(0), SEED_LAYER)
-        logits = self.reading(graph, labels.seeds * labels.spread(shows), key if self.training else None)
-        logits = logits if labels.rows is None else logits.index_select(0, labels.rows)
-        return self.cost(logits, labels, graph, ~shows)
+        labels, bits = labels_of(self.recipe, graph, nodes), key or Key(0)
+        shows = random_share(labels.ids(bits), self.recipe.label_rate, bits, SEED_LAYER)
+        logits = self.reading(graph, labels.only(shows), key if self.training else None)
+        logits = logits if labels.nodes is None else logits.index_select(0, labels.nodes)
+        return self.cost(logits, labels, ~shows)

@@ -1,11 +1,6 @@
 """Every method there is: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), today's rivals, and GCN-LPA.
 
-All have one interface. A model gives `model(graph)`, logits or log-probabilities, [n, c], and learns in one of two ways:
-`train.fit` follows the gradient of `loss(graph, nodes, key)`, or `fit_directly(graph, nodes)` learns at once. Both read the
-labels of `nodes` and no others. All that is learned is in parameters and buffers, so that a file of tensors can hold it;
-models that need labels to predict read those of the graph they are given.
-
-`graph` is everywhere a graph prepared by the recipe of the method.
+All have one interface: see `contract`.
 """
 
 from __future__ import annotations
@@ -13,19 +8,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from gcn_lpa.graph import Graph
+from gcn_lpa.methods.hops import Personalized, gcn_lpa
+from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.linear import FeaturesOnly
-from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput, Personalized
-from gcn_lpa.methods.propagation import AdaptiveLPA, LabelPropagation
-from gcn_lpa.methods.rivals import GATNetwork, GraphSAGENetwork
-from gcn_lpa.methods.sampled import SampledGraphSAGE
-from gcn_lpa.methods.smoothed import SmoothedLR
-from gcn_lpa.methods.tabular import NeighbourLR, Trees
+from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput
+from gcn_lpa.methods.pyg_networks import GATNetwork, GraphSAGENetwork
+from gcn_lpa.methods.smoothed_lr import SmoothedLR
+from gcn_lpa.methods.trees import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
 
@@ -33,9 +27,9 @@ TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "cluste
 EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges", "edge_dropout")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 LAYERS = (
-    *("propagation", "propagation_steps", "teleport", "aggregation", "structure", "votes"),
-    *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout", "activation"),
-    *("output_activation", "init", "bias", "residual", "layer_norm"),
+    *("propagation", "propagation_steps", "teleport", "structure", "votes"),
+    *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout"),
+    *("bias", "residual", "layer_norm"),
 )
 ADAPTIVE = (
     *(
@@ -48,10 +42,9 @@ ADAPTIVE = (
         "edge_mask",
         "symmetric_edges",
         "edge_lr",
-        "l2_edges",
-        "propagation_steps",
     ),
-    *("lr", "epochs", "patience", "select"),
+    *("l2_edges", "propagation_steps", "lr", "epochs", "patience", "select"),
+    *("loss", "lpa_iterations", "lpa_ratio", "class_weights"),
 )
 PUBLISHED = ("paper", "official")  # recipes beside which a baseline has the settings it was published with
 
@@ -65,9 +58,15 @@ class Method:
     recipe: Recipe | Callable[[Recipe], Recipe]  # its own, or made of GCN-LPA's for the same graph
     note: str
     fields: tuple[str, ...]  # of the recipe that it uses; any other is refused
-    features: str = "layers"  # how features travel to a node: a key of `insight.explanation.FEATURE_WALKS`
+    at_once: bool = False  # whether it is fitted without gradient steps: `methods.contract.FittedAtOnce`
+    features: str = "layers"  # how features travel to a node: a key of `insight.explain.FEATURE_WALKS`
     reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its answers
     needs: str = ""  # the extra that installs what it needs
+
+    @property
+    def has_edge_weights(self) -> bool:
+        """Whether it walks one weight for each edge, learned or given."""
+        return "edges" in self.fields or self.features == "layers"
 
     def settings(self, gcn_lpa: Recipe = DEFAULT) -> Recipe:
         """The recipe of this method where GCN-LPA has `gcn_lpa`; a baseline has the one it was published with."""
@@ -145,15 +144,6 @@ _PLAIN = Recipe(
     select="first_best",
     origin="default in the packages or their open-source code",  # Section 4.2
 )
-_ADAPTIVE = _PLAIN.replace(
-    features="l2",
-    edges="free",
-    loss="literal",
-    lpa_iterations=5,
-    lpa_weight=1.0,
-    lr=0.05,
-    origin="our first choice for Section 3.2",
-)
 _TABULAR = _PLAIN.replace(
     features="auto",
     self_loops=False,
@@ -162,7 +152,7 @@ _TABULAR = _PLAIN.replace(
 )
 
 
-def appnp(recipe: Recipe, graph: Graph, seed: int) -> GCNLPA:
+def appnp(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
     """GCN-LPA with the body of APPNP, along D^-½AD^-½, on fixed or learned edges."""
     return GCNLPA(recipe.replace(normalization="symmetric"), graph, seed, body=Personalized)
 
@@ -175,6 +165,7 @@ METHODS: dict[str, Method] = {
             lambda recipe, graph, seed: FeaturesOnly(recipe, graph, seed, hidden=(recipe.hidden,)),
             _PLAIN.replace(method="mlp", features="raw", self_loops=False, hidden=50),
             "scikit-learn's perceptron with 50 hidden units, on raw features; no epoch is selected",
+            at_once=True,
             fields=("features", "structure", "hidden", "epochs"),
             features="own",
         ),
@@ -184,6 +175,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="lr", features="raw", self_loops=False),
             "scikit-learn's logistic regression (lbfgs) on raw features, as its default penalty is far too strong for "
             "rows of sum 1; no epoch is selected",
+            at_once=True,
             fields=("features", "structure"),
             features="own",
         ),
@@ -192,13 +184,14 @@ METHODS: dict[str, Method] = {
             LabelPropagation,
             _PLAIN.replace(method="lpa", features="raw", propagation_steps=20),
             "label propagation, 20 iterations, labels reset at each; looks at no feature",
+            at_once=True,
             fields=("self_loops", "propagation_steps"),
             features="none",
             reads_labels=True,
         ),
         Method(
             "gcn",
-            GCNLPA,
+            gcn_lpa,
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
             fields=(*LAYERS, *TRAINING, "edge_dropout"),
@@ -217,7 +210,7 @@ METHODS: dict[str, Method] = {
             JKNet,
             _PLAIN.replace(method="jk-net", gcn_layers=6, hidden=16, dropout=0.5, lr=0.005, l2=5e-4),
             "concat of 6 layers of width 16, dropout after each",
-            fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", "init", *TRAINING),
+            fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING),
             features="given_edges",
         ),
         Method(
@@ -230,30 +223,15 @@ METHODS: dict[str, Method] = {
             features="given_edges",
         ),
         Method(
-            "graphsage-sampled",
-            SampledGraphSAGE,
-            _PLAIN.replace(
-                method="graphsage-sampled",
-                **{"self_loops": False, "hidden": 128, "dropout": 0.0, "lr": 0.01, "l2": 0.0},
-                **{"batch_size": 512, "samples": "25 10"},
-            ),
-            "GraphSAGE in batches of 512, the mean of a sample of 25 and 10 neighbours (their code); predicts from all neighbours",
-            fields=(
-                *("features", "structure", "self_loops", "hidden", "dropout", "init"),
-                *("batch_size", "samples", *TRAINING),
-            ),
-            features="given_edges",
-        ),
-        Method(
             "gcn-lpa",
-            GCNLPA,
+            gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
             fields=(*LAYERS, *EDGES, *LPA, *TRAINING, "members"),
         ),
         Method(
             "gcn-same",
-            GCNLPA,
+            gcn_lpa,
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
             fields=(*LAYERS, *TRAINING, "edge_dropout"),
@@ -264,7 +242,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="appnp", hidden=64, dropout=0.5, propagation_steps=10, teleport=0.1),
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
             fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", "init"),
+                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout"),
                 *("propagation_steps", "teleport", *EDGES, *LPA, *TRAINING),
             ),
             features="personalized",
@@ -275,7 +253,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="correct-and-smooth", hidden=64, dropout=0.5, propagation_steps=50, teleport=0.2),
             "perceptron of width 64, then 50 steps each of correcting and smoothing, α = 0.8, autoscale",
             fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", "init"),
+                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout"),
                 *("propagation_steps", "teleport", *TRAINING),
             ),
             features="predictions",
@@ -287,7 +265,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="label-input", normalization="symmetric", hidden=64, dropout=0.5, label_rate=0.625),
             "GCN of width 64 that reads the labels of a random 62.5 % of the training nodes and is scored on the rest",
             fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "init"),
+                *("features", "structure", "self_loops", "gcn_layers", "hidden", "normalization", "dropout"),
                 *("label_rate", *TRAINING),
             ),
             reads_labels=True,
@@ -298,6 +276,7 @@ METHODS: dict[str, Method] = {
             lambda ours: _TABULAR.replace(method="neighbour-lr", structure=ours.structure),
             "scikit-learn's logistic regression on own columns, mean, minimum and maximum of the neighbours' (of more than 200 "
             "columns the mean), and votes of the labels nearby",
+            at_once=True,
             fields=("features", "structure", "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
@@ -308,6 +287,7 @@ METHODS: dict[str, Method] = {
             lambda ours: _TABULAR.replace(method="trees", structure=ours.structure),
             "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
             "labels nearby; for at most 200 columns",
+            at_once=True,
             fields=("features", "structure", "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
@@ -322,51 +302,20 @@ METHODS: dict[str, Method] = {
             ),
             "scikit-learn's logistic regression on columns smoothed by personalised PageRank, then once more with the nodes it is "
             "surest of as labels",
+            at_once=True,
             fields=("features", "structure", "self_loops", "propagation_steps", "teleport", "class_weights"),
             features="personalized",
         ),
         Method(
-            "lpa-learned",
-            AdaptiveLPA,
-            _ADAPTIVE.replace(method="lpa-learned"),
-            "LPA with a free weight per edge, learned by Eq. (15) as it is printed",
-            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
-            features="none",
-            reads_labels=True,
-        ),
-        Method(
             "lpa-leave-one-out",
             AdaptiveLPA,
-            _ADAPTIVE.replace(method="lpa-leave-one-out", edges="agnn", loss="leave_one_out", lpa_iterations=1),
+            _PLAIN.replace(
+                method="lpa-leave-one-out",
+                **{"features": "l2", "edges": "agnn", "loss": "leave_one_out", "lpa_iterations": 1},
+                **{"lpa_weight": 1.0, "lr": 0.05, "origin": "our first choice for Section 3.2"},
+            ),
             "LPA with weights from the cosine of projected features, learned by the leave-one-out loss at one hop",
-            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
-            features="none",
-            reads_labels=True,
-        ),
-        Method(
-            "lpa-gaussian",
-            AdaptiveLPA,
-            _ADAPTIVE.replace(method="lpa-gaussian", edges="gaussian"),
-            "LPA with a Gaussian kernel of the features, its σ learned by Eq. (15)",
-            fields=(*ADAPTIVE, "loss", "lpa_iterations", "lpa_ratio", "class_weights"),
-            features="none",
-            reads_labels=True,
-        ),
-        Method(
-            "lpa-reconstruction",
-            partial(AdaptiveLPA, criterion="reconstruction"),
-            _ADAPTIVE.replace(method="lpa-reconstruction", self_loops=False),
-            "LPA with the positive weights that best rebuild each node's features from its neighbours'",
             fields=ADAPTIVE,
-            features="none",
-            reads_labels=True,
-        ),
-        Method(
-            "lpa-sparse",
-            partial(AdaptiveLPA, criterion="sparse"),
-            _ADAPTIVE.replace(method="lpa-sparse", self_loops=False, edge_sparsity=0.1),
-            "the same with weights that need not sum to 1 and an L1 penalty on them",
-            fields=(*ADAPTIVE, "edge_sparsity"),
             features="none",
             reads_labels=True,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import shlex
 from collections.abc import Callable, Hashable, Sequence
@@ -14,18 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa import storage
 from gcn_lpa.calibration import FEWEST
-from gcn_lpa.description import GraphInfo, describe
-from gcn_lpa.insight.advice import Advice, advise
-from gcn_lpa.insight.auditing import EdgeAudit, LabelAudit, rank_edges, rank_labels
+from gcn_lpa.data.describe import GraphInfo, describe
+from gcn_lpa.insight.advise import Advice, advise
+from gcn_lpa.insight.audit import EdgeAudit, LabelAudit, rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import cross_fit
-from gcn_lpa.insight.explanation import Explainer
-from gcn_lpa.insight.suggestions import Suggestion, suggest
-from gcn_lpa.insight.what_ifs import Asked, answer
-from gcn_lpa.predict import with_prior
-from gcn_lpa.runs.codec import TrainedRun
-from gcn_lpa.runs.confidence import CalibrationReport, calibration_report
+from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.insight.suggest import Suggestion, suggest
+from gcn_lpa.insight.what_if import Asked, answer
+from gcn_lpa.predict import Prediction
+from gcn_lpa.runs.confidence import CalibrationReport, calibrate_run
+from gcn_lpa.runs.environment import environment, version_of
+from gcn_lpa.runs.folder import TrainedRun
+from gcn_lpa.runs.storage import encode_tensors
 
 ROWS = 15  # of each list of nodes or edges
 EXPLAINED = 250  # nodes whose votes are in the file
@@ -69,12 +71,15 @@ class OpenRun:
     def __init__(self, run: TrainedRun) -> None:
         self.run, self.graph, self.trained = run, run.graph, run.trained
 
+    @property
+    def prediction(self) -> Prediction:
+        """The models run once for all parts of the page."""
+        return self.explainer.prediction
+
     @cached_property
     def probabilities(self) -> Tensor:
         """Calibrated, as `predict_proba` gives them, [n, c]; the explainer has what the model itself says."""
-        known = self.explainer.given
-        said = with_prior(self.explainer.model_output, self.graph, known)
-        return with_prior(self.trained.calibrator(said), self.graph, known)
+        return self.explainer.prediction.probabilities
 
     @cached_property
     def explainer(self) -> Explainer:
@@ -191,14 +196,14 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
     listed += [graph.index_of(one.node) for one in (labels.value.findings[:ROWS] if labels.value else ())]
     for pair in edges.value.findings[:ROWS] if edges.value else ():
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
-    calibration = Found.of(lambda: calibration_report(run))
+    calibration = Found.of(lambda: calibrate_run(run, prediction=subject.explainer.prediction))
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
         calibration = Found(None, few)
     return Contents(
         name=graph.name,
         method=trained.recipe.method,
-        created=f"gcn-lpa {storage.version_of('gcn-lpa')}",
+        created=f"gcn-lpa {version_of('gcn-lpa')}",
         info=describe(graph),
         results=run.results,
         accuracy_range=None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
@@ -213,7 +218,7 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
         least_sure=[subject.row(at) for at in subject.least_sure],
         command=command_of(run),
         hashes=_hashes(run),
-        environment=storage.environment(),
+        environment=environment(),
         explanations=_explanations(subject, listed),
         num_unlabeled=int((~run.used).sum()),
     )
@@ -257,9 +262,9 @@ def command_of(run: TrainedRun) -> str:
 
 def _hashes(run: TrainedRun) -> dict[str, str]:
     found = {"graph (sha256 of its content)": run.plan.content, "split": run.split.hash}
-    if run.folder is not None:
-        entries = storage.read_json(run.folder / storage.MANIFEST)["files"]
-        found["model.safetensors (sha256)"] = entries["model.safetensors"]["sha256"]
+    if run.folder is not None:  # the page may be made before the file is there
+        weights = encode_tensors(run.trained.model.state_dict())
+        found["model.safetensors (sha256)"] = hashlib.sha256(weights).hexdigest()
     return found
 
 

@@ -12,14 +12,12 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-from gcn_lpa import storage
-from gcn_lpa.files import check_output, write_output
+from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.report.charts import curve, reliability_chart
 from gcn_lpa.report.contents import ROWS, Contents, OpenRun, Say, contents
 from gcn_lpa.report.graph_view import graph_view
-from gcn_lpa.runs.codec import load_run
-
-PAGE = "report.html"
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.folder import load_run
 
 
 def write_report(
@@ -34,16 +32,22 @@ def write_report(
     """Write the page about a run folder and return where it is.
 
     Args:
-        out: the file, replaced if it is there; None: report.html in the run folder.
+        out: the file, replaced if it is there; None: report.html in the run folder, replaced if a run wrote it.
         data: where the graph of the run is now, if not where it was.
         trains, device, say: as in `contents`.
     """
-    if out is not None:
+    folder = Path(folder)
+    if out is None:
+        storage.check_free(folder, [storage.PAGE])
+    else:
         check_output(out, overwrite=True)
     subject = OpenRun(load_run(folder, data))
-    path = storage.inside(folder, PAGE) if out is None else Path(out)
-    write_output(path, render(subject, contents(subject, trains=trains, device=device, say=say), say=say))
-    return path
+    page = render(subject, contents(subject, trains=trains, device=device, say=say), say=say)
+    if out is None:
+        storage.add(folder, {storage.PAGE: page})
+        return folder / storage.PAGE
+    write_output(out, page)
+    return Path(out)
 
 
 def render(subject: OpenRun, found: Contents, *, live: bool = False, say: Say = lambda text: None) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from gcn_lpa.files import write_figure
+from gcn_lpa.data.files import write_figure
 from gcn_lpa.insight.evidence import edge_ends
 from gcn_lpa.palette import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES
 from gcn_lpa.report.contents import OpenRun

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from gcn_lpa.insight.what_ifs import Asked
+from gcn_lpa.insight.what_if import Asked
 from gcn_lpa.report.contents import OpenRun, Say, contents
 from gcn_lpa.report.page import render
 

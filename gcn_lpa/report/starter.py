@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gcn_lpa.files import write_atomic
+from gcn_lpa.data.files import write_output
 
 NODES = """\
 id,label,age,city,about
@@ -78,5 +78,5 @@ def write_starter(folder: str | Path) -> list[Path]:
         raise ValueError(f"{folder / there[0]} is there already and would be overwritten; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        write_atomic(folder / name, text.encode())
+        write_output(folder / name, text.encode())
     return [folder / name for name in texts]

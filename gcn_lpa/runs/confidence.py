@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from gcn_lpa.calibration import (
     FEWEST,
@@ -24,12 +20,10 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
-from gcn_lpa.engine.devices import num_threads
-from gcn_lpa.fusion import held_out_probabilities, opinions_of
-from gcn_lpa.predict import predict_proba
-from gcn_lpa.runs.codec import TrainedRun, load_run
+from gcn_lpa.predict import Prediction
+from gcn_lpa.runs.folder import TrainedRun
+from gcn_lpa.trained import HeldOut, Trained
 
-NUM_VOTE_FOLDS = 5
 PROMISES = {
     "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
     "at least this probability",
@@ -67,36 +61,21 @@ class CalibrationReport:
 
 
 def calibrate_run(
-    folder: str | Path, data: str | Path | None = None, *, level: float = 0.9, score: str = "lac"
+    run: TrainedRun, *, level: float = 0.9, score: str = "lac", prediction: Prediction | None = None
 ) -> CalibrationReport:
     """How well a run is calibrated, before and after, and what its label sets hold.
 
     Args:
         level: how often a set shall hold the true label.
         score: a key of `calibration.SCORES`.
+        prediction: of the run's graph, where it is known.
     """
     check_level(level)
-    return calibration_report(load_run(folder, data), level=level, score=score)
-
-
-def calibrated(run: TrainedRun) -> TrainedRun:
-    """The run with its calibration, if there are labels to calibrate on."""
-    with num_threads(None, layer=run.graph.num_nodes * max(run.trained.recipe.hidden, run.graph.num_classes)):
-        probabilities, y, protocol = calibration_evidence(run, required=False)
-        if len(y) == 0:
-            return run
-        calibration = Calibration(fit_calibrator(probabilities, y), protocol, num_nodes=len(y))
-    return dataclasses.replace(run, trained=run.trained.with_calibration(calibration))
-
-
-def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac") -> CalibrationReport:
-    """What `calibrate_run` tells, of a run in memory."""
-    probabilities, y, protocol = calibration_evidence(run)
-    run = run if run.trained.calibration is not None else calibrated(run)
-    trained = run.trained
+    trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
     assert trained.calibration is not None
-    if run.out_of_fold is not None:
-        before, truth, fold = probabilities, y, run.out_of_fold.fold
+    y = held_out.y
+    if held_out.fold is not None:
+        before, truth, fold = held_out.probability, y, held_out.fold
         after, sets = torch.zeros_like(before), torch.zeros(before.shape, dtype=torch.bool)
         for k in fold.unique().tolist():
             here, others = fold == k, fold != k
@@ -106,18 +85,20 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
     else:
         if not run.split.test.any():
             raise ValueError("the run has no test nodes on which its confidence could be scored")
-        known = run.split.test & (trained.classes_of(run.graph) >= 0)
-        before, truth = uncalibrated(run)[known], trained.classes_of(run.graph)[known]
+        classes = trained.classes_of(run.graph)
+        known = run.split.test & (classes >= 0)
+        before, truth = (prediction or Prediction.of(trained, run.graph)).uncalibrated[known], classes[known]
         after = trained.calibrator(before)
-        sets = conformal_sets(before, conformal_threshold(probabilities, y, level, score=score), score=score)
+        threshold = conformal_threshold(held_out.probability, y, level, score=score)
+        sets = conformal_sets(before, threshold, score=score)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
     tables = reliability(guesses_of(before, truth)), reliability(guesses)
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[protocol]
-        if _is_promised(y, protocol)
+        promise=PROMISES[held_out.protocol]
+        if _is_promised(held_out)
         else f"none: {len(y)} labels are too few, it takes {FEWEST}",
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
@@ -135,58 +116,29 @@ def calibration_report(run: TrainedRun, *, level: float = 0.9, score: str = "lac
     )
 
 
-class Evidence(NamedTuple):
-    """What a run is calibrated on: probabilities before calibration, [m, c], labels, [m], and a key of PROMISES."""
-
-    probabilities: Tensor
-    y: Tensor
-    protocol: str
-
-
-def _is_promised(y: Tensor, protocol: str) -> bool:
-    """Whether sets hold what they promise: by the reserved nodes however few, by others only roughly and if there are some."""
-    return protocol == "reserved" or len(y) >= FEWEST
-
-
-def set_threshold(run: TrainedRun, level: float, score: str) -> float:
-    """Where the label sets of a run end; a ValueError where too few labels were held out to promise anything."""
-    probabilities, y, protocol = calibration_evidence(run)
-    if not _is_promised(y, protocol):
+def held_out_of(trained: Trained, where: str) -> HeldOut:
+    """The held-out predictions of a model that was kept somewhere; none is a ValueError."""
+    held_out = trained.held_out
+    if held_out is None or not len(held_out.node):
         raise ValueError(
-            f"label sets need {FEWEST} labels that training did not learn from, and there are {len(y)}: with so few, a set "
-            "could promise nothing. Predict without --sets, or label more nodes"
+            f"{where} keeps no labels to calibrate on: no validation nodes, and no predictions of a cross-validation; train "
+            "it anew, with two labels of a class or more"
         )
-    return conformal_threshold(probabilities, y, level, score=score)
+    return held_out
 
 
-def uncalibrated(run: TrainedRun) -> Tensor:
-    """What the model says of every node, before calibration, [n, c]."""
-    return predict_proba(run.trained.with_calibration(None), run.graph)
+def _is_promised(held_out: HeldOut) -> bool:
+    """Whether sets hold what they promise: by the reserved nodes however few, by others only roughly and if there are some."""
+    return held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
 
 
-def calibration_evidence(run: TrainedRun, *, required: bool = True) -> Evidence:
-    """The nodes that calibrate a run; none is a ValueError where they are required."""
-    found, y = run.out_of_fold, run.trained.classes_of(run.graph)
-    if found is not None:
-        return Evidence(found.probability.double(), y[found.node], "cross-validation")
-    nodes, protocol = run.split.val, "validation"
-    if run.reserved is not None:
-        nodes, protocol = run.reserved & (y >= 0), "reserved"
-    if not nodes.any():
-        if required:
-            raise ValueError(
-                f"{run.folder or 'the run'} keeps no labels to calibrate on: no validation nodes, and no predictions of a "
-                "cross-validation; train it anew, with two labels of a class or more"
-            )
-        empty = torch.zeros(0, len(run.trained.class_names))
-        return Evidence(empty, torch.zeros(0, dtype=torch.int64), "none")
-    if protocol == "validation" and run.trained.fusion is not None:
-        return Evidence(_by_other_votes(run, nodes, y[nodes]), y[nodes], protocol)
-    return Evidence(uncalibrated(run)[nodes], y[nodes], protocol)
-
-
-def _by_other_votes(run: TrainedRun, nodes: Tensor, y: Tensor) -> Tensor:
-    """What is said of validation nodes, each by weights of the votes that were fitted to others, [m, c]."""
-    trained = run.trained
-    opinions = opinions_of(trained.model, trained.prepare(run.graph).to(trained.device)).of(nodes)
-    return held_out_probabilities(opinions, y, torch.arange(len(y)) % NUM_VOTE_FOLDS)
+def set_threshold(trained: Trained, where: str, level: float, score: str) -> float:
+    """Where the label sets of a model end; a ValueError where too few labels were held out to promise anything."""
+    check_level(level)
+    held_out = held_out_of(trained, where)
+    if not _is_promised(held_out):
+        raise ValueError(
+            f"label sets need {FEWEST} labels that training did not learn from, and there are {len(held_out.y)}: with so few, "
+            "a set could promise nothing. Predict without --sets, or label more nodes"
+        )
+    return conformal_threshold(held_out.probability, held_out.y, level, score=score)

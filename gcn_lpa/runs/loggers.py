@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from pathlib import Path
 
-from gcn_lpa.train import Epoch
+from gcn_lpa.epochs import Epoch
 
 
 class TensorBoardLogger:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa import storage
-from gcn_lpa.choice import facts_of, recipe_for
+from gcn_lpa.data.checks import check_seed
+from gcn_lpa.data.datasets import DATASETS, load
+from gcn_lpa.data.hints import meant
+from gcn_lpa.data.json_files import decode_as, read_json
+from gcn_lpa.data.splits import require_classes
+from gcn_lpa.data.splits import split as split_nodes
 from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed, meant
+from gcn_lpa.learning.choose_recipe import Case, case_of, named_recipe, recipe_for
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.splits import require_classes
-from gcn_lpa.splits import split as split_nodes
-from gcn_lpa.tables.datasets import DATASETS, load
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,21 @@ class Plan:
     reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
     minutes: float = 0.0  # that training may take, about; 0: as long as it takes
 
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name in ("checkpoint_every", "minutes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)}; it is not negative")
+        if not 0 <= self.reserve < 1:
+            raise ValueError(f"reserve = {self.reserve}; it is a share of the validation nodes, in [0, 1)")
+
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> Plan:
         """The inverse of `to_dict`; what does not fit is a ValueError that names the field."""
-        found: Plan = storage.decode_as(cls, plan)
+        found: Plan = decode_as(cls, plan)
         return found
 
 
@@ -78,7 +87,7 @@ def make_plan(
     checkpoint_every: int = 50,
     reserve: float = 0.0,
     minutes: float = 0.0,
-    wide: bool = False,
+    has_time: bool = False,
 ) -> tuple[Plan, Graph]:
     """Read the graph and settle what is to be done with it.
 
@@ -89,8 +98,8 @@ def make_plan(
         split: a kind of `gcn_lpa.split`; None is uniform for a named data set, and all labels for your own graph, or "time"
             where a column says when its nodes came.
         reserve: share of the validation nodes that choose nothing, for label sets with a guarantee.
-        minutes: as in `learn_folds`.
-        wide: as in `recipe_for`.
+        minutes: as in `learn`.
+        has_time: for costly members of `best`, as on a GPU.
     """
     check_seed(seed)
     if method is not None and method not in METHODS:
@@ -103,34 +112,35 @@ def make_plan(
             f"reserve = {reserve}, but without a split all labels train, and the cross-validation calibrates; "
             "choose a split such as 'uniform' to reserve validation nodes"
         )
-    taught = graph.labeled if kind is None else split_nodes(graph, seed=seed, kind=kind).train
-    settings = chosen_recipe(recipe, method, graph.name, facts_of(graph, taught), has_split=kind is not None, wide=wide)
+    train = graph.labeled if kind is None else split_nodes(graph, seed=seed, kind=kind).train
+    settings = chosen_recipe(
+        recipe, method, graph.name, case_of(graph, train), by_folds=kind is None, has_time=has_time or minutes > 0
+    )
     settings = with_changes(settings, changes)
     if kind == "time":
         _require_generalising(settings, graph)
-    return Plan(
-        source, graph.content_hash(64), settings, seed, kind, with_data, checkpoint_every, reserve, minutes
-    ), graph
+    content = graph.content_hash(64)
+    return Plan(source, content, settings, seed, kind, with_data, checkpoint_every, reserve, minutes), graph
 
 
 def chosen_recipe(
-    recipe: str | Path, method: str | None, name: str, about: Mapping[str, Any], *, has_split: bool, wide: bool = False
+    recipe: str | Path, method: str | None, dataset: str, case: Case, *, by_folds: bool, has_time: bool = False
 ) -> Recipe:
-    """The settings that a recipe has for a graph of this name; `about` is `facts_of` it, the rest as in `make_plan`."""
+    """The settings that a recipe, or a JSON file of one, has for a graph; the rest as in `make_plan`."""
     if Path(recipe).suffix == ".json":
-        said = storage.read_json(recipe)
-        if not isinstance(said, dict):
-            raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {said!r:.40}')
-        settings = Recipe.from_dict(said)
+        fields = read_json(recipe)
+        if not isinstance(fields, dict):
+            raise ValueError(f'{recipe}: a recipe is an object of settings, such as {{"lr": 0.01}}, not {fields!r:.40}')
+        settings = Recipe.from_dict(fields)
         settings = settings if method is None else settings.replace(method=method)
         if settings.method in METHODS:
-            METHODS[settings.method].check(settings, recipe_for("default", name, **about))
+            METHODS[settings.method].check(settings, recipe_for(case))
     else:
-        ours = recipe_for(str(recipe), name, **about, wide=wide)
+        ours = named_recipe(str(recipe), dataset, case, by_folds=by_folds, has_time=has_time)
         chosen = METHODS[method or "gcn-lpa"]
         settings = chosen.beside(ours, str(recipe))
-        if not has_split and "select" in chosen.fields:
-            settings = settings.replace(select="loss")  # many epochs get all of a few nodes right
+        if by_folds and "select" in chosen.fields:
+            settings = settings.replace(select=ours.select)
     if settings.method not in METHODS:
         raise ValueError(f"{recipe}: unknown method {settings.method!r}; there are {', '.join(METHODS)}")
     return settings

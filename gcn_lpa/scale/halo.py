@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine.fused import TINY
 from gcn_lpa.engine.sparse import Pattern
 from gcn_lpa.scale.ranks import Ranks
 
@@ -53,10 +52,6 @@ class Part(Pattern):
 
     def total(self, values: Tensor) -> Tensor:
         return self.ranks.total(values)
-
-    def share(self, mean: Tensor, weight: Tensor | None, number: int) -> Tensor:
-        size = mean.new_tensor(number) if weight is None else weight.sum()
-        return mean * (size / self.total(size).clamp_min(TINY))
 
     @property
     def most_rows(self) -> int:

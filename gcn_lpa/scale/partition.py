@@ -24,20 +24,22 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa import storage
-from gcn_lpa.batches import clusters
+from gcn_lpa.data.describe import node_hops
+from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.scaling import Scaling
+from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.features import Scaling
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning import with_classes
-from gcn_lpa.predict import has_nothing, node_status
+from gcn_lpa.learning.clusters import clusters
+from gcn_lpa.learning.tasks import with_classes
+from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.codec import decode_matrix
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.graph_files import decode_matrix
 from gcn_lpa.runs.plan import Source
+from gcn_lpa.runs.trained_files import NAMES
 from gcn_lpa.scale.halo import Halo, Part
 from gcn_lpa.scale.ranks import Ranks
-from gcn_lpa.splits import Split
-from gcn_lpa.trained import NAMES
 
 FORMAT = 1
 FACTS, SCALINGS, NODES, NAMES_FILE = "parts.json", "scalings.safetensors", "nodes.safetensors", "nodes.json"
@@ -136,12 +138,11 @@ def write_partition(
         parts: which nodes train, validate and test.
     """
     folder = Path(folder)
-    is_ours = (folder / FACTS).is_file() and (folder / storage.MANIFEST).is_file()
-    if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_ours))):
+    if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_partition(folder)))):
         how = "it is no partition, so that it is not replaced" if overwrite else "--overwrite replaces a partition"
         raise ValueError(f"{folder} exists; choose another folder ({how})")
-    if graph.relations is not None:
-        raise ValueError("the parts of a graph do not tell kinds of edges apart; leave relation=… out")
+    if graph.edge_types is not None:
+        raise ValueError("the parts of a graph do not tell edge types apart; leave relation=… out")
     names = None if isinstance(graph.node_names, range) else list(graph.node_names)
     if odd := [name for name in names or () if type(name) not in NAMES]:
         raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
@@ -156,17 +157,19 @@ def write_partition(
     kind = torch.zeros(graph.num_nodes, dtype=torch.int64)
     for code, mask in enumerate((parts.train, parts.val, parts.test), start=1):
         kind[mask] = code
-    status = torch.tensor([STATUS.index(word) for word in node_status(graph, given)])
+    status = torch.tensor([STATUS.index(word) for word in status_of(node_hops(graph, given))])
     nothing = has_nothing(graph) & (status == STATUS.index("unreachable"))
-    x, structure = graph.x, None if graph.x_kind == "identity" else torch.from_numpy(graph.structure_columns())
-    folder.mkdir(parents=True, exist_ok=True)
+    x, structure = graph.x, None if graph.x_kind == "identity" else torch.from_numpy(graph.structural_features())
+    files = {
+        FACTS: encode_json(dataclasses.asdict(facts)),
+        SCALINGS: storage.encode_tensors(_scalings(graph)),
+        NAMES_FILE: encode_json(names, indent=None),
+        NODES: storage.encode_tensors({"y": graph.y, "kind": kind, "status": status}),
+    }
+    part_names = [f"part-{rank}.safetensors" for rank in range(len(shards))]
     storage.begin(folder)
-    files = [
-        storage.write_part(folder, FACTS, storage.encode_json(dataclasses.asdict(facts))),
-        storage.write_part(folder, SCALINGS, storage.encode_tensors(_scalings(graph))),
-        storage.write_part(folder, NAMES_FILE, storage.encode_json(names, indent=None)),
-        storage.write_part(folder, NODES, storage.encode_tensors({"y": graph.y, "kind": kind, "status": status})),
-    ]
+    storage.check_free(folder, [*files, *part_names])
+    entries = {name: storage.write_part(folder, name, data) for name, data in files.items()}
     for rank, shard in enumerate(shards):
         own = shard["ids"][: facts.rows[rank]]
         shard["y"], shard["kind"], shard["nothing"] = taught.y[own], kind[own], nothing[own]
@@ -177,8 +180,8 @@ def write_partition(
             shard |= {"x.rowptr": rows.pattern.rows.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
         else:
             shard["x"] = x[own]
-        files.append(storage.write_part(folder, f"part-{rank}.safetensors", storage.encode_tensors(shard)))
-    storage.commit(folder, dict(files))
+        entries[part_names[rank]] = storage.write_part(folder, part_names[rank], storage.encode_tensors(shard))
+    storage.commit(folder, entries)
     return facts
 
 
@@ -225,12 +228,13 @@ def _scalings(graph: Graph) -> dict[str, Tensor]:
 
 
 def is_partition(folder: str | Path) -> bool:
-    return (Path(folder) / FACTS).is_file()
+    """Whether a folder holds parts of a graph, or what a process left that was killed while it wrote them."""
+    return (Path(folder) / FACTS).is_file() or any(Path(folder).glob(f".{FACTS}.*.new"))
 
 
 def read_facts(folder: str | Path) -> PartFacts:
     """What a folder of parts says of itself."""
-    files = storage.read_some(Path(folder), [FACTS])
+    files = storage.read(Path(folder), [FACTS])
     if files is None or FACTS not in files.files:
         raise ValueError(f"{folder} holds no parts of a graph: gcn-lpa partition NAME --parts N --out DIR makes them")
     facts: PartFacts = files.read(FACTS, PartFacts)
@@ -270,7 +274,7 @@ class RankPart:
 def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks) -> RankPart:
     """The part of this rank, prepared as the recipe says; its arrays are checked before any kernel reads them."""
     name = f"part-{ranks.rank}.safetensors"
-    files = storage.read_some(Path(folder), [name, SCALINGS])
+    files = storage.read(Path(folder), [name, SCALINGS])
     assert files is not None
     with files.explained(SCALINGS):
         scaling = _scaling_of(recipe, facts, files.tensors(SCALINGS))
@@ -351,7 +355,7 @@ class AllNodes:
 
 
 def read_nodes(folder: str | Path, facts: PartFacts) -> AllNodes:
-    files = storage.read_some(Path(folder), [NODES, NAMES_FILE])
+    files = storage.read(Path(folder), [NODES, NAMES_FILE])
     assert files is not None
     n = facts.num_nodes
     with files.explained(NODES):

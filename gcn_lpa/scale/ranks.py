@@ -10,15 +10,16 @@ import contextlib
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gcn_lpa import storage
-from gcn_lpa.storage import Checkpoint
+from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.checkpoints import META, CheckpointFolder, checkpoint_of, shard_name
+from gcn_lpa.train import Checkpoint
 
 TIMEOUT = 300.0  # seconds
 T = TypeVar("T")
@@ -95,34 +96,6 @@ class Ranks:
             return found
         raise failed or SystemExit(0)
 
-    def save_checkpoint(self, folder: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """A shard of each rank; rank 0 replaces the manifest when all of them are on the disk."""
-        folder = storage.inside(folder, storage.CHECKPOINT)
-        self.first(lambda: storage.begin(folder))
-        files = {storage.shard_name(self.rank): storage.encode_tensors(tensors)}
-        if self.rank == 0:
-            files["meta.json"] = storage.encode_json(meta)
-        written = [storage.write_part(folder, name, data) for name, data in files.items()]
-        entries = self._entries(written[0])
-        self.first(lambda: storage.commit(folder, dict([*entries, *written[1:]])))
-
-    def _entries(self, written: tuple[str, storage.Entry]) -> list[tuple[str, storage.Entry]]:
-        """What every rank has written: a size and a sha256 each."""
-        size, digest = written[1]["size"], bytes.fromhex(written[1]["sha256"])
-        found = self.collected(torch.tensor([[size, *digest]], dtype=torch.int64))
-        return [
-            (storage.shard_name(rank), {"sha256": bytes(row[0, 1:].tolist()).hex(), "size": int(row[0, 0])})
-            for rank, row in enumerate(found)
-        ]
-
-    def latest_checkpoint(self, folder: str | Path) -> Checkpoint | None:
-        found = storage.read_some(
-            storage.inside(folder, storage.CHECKPOINT), [storage.shard_name(self.rank), "meta.json"]
-        )
-        if found is None:
-            return None
-        return Checkpoint(found.finite_tensors(storage.shard_name(self.rank)), found.read("meta.json", dict[str, Any]))
-
     @contextlib.contextmanager
     def _answered(self) -> Iterator[None]:
         try:
@@ -132,6 +105,36 @@ class Ranks:
                 f"rank {self.rank} of {self.size} got no answer from the others ({_reason(error)}); what was saved before is "
                 "intact, and the same command with --resume, or torchrun --max-restarts, goes on from it"
             ) from error
+
+
+class RankCheckpoints:
+    """The checkpoints of processes that train together, as `train.Checkpoints`: a shard of each rank; rank 0 commits them all."""
+
+    def __init__(self, ranks: Ranks, place: CheckpointFolder) -> None:
+        self.ranks, self.place = ranks, place
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        folder, ranks = self.place.folder, self.ranks
+        ranks.first(lambda: storage.begin(folder))
+        entries = self._entries(storage.write_part(folder, shard_name(ranks.rank), storage.encode_tensors(tensors)))
+
+        def commit() -> None:
+            storage.commit(folder, {**entries, META: storage.write_part(folder, META, encode_json(meta))})
+
+        ranks.first(commit)
+
+    def _entries(self, shard: storage.Entry) -> dict[str, storage.Entry]:
+        """What the manifest says of the shards of all ranks, given this one's: once all of them are on the disk."""
+        row = [shard["size"], *bytes.fromhex(shard["sha256"])]
+        rows = torch.cat(self.ranks.collected(torch.tensor([row], dtype=torch.int64))).tolist()
+        return {
+            shard_name(rank): {"sha256": bytes(digest).hex(), "size": size} for rank, (size, *digest) in enumerate(rows)
+        }
+
+    def latest(self) -> Checkpoint | None:
+        shard = shard_name(self.ranks.rank)
+        found = storage.read(self.place.folder, (shard, META))
+        return None if found is None else checkpoint_of(found, shard)
 
 
 def _reason(error: Exception) -> str:

@@ -18,28 +18,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa import storage
-from gcn_lpa.calibration import Calibration, fit_calibrator
+from gcn_lpa.calibration import Calibration
+from gcn_lpa.data.checks import check_seed
+from gcn_lpa.data.column_types import Columns
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.files import holding
+from gcn_lpa.epochs import DivergedError, Epoch, Run
 from gcn_lpa.graph import Graph
-from gcn_lpa.intake import check_seed
+from gcn_lpa.learning.choose_recipe import case_for
+from gcn_lpa.learning.ensemble import Ensemble
+from gcn_lpa.learning.learn import calibration_by
+from gcn_lpa.learning.tasks import JobName, Watch
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import Likeliest, Scores, prediction_table, scores_of
+from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.codec import PLAN, Results, TrainedRun, read_plan, read_run, save_run, write_plan
-from gcn_lpa.runs.output import write_table
+from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished
+from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
-from gcn_lpa.runs.stages import Watch, claim, clear, make_folder
+from gcn_lpa.runs.storage import PREDICTIONS
+from gcn_lpa.runs.tables import table_text
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
-from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
-from gcn_lpa.tables.encoders import Columns
-from gcn_lpa.train import Batch, DivergedError, Epoch, Run, Validation, Watching, fit, num_epochs
-from gcn_lpa.trained import KnownLabels, Trained
+from gcn_lpa.scale.ranks import (
+    TIMEOUT,
+    RankCheckpoints,
+    Ranks,
+    is_torchrun,
+    joined,
+    local_device,
+    num_restarts,
+    refused,
+    world_size,
+)
+from gcn_lpa.target import Classes
+from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once, num_epochs
+from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
-PREDICTIONS = "predictions.csv"
 METHODS_IN_PARTS = ("gcn-lpa", "gcn", "gcn-same", "lpa")
 
 
@@ -51,9 +65,6 @@ def require_in_parts(recipe: Recipe) -> None:
         f"members = {recipe.members!r}: they learn from the whole graph; leave them out": bool(recipe.members),
         "votes: their weights need the opinions of all nodes at once; --no-votes leaves them out": recipe.votes,
         f"clusters = {recipe.clusters}: each rank has its part already; --clusters 0": bool(recipe.clusters),
-        f"aggregation = {recipe.aggregation!r}: means alone were compared; --aggregation mean": (
-            recipe.aggregation != "mean"
-        ),
         "edges = 'gaussian': it compares the features of nodes in two parts; 'cosine' sends few numbers of each": (
             recipe.edges == "gaussian"
         ),
@@ -76,12 +87,9 @@ def recipe_in_parts(
     """The settings that `gcn-lpa train` would choose; of our own recipes without members and votes."""
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    about = {
-        "has_features": facts.x_kind == "given",
-        "labels_per_class": facts.sizes[0] / max(1, len(facts.class_names)),
-        "num_columns": facts.num_columns,
-    }
-    settings = chosen_recipe(recipe, method, facts.graph, about, has_split=True)
+    labels_per_class = facts.sizes[0] / max(1, len(facts.class_names))
+    case = case_for(facts.num_columns if facts.x_kind == "given" else None, labels_per_class)
+    settings = chosen_recipe(recipe, method, facts.graph, case, by_folds=False)
     if recipe in ("default", "best") and (settings.votes or settings.members):
         settings = settings.replace(votes=False, members="", origin=f"{settings.origin}; in parts, without votes")
     settings = with_changes(settings, changes)
@@ -144,24 +152,23 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
             return None
         recipe = together.plan.recipe
         with num_threads(order.threads, layer=max(facts.rows) * max(recipe.hidden, len(facts.known))):
-            return together.run(None if watch is None else watch("fit", num_epochs(recipe), 0))
+            return together.run(_on_epoch(watch or Watch(), recipe))
+
+
+def _on_epoch(watch: Watch, recipe: Recipe) -> Callable[[Epoch], None] | None:
+    """What the one model of a training in parts tells its watch."""
+    name, on_epoch = JobName("fit", "", num_epochs(recipe)), watch.on_epoch
+    if watch.on_plan is not None:
+        watch.on_plan([name])
+    return None if on_epoch is None else lambda epoch: on_epoch(name, epoch)
 
 
 def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
     """Make the run folder ours, or go on with what is in it; whether there is anything left to do. For rank 0 alone."""
-    out, resume = order.out, order.resume or num_restarts() > 0
-    make_folder(out)
-    held.enter_context(holding(out))
-    if resume and (out / PLAN).exists():
-        if read_plan(out) != plan:
-            raise ValueError(f"{out} holds an unfinished run with other settings or data; choose another folder")
-        return True
-    if resume and (out / storage.MANIFEST).exists():
-        if read_run(storage.load(out))[0] != plan:
-            raise ValueError(f"{out} holds a finished run with other settings or data; choose another folder")
+    resume = order.resume or num_restarts() > 0
+    if resume and is_finished(order.out, plan):
         return False
-    claim(out, order.overwrite)
-    write_plan(out, plan)
+    held.enter_context(claimed(order.out, plan, resume=resume, overwrite=order.overwrite))
     return True
 
 
@@ -195,20 +202,24 @@ class _Together:
         if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
             raise KeyboardInterrupt
         said = self.said()
-        calibration = self.calibration(said)
+        held_out = self.held_out(said)
+        calibration = None if held_out is None else calibration_by(held_out)
         guesses = self.guesses(said, calibration)
         weights = self.edge_weights()
-        return self.ranks.first(lambda: self.kept(run, calibration, guesses, weights))
+        return self.ranks.first(lambda: self.kept(run, held_out, guesses, weights))
 
     def fitted(self, on_epoch: Callable[[Epoch], None] | None) -> Run:
         part, plan, facts = self.part, self.plan, self.facts
         identity = {"recipe": plan.recipe.hash(), "seed": plan.seed, "graph": facts.content, "split": facts.split_hash}
         batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
         val, target = part.val.to(self.device), part.val_y.to(self.device)
-        watching = Watching(on_epoch, self.order.out, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
+        checkpoints = RankCheckpoints(self.ranks, CheckpointFolder(self.order.out, "fit"))
+        watching = Watching(on_epoch, checkpoints, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
         validation = Validation(self.graph, val, target, facts.sizes[1])
-        options: dict[str, Any] = {"seed": plan.seed, "capture": "never", "watching": watching, "world": self.ranks}
-        return fit(self.model, [batch], validation, plan.recipe, **options)
+        options: dict[str, Any] = {"seed": plan.seed, "world": self.ranks}
+        if METHODS[plan.recipe.method].at_once:
+            return fit_at_once(self.model, self.graph, batch.nodes, validation, plan.recipe, **options)
+        return fit(self.model, [batch], validation, plan.recipe, capture="never", watching=watching, **options)
 
     @torch.no_grad()
     def said(self) -> _Said:
@@ -217,7 +228,7 @@ class _Together:
         shares = counts / counts.sum()
         return _Said(torch.where(self.part.nothing.unsqueeze(1), shares, found), shares)
 
-    def calibration(self, said: _Said) -> Calibration | None:
+    def held_out(self, said: _Said) -> HeldOut | None:
         """Of all validation nodes, in the order of the graph: every rank finds the same."""
         if self.facts.sizes[1] == 0:
             return None
@@ -225,7 +236,7 @@ class _Together:
         rows = torch.cat([self.part.ids[at, None].double(), self.part.val_y[:, None].double(), said.before[at]], dim=1)
         rows = torch.cat(self.ranks.collected(rows))
         rows = rows[rows[:, 0].argsort()]
-        return Calibration(fit_calibrator(rows[:, 2:].contiguous(), rows[:, 1].long()), "validation", len(rows))
+        return HeldOut(rows[:, 0].long(), rows[:, 1].long(), rows[:, 2:].contiguous(), "validation")
 
     def guesses(self, said: _Said, calibration: Calibration | None) -> Tensor | None:
         """In rank 0: likeliest class, the next, and the probability of the first, of all nodes, [n, 3]."""
@@ -257,22 +268,29 @@ class _Together:
         place = torch.repeat_interleave(start[rows[:, 0]], rows[:, 1]) + within
         return torch.empty(int(start[-1])).index_copy(0, place, torch.cat(weights))
 
-    def kept(
-        self, run: Run, calibration: Calibration | None, guesses: Tensor | None, weights: Tensor | None
-    ) -> TrainedRun:
+    def kept(self, run: Run, held_out: HeldOut | None, guesses: Tensor | None, weights: Tensor | None) -> TrainedRun:
         """Write the run folder and the predictions. For rank 0 alone."""
         assert guesses is not None
         facts, out, nodes = self.facts, self.order.out, read_nodes(self.order.folder, self.facts)
         model = self.model.cpu() if weights is None else with_edge_weights(self.model.cpu(), weights, self.fingerprint)
         columns = None if facts.columns is None else Columns.from_json(facts.columns)
-        shape = facts.num_columns, facts.x_kind, self.part.scaling
-        known = known_labels(facts, nodes)
-        trained = Trained(model, self.plan.recipe, facts.known, *shape, known, run, calibration, columns=columns)
+        trained = Trained(
+            model=Ensemble([[model]]),
+            recipe=self.plan.recipe,
+            target=Classes(facts.known),
+            num_columns=facts.num_columns,
+            x_kind=facts.x_kind,
+            scaling=self.part.scaling,
+            known=known_labels(facts, nodes),
+            run=run,
+            calibration=None if held_out is None else calibration_by(held_out),
+            columns=columns,
+            held_out=held_out,
+        )
         results = results_of(facts, nodes, guesses[:, 0].long(), self.plan.seed)
         whole = WholeGraph.of(facts, nodes)
         found = TrainedRun(self.plan, whole, trained, nodes.split, results, out)
-        save_run(out, found)
-        write_table(out / PREDICTIONS, predictions_of(facts, nodes, guesses))
+        save_run(out, found, {PREDICTIONS: table_text(predictions_of(facts, nodes, guesses)).encode()})
         clear(out)
         return found
 
@@ -305,15 +323,15 @@ def results_of(facts: PartFacts, nodes: AllNodes, guess: Tensor, seed: int) -> R
     where = f"{facts.split} split, seed {seed}, {facts.parts} parts"
     if not test.any():
         return Results("none", f"{where}: no node was left to score")
-    found: Scores = scores_of(nodes.y[test], guess[test], facts.class_names, facts.known)
-    return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", found)
+    tested = Classes(facts.known).scores(nodes.y[test], guess[test], facts.class_names)
+    return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", tested)
 
 
 def predictions_of(facts: PartFacts, nodes: AllNodes, guesses: Tensor) -> Any:
     """The table of `gcn-lpa predict`, of the nodes whose labels were not given."""
     first, second = guesses[:, 0].long(), guesses[:, 1].long()
     status = [STATUS[k] for k in nodes.status.tolist()]
-    table = prediction_table(nodes.names, facts.known, Likeliest(first, guesses[:, 2], second), status)
+    table = prediction_table(nodes.names, facts.known, (first, guesses[:, 2], second), status)
     return table[~(nodes.split.train | nodes.split.val).numpy()]
 
 

@@ -1,0 +1,322 @@
+"""What a caller hands in, checked at the door: ids, weights, features and labels in any shape a user has them.
+
+Every refusal says which edge, node, row or column is wrong, with the value, and what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.hints import of_another_kind, some
+from gcn_lpa.data.table import FLOAT32_MAX, is_missing
+
+NUMBER = re.compile(r"-?[0-9]{1,4000}")
+Names = Sequence[Hashable]
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
+
+
+def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
+    """Chosen nodes as a boolean mask, [n]: from a mask or from positions, as a tensor, an array or a list."""
+    chosen = torch.as_tensor(np.asarray(nodes) if not isinstance(nodes, Tensor) else nodes).cpu()
+    if chosen.dtype == torch.bool:
+        if chosen.shape != (num_nodes,):
+            raise ValueError(f"{what} is a mask of {list(chosen.shape)} entries; the graph has {num_nodes} nodes")
+        return chosen
+    if chosen.dim() != 1 or (chosen.is_floating_point() and len(chosen)) or chosen.is_complex():
+        raise ValueError(f"{what} is a boolean mask or a list of positions, not {chosen.dtype} {list(chosen.shape)}")
+    outside = chosen[(chosen < 0) | (chosen >= num_nodes)]
+    if len(outside):
+        raise ValueError(f"{what} names node {int(outside[0])}, but the graph has nodes 0..{num_nodes - 1}")
+    return torch.zeros(num_nodes, dtype=torch.bool).index_fill(0, chosen.long(), True)
+
+
+def unique_names(names: Iterable[Hashable]) -> Names:
+    """Names, each once; a `range` where they are 0..n-1."""
+    if isinstance(names, range) and names == range(len(names)):
+        return names
+    values = names.tolist() if isinstance(names, (np.ndarray, Tensor)) else list(names)
+    if set(map(type, values)) == {str} and len(set(values)) == len(values):
+        return tuple(values)
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    first: dict[Hashable, int] = {}
+    for i, value in enumerate(values):
+        if is_missing(value):
+            raise ValueError(f"node {i} has no name: {value!r}")
+        if not isinstance(value, Hashable):
+            raise TypeError(f"node {i} is named {value!r} of type {type(value).__name__}, which cannot be a node id")
+        if first.setdefault(value, i) != i:
+            raise ValueError(f"nodes {first[value]} and {i} have the same name {value!r}")
+    if all(type(value) is int and value == i for i, value in enumerate(values)):
+        return range(len(values))
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Edges as two columns: of ids, or of positions among the node names, where the caller has found them."""
+
+    source: Any
+    target: Any
+    are_positions: bool = False
+
+
+def edge_ends(edges: Any) -> Ends:
+    """The two columns of a list of pairs: int64 where all ids are integers that fit, else objects."""
+    if isinstance(edges, Ends):
+        return edges if edges.are_positions else Ends(_ids(edges.source, "source"), _ids(edges.target, "target"))
+    if isinstance(edges, Tensor):
+        edges = edges.detach().cpu().numpy()
+    if isinstance(edges, np.ndarray):
+        if edges.size == 0:
+            return Ends(np.empty(0, np.int64), np.empty(0, np.int64))
+        if edges.ndim != 2 or edges.shape[1] != 2:
+            hint = "; PyG's [2, E] goes in as edge_index.T" if edges.ndim == 2 and edges.shape[0] == 2 else ""
+            raise ValueError(f"edges are pairs (source, target), [E, 2], not {list(edges.shape)}{hint}")
+        return Ends(_ids(edges[:, 0], "source"), _ids(edges[:, 1], "target"))
+    pairs = list(edges)
+    for i, pair in enumerate(pairs):
+        if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
+            raise ValueError(f"edge {i} is {pair!r}, not a pair (source, target); weights go into weights=")
+    return Ends(_ids([pair[0] for pair in pairs], "source"), _ids([pair[1] for pair in pairs], "target"))
+
+
+def _ids(column: Any, side: str) -> np.ndarray:
+    """One column of ids as int64, or as an object array of hashables; missing ids are refused."""
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iu" and (len(column) == 0 or int(column.max()) < 2**63):
+        return column.astype(np.int64)
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    for i, value in enumerate(values):
+        if type(value) is str:
+            continue
+        if is_missing(value):
+            raise ValueError(f"edge {i} has no {side}: {value!r}")
+        if isinstance(value, np.generic):
+            value = values[i] = value.item()
+        if isinstance(value, float):
+            if not value.is_integer():
+                raise ValueError(f"edge {i} has {side} {value!r}; a node id is an integer, text or another exact value")
+            values[i] = int(value)
+        elif isinstance(value, Tensor) or not isinstance(value, Hashable):
+            raise TypeError(f"edge {i} has {side} {value!r} of type {type(value).__name__}, which cannot be a node id")
+    if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
+        return np.asarray(values, dtype=np.int64)
+    return _objects(values)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    """A list as an array of objects; np.asarray would make text of a 1 beside an "a"."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def name_nodes(
+    edges: Any, node_names: Iterable[Hashable] | None, num_nodes: int | None, x: Any, y: Any
+) -> tuple[Names, np.ndarray, np.ndarray]:
+    """The nodes that a list of edges is about, as `from_edges` says it, and both of its columns as their positions."""
+    ends = edge_ends(edges)
+    source, target, stated = ends.source, ends.target, _stated_size(num_nodes, x, y)
+    if node_names is not None:
+        names = unique_names(node_names)
+        both = (source, target) if ends.are_positions else _positions_of(source, target, names, "node_names")
+        return names, *both
+    if stated is not None and all(side.dtype != object or {*map(type, side)} <= {int} for side in (source, target)):
+        return range(stated[0]), *in_range(source, target, *stated)
+    return _names_from_ids(source, target, y if isinstance(y, Mapping) else ())
+
+
+def _stated_size(num_nodes: int | None, x: Any, y: Any) -> tuple[int, str] | None:
+    """The number of nodes that num_nodes, the rows of x and the length of y agree on, and a phrase that says so."""
+    sizes = {"num_nodes is": num_nodes, "the rows of x are": _num_rows(x), "the labels in y are": _num_rows(y)}
+    stated = [(size, f"{origin} {size}") for origin, size in sizes.items() if size is not None]
+    if len({size for size, _ in stated}) > 1:
+        raise ValueError(f"the number of nodes is not clear: {', '.join(phrase for _, phrase in stated)}")
+    return stated[0] if stated else None
+
+
+def _num_rows(array: Any) -> int | None:
+    if array is None or isinstance(array, (str, Mapping)):
+        return None
+    return int(array.shape[0]) if hasattr(array, "shape") else len(array)
+
+
+def in_range(source: np.ndarray, target: np.ndarray, n: int, origin: str) -> tuple[np.ndarray, np.ndarray]:
+    """Both columns as positions 0..n-1; `origin` is the phrase that says why there are n nodes."""
+    for side, ids in (("starts at", source), ("points to", target)):
+        wrong = np.flatnonzero((ids < 0) | (ids >= n))
+        if len(wrong):
+            i = int(wrong[0])
+            raise ValueError(f"edge {i} {side} node {ids[i]}, but {origin}; ids other than 0..{n - 1} need node_names=")
+    return source.astype(np.int64), target.astype(np.int64)
+
+
+def _names_from_ids(
+    source: np.ndarray, target: np.ndarray, more: Iterable[Hashable]
+) -> tuple[Names, np.ndarray, np.ndarray]:
+    """The ids that occur, as names, and both columns as positions among them."""
+    extra = list(more)
+    if source.dtype != object and target.dtype != object and all(type(value) is int for value in extra):
+        both = np.concatenate([source, target, np.asarray(extra, dtype=np.int64)])
+        unique, positions = np.unique(both, return_inverse=True)
+        return unique_names(unique), positions[: len(source)], positions[len(source) : 2 * len(source)]
+    seen = dict.fromkeys([*source.tolist(), *target.tolist(), *extra])
+    try:
+        names = unique_names(sorted(seen))
+    except TypeError:
+        names = unique_names(seen)  # ids of mixed types have no order: as they first occur
+    return names, *_positions_of(source, target, names, "the graph")
+
+
+def _positions_of(source: np.ndarray, target: np.ndarray, names: Names, origin: str) -> tuple[np.ndarray, np.ndarray]:
+    index = {name: i for i, name in enumerate(names)}
+
+    def positions(ids: np.ndarray, side: str) -> np.ndarray:
+        values = ids.tolist()
+        known = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(ids))
+        if (known < 0).any():
+            i = int((known < 0).argmax())
+            hint = of_another_kind(values[i], names) or some(names)
+            raise ValueError(f"edge {i} {side} node {values[i]!r}, which {origin} does not hold ({hint})")
+        return known
+
+    return positions(source, "starts at"), positions(target, "points to")
+
+
+def edge_weights(weights: Any, num_edges: int, edge: Callable[[int], str]) -> np.ndarray:
+    """Positive, finite weights in float64; `edge(i)` names the edge in the error."""
+    if weights is None:
+        return np.ones(num_edges)
+    values = as_array(weights)
+    if values.shape != (num_edges,):
+        raise ValueError(f"weights has shape {list(values.shape)} for {num_edges} edges")
+    numbers = as_numbers(values)
+    wrong = np.flatnonzero(~((numbers > 0) & (numbers <= FLOAT32_MAX)))
+    if len(wrong):
+        i = int(wrong[0])
+        right = "a weight is positive and finite (leave the edge out for 0)"
+        raise ValueError(f"{edge(i)} has weight {as_plain(values[i])!r}; {right}")
+    return numbers
+
+
+def as_array(values: Any) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return np.asarray(values)
+
+
+def as_plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_numbers(values: np.ndarray) -> np.ndarray:
+    """Values as float64, NaN where an object is not a number."""
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    numbers = np.full(len(values), np.nan)
+    for k, value in enumerate(values.tolist()):
+        if isinstance(value, int) and abs(value) > FLOAT32_MAX:
+            numbers[k] = math.inf  # float() itself refuses integers beyond 64-bit floats
+        elif isinstance(value, (int, float, np.integer, np.floating)):
+            numbers[k] = float(value)
+    return numbers
+
+
+def node_labels(y: Any, node_names: Names, class_names: Iterable[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Class positions, -1 where unknown, and the class names: given ones, or those that occur, sorted."""
+    names = None if class_names is None else tuple(map(str, class_names))
+    if names is not None and len(set(names)) != len(names):
+        raise ValueError(f"class_names repeats {next(name for name in names if names.count(name) > 1)!r}")
+    if isinstance(y, Mapping):
+        strange = y.keys() - set(node_names)
+        if strange:
+            node = next(node for node in y if node in strange)
+            hint = of_another_kind(node, node_names) or some(node_names)
+            raise ValueError(f"y labels node {node!r}, which the graph does not hold ({hint})")
+        y = [y.get(node) for node in node_names]
+    if y is None:
+        return torch.full((len(node_names),), -1), names or ()
+    values = _label_values(y, node_names)
+    return (_text_labels if values.dtype == object else _integer_labels)(values, names, node_names)
+
+
+def _label_values(y: Any, node_names: Names) -> np.ndarray:
+    """Labels as int64 with -1 for unknown, or as objects: text, with None for unknown."""
+    n = len(node_names)
+    values = _objects(y) if isinstance(y, (list, tuple)) else as_array(y)
+    if values.size == n and values.ndim == 2:  # a column
+        values = values.reshape(n)
+    if values.shape != (n,):
+        raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}")
+    if values.dtype.kind == "i":
+        return values.astype(np.int64)
+    if set(map(type, values)) == {str, type(None)}:  # as of a file, and of millions of nodes
+        texts = values.copy()
+        texts[values == ""] = None
+        return texts
+    labels = [_label(value, node_names[i]) for i, value in enumerate(values.tolist())]
+    if all(label is None or (type(label) is int and abs(label) < 2**63) for label in labels):
+        return np.asarray([-1 if label is None else label for label in labels], dtype=np.int64)
+    meaning: dict[str, Any] = {}
+    texts = np.empty(n, dtype=object)
+    for i, label in enumerate(labels):
+        if label is not None and not (type(label) is int and label == -1):
+            texts[i] = str(label)
+            if meaning.setdefault(texts[i], label) != label:
+                raise ValueError(f"labels {meaning[texts[i]]!r} and {label!r} have one name; give all of them as text")
+    return texts
+
+
+def _label(value: Any, node: Hashable) -> int | str | None:
+    """An integer, text or boolean; None where it is missing."""
+    value = as_plain(value)
+    if is_missing(value) or (isinstance(value, str) and value == ""):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, (bool, int, str)):
+        return value
+    raise ValueError(f"label {value!r} of node {node!r} is not a class; labels are integers, text or booleans")
+
+
+def _integer_labels(
+    values: np.ndarray, names: tuple[str, ...] | None, node_names: Names
+) -> tuple[Tensor, tuple[str, ...]]:
+    wrong = np.flatnonzero(values < -1)
+    if len(wrong):
+        raise ValueError(f"label {values[wrong[0]]} of node {node_names[wrong[0]]!r} is negative; unknown is -1")
+    if names is not None:
+        beyond = np.flatnonzero(values >= len(names))
+        if len(beyond):
+            i = int(beyond[0])
+            raise ValueError(f"label {values[i]} of node {node_names[i]!r} is beyond the {len(names)} class_names")
+        return torch.from_numpy(values), names
+    classes = np.unique(values[values >= 0])
+    positions = np.where(values >= 0, np.searchsorted(classes, values), -1)
+    return torch.from_numpy(positions), tuple(map(str, classes.tolist()))
+
+
+def _text_labels(
+    values: np.ndarray, names: tuple[str, ...] | None, node_names: Names
+) -> tuple[Tensor, tuple[str, ...]]:
+    if names is None:
+        occurring = {value for value in values if value is not None}
+        are_numbers = all(NUMBER.fullmatch(text) for text in occurring)
+        names = tuple(sorted(occurring, key=lambda text: (int(text) if are_numbers else 0, text)))  # "10" after "2"
+    index = {name: i for i, name in enumerate(names)}
+    for i, value in enumerate(values):
+        if value is not None and value not in index:
+            raise ValueError(f"label {value!r} of node {node_names[i]!r} is not among the class_names {some(names)}")
+    return torch.tensor([-1 if value is None else index[value] for value in values], dtype=torch.int64), names

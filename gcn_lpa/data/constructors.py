@@ -1,0 +1,391 @@
+"""Graphs from and to other libraries: `Graph.from_edges`, `.from_scipy`, … and `.to_scipy`, `.to_networkx`, …
+
+The functions here are methods of `Graph`, which names them; the constructors check what they are given.
+
+Undirected is the default. Weights of repeated rows are summed within a direction, and of the two directions of a
+pair the larger stays, so a list that names every edge twice, (a, b) and (b, a), is the same graph as one that
+names it once. Without weights every edge has weight 1 however often it is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.checks import (
+    Ends,
+    Names,
+    as_array,
+    as_numbers,
+    as_plain,
+    edge_weights,
+    in_range,
+    name_nodes,
+    node_labels,
+    unique_names,
+)
+from gcn_lpa.data.edge_types import EdgeTypes, float32_weights, merged_edges
+from gcn_lpa.data.hints import some
+from gcn_lpa.data.splits import Split
+from gcn_lpa.data.warnings import alike_names
+from gcn_lpa.engine.sparse import SparseMatrix
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+
+STAND_IN_NOTES = {
+    "identity": ("no features: the identity matrix stands in",),
+    "degree": ("no features: one-hot ⌊log2(1 + degree)⌋ stands in",),
+}
+
+
+def from_edges(
+    cls: type[Graph],
+    edges: Any,
+    *,
+    weights: Any = None,
+    edge_types: Any = None,
+    num_nodes: int | None = None,
+    node_names: Iterable[Hashable] | None = None,
+    x: Any = None,
+    y: Any = None,
+    class_names: Iterable[str] | None = None,
+    directed: bool = False,
+    self_loops: bool = False,
+    name: str = "graph",
+) -> Graph:
+    """A graph from pairs (source, target) of integers or any hashable ids.
+
+    Integers are positions 0..n-1 when `num_nodes`, `x` or `y` says how many nodes there are. Otherwise, and for
+    all other ids, the nodes are the ids that occur (sorted where they can be), or `node_names`, in that order.
+
+    Args:
+        weights: one positive number per pair; 1 without.
+        edge_types: the type of each pair, any text: see `EdgeTypes`.
+        x: features, a row per node: an array, tensor or sparse matrix; or "identity", the default, or "degree".
+        y: a label per node, or a mapping from node to label. None, NaN, "" and the integer -1 mean unknown.
+        self_loops: add a self-loop of weight 1 to every node that has none.
+    """
+    names, source, target = name_nodes(edges, node_names, num_nodes, x, y)
+    entries = _entries(source, target, weights, names)
+    notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids"]
+    is_weighted = weights is not None
+    graph = _assemble(cls, entries, Nodes(names, x, y, class_names), directed, name, notes, is_weighted)
+    if edge_types is not None:
+        types = EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
+        graph = dataclasses.replace(graph, edge_types=types if types.names else None)
+    return graph.with_self_loops() if self_loops else graph
+
+
+def from_scipy(
+    cls: type[Graph],
+    matrix: Any,
+    *,
+    x: Any = None,
+    y: Any = None,
+    node_names: Iterable[Hashable] | None = None,
+    class_names: Iterable[str] | None = None,
+    directed: bool = False,
+    name: str = "graph",
+) -> Graph:
+    """A graph from a square SciPy sparse (or dense) matrix whose entry [i, j] is the weight of the edge i → j.
+
+    Stored zeros are no edges. Undirected: of [i, j] and [j, i] the larger stays.
+    """
+    try:
+        coo = scipy.sparse.coo_array(matrix)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"from_scipy needs a sparse or dense matrix, not {type(matrix).__name__} ({error})") from error
+    if coo.ndim != 2 or coo.shape[0] != coo.shape[1]:
+        raise ValueError(f"an adjacency matrix is square; this one is {' x '.join(map(str, coo.shape))}")
+    n = coo.shape[0]
+    names = range(n) if node_names is None else unique_names(node_names)
+    if len(names) != n:
+        raise ValueError(f"node_names has {len(names)} names for {n} rows of the matrix")
+    data = np.asarray(coo.data)
+    keep = data != 0
+    row, col = coo.coords[0][keep], coo.coords[1][keep]
+    values = edge_weights(data[keep], len(row), lambda i: f"entry [{row[i]}, {col[i]}]")
+    entries = scipy.sparse.coo_array((values, (row, col)), shape=(n, n))
+    notes = [f"{int((~keep).sum()):,} stored zeros dropped"] if not keep.all() else []
+    return _assemble(cls, entries, Nodes(names, x, y, class_names), directed, name, notes)
+
+
+def from_networkx(
+    cls: type[Graph],
+    graph: Any,
+    *,
+    weight: str | None = "weight",
+    label: str | None = "label",
+    features: str | Sequence[str] | None = None,
+    class_names: Iterable[str] | None = None,
+    directed: bool = False,
+    name: str | None = None,
+) -> Graph:
+    """A graph from any NetworkX graph; its nodes become `node_names`.
+
+    Args:
+        weight: edge attribute, 1 where an edge lacks it; None ignores weights.
+        label: node attribute; a node without it is unlabelled.
+        features: one node attribute that holds a vector, or several that hold a number each.
+        directed: keep the direction of a DiGraph; without, it is made undirected.
+    """
+    if not hasattr(graph, "nodes") or not hasattr(graph, "is_directed"):
+        raise TypeError(f"from_networkx needs a NetworkX graph, not {type(graph).__name__}")
+    if directed and not graph.is_directed():
+        raise ValueError("directed=True needs a DiGraph; this NetworkX graph has no directions")
+    nodes = list(graph.nodes)
+    attributes = dict.fromkeys(key for _, held in graph.nodes(data=True) for key in held)
+    if label not in (None, "label", *attributes) and nodes:
+        held = some(list(attributes), 8) or "no attribute"
+        raise ValueError(f"no node has the attribute {label!r} to take as its label; the nodes have {held}")
+    given = [value for *_, value in graph.edges(data=weight)] if weight is not None else []
+    is_weighted = any(value is not None for value in given)
+    return from_edges(
+        cls,
+        [pair[:2] for pair in graph.edges()],
+        weights=[1.0 if value is None else value for value in given] if is_weighted else None,
+        node_names=nodes,
+        x=None if features is None else _node_attributes(graph, features),
+        y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
+        class_names=class_names,
+        directed=directed,
+        name=name or graph.name or "graph",
+    )
+
+
+def _node_attributes(graph: Any, features: str | Sequence[str]) -> np.ndarray:
+    names = [features] if isinstance(features, str) else list(features)
+    for node, held in graph.nodes(data=True):
+        for name in names:
+            if name not in held:
+                raise ValueError(f"node {node!r} has no attribute {name!r}; every node needs its features")
+    columns = [np.asarray([held[name] for _, held in graph.nodes(data=True)]) for name in names]
+    return columns[0] if isinstance(features, str) else np.stack(columns, axis=1)
+
+
+def from_pyg(
+    cls: type[Graph], data: Any, *, weight: str = "edge_weight", directed: bool = False, name: str = "graph"
+) -> Graph:
+    """A graph from a PyG `Data`: its edge_index, weights, x, y, and its masks as the `public` split.
+
+    Args:
+        weight: attribute with one number per edge; where the data has no such attribute, every edge has weight 1.
+    """
+    index = getattr(data, "edge_index", None)
+    if index is None:
+        raise TypeError(f"from_pyg needs a torch_geometric.data.Data with an edge_index, not {type(data).__name__}")
+    n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, weight, None)
+    source, target = in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
+    names = range(n) if given is None else unique_names(given)
+    nodes = Nodes(names, data.x, data.y, getattr(data, "class_names", None))
+    entries = _entries(source, target, weights, names)
+    graph = _assemble(cls, entries, nodes, directed, name, is_weighted=weights is not None)
+    masks = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
+    if not all(isinstance(mask, Tensor) and mask.dim() == 1 for mask in masks):
+        return graph
+    train, val, test = (torch.as_tensor(mask).cpu().bool() for mask in masks)
+    return dataclasses.replace(graph, public=Split(train, val, test, "public"))
+
+
+def from_pandas(
+    cls: type[Graph],
+    /,
+    edges: Any,
+    *,
+    source: str = "source",
+    target: str = "target",
+    weight: str = "weight",
+    **options: Any,
+) -> Graph:
+    """A graph from a DataFrame with a row per edge; `options` as in `from_edges`.
+
+    Args:
+        weight: column of the weights; where the frame has no such column, every edge has weight 1.
+    """
+    if not hasattr(edges, "columns"):
+        raise TypeError(f"from_pandas needs a DataFrame, not {type(edges).__name__}; from_edges takes pairs")
+    for column in (source, target):
+        if column not in edges.columns:
+            raise ValueError(f"the edge list has no column {column!r}; it has {some(list(edges.columns))}")
+    weights = edges[weight].to_numpy() if weight in edges.columns else None
+    return from_edges(cls, Ends(edges[source].to_numpy(), edges[target].to_numpy()), weights=weights, **options)
+
+
+def _entries(source: np.ndarray, target: np.ndarray, weights: Any, names: Names) -> scipy.sparse.coo_array:
+    """Checked weights at [source, target], [n, n]."""
+    values = edge_weights(weights, len(source), lambda i: f"edge {i}, {names[source[i]]!r} → {names[target[i]]!r},")
+    return scipy.sparse.coo_array((values, (source, target)), shape=(len(names), len(names)))
+
+
+class Nodes(NamedTuple):
+    """What the caller says of the nodes, unchecked but for their names."""
+
+    names: Names
+    x: Any
+    y: Any
+    class_names: Iterable[str] | None
+
+
+def _assemble(
+    cls: type[Graph],
+    entries: scipy.sparse.coo_array,
+    nodes: Nodes,
+    directed: bool,
+    name: str,
+    notes: Sequence[str] = (),
+    is_weighted: bool = True,
+) -> Graph:
+    """A graph from checked entries [source, target]: merges duplicates, joins directions, checks x and y."""
+    if len(nodes.names) == 0:
+        raise ValueError("the graph has no nodes")
+    matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
+    adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
+    x, x_kind = node_features(nodes.x, matrix)
+    y, class_names = node_labels(nodes.y, nodes.names, nodes.class_names)
+    graph = cls(adjacency, x, y, class_names, nodes.names, name, directed, (), x_kind)
+    stands_in = STAND_IN_NOTES[x_kind] if nodes.x is None or isinstance(nodes.x, str) else ()
+    merged = _merge_note(entries.nnz, graph, is_weighted)
+    return dataclasses.replace(graph, notes=(*notes, *alike_names(nodes.names), *merged, *stands_in))
+
+
+def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:
+    once = graph.num_edges + graph.num_self_loops
+    if num_rows == once or (num_rows == graph.adjacency.num_entries and not graph.directed):
+        return []
+    summed = "weights summed" if graph.directed else "weights summed, of both directions the larger"
+    return [f"{num_rows:,} edge rows merged into {once:,} edges, {summed if weighted else 'each of weight 1'}"]
+
+
+def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | SparseMatrix, str]:
+    """Features as float32, dense or sparse as given, every number finite; and where they come from."""
+    if x is None or (isinstance(x, str) and x == "identity"):
+        return SparseMatrix.identity(adjacency.shape[0]), "identity"
+    if isinstance(x, str):
+        if x != "degree":
+            raise ValueError(f"x is {x!r}; without features of your own it is 'identity' or 'degree'")
+        return _degree_features(adjacency), "degree"
+    array = _feature_array(x)
+    if array.ndim != 2 or array.shape[0] != adjacency.shape[0] or array.shape[1] == 0:
+        raise ValueError(f"features are [{adjacency.shape[0]}, d], a row per node; x is {list(array.shape)}")
+    if isinstance(array, np.ndarray):
+        values = _float32_features(array.reshape(-1), lambda k: divmod(k, array.shape[1]))
+        return torch.from_numpy(values).view(array.shape), "given"
+    row, col = array.coords
+    values = _float32_features(array.data, lambda k: (row[k], col[k]))
+    matrix = scipy.sparse.coo_array((values, (row, col)), shape=array.shape).tocsr()
+    matrix.eliminate_zeros()
+    features = SparseMatrix.from_scipy(matrix)
+    return features, "identity" if features.pattern.is_identity and bool((features.values == 1).all()) else "given"
+
+
+def _feature_array(x: Any) -> Any:
+    """Features as a NumPy array where they are dense, as a SciPy COO array where they are sparse."""
+    if isinstance(x, SparseMatrix):
+        x = x.to_scipy()
+    elif isinstance(x, Tensor) and x.layout != torch.strided:
+        x = x.detach().cpu().to_sparse_coo().coalesce()
+        return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
+    if scipy.sparse.issparse(x):
+        return scipy.sparse.coo_array(x)
+    if isinstance(x, (list, tuple)) and len({len(row) for row in x if hasattr(row, "__len__")}) > 1:
+        raise ValueError(f"the rows of x have different lengths: {sorted({len(row) for row in x})}")
+    return as_array(x)
+
+
+def _float32_features(values: np.ndarray, place: Callable[[int], tuple[int, int]]) -> np.ndarray:
+    """A float32 copy in which every number is finite; `place(k)` gives the row and column for the error."""
+    numbers = values if values.dtype.kind in "fiub" else as_numbers(values)
+    with np.errstate(over="ignore"):
+        result = numbers.astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(result))
+    if len(wrong):
+        row, column = place(int(wrong[0]))
+        shown = as_plain(values[wrong[0]])
+        raise ValueError(f"x has {shown!r} in row {row}, column {column}; features are finite 32-bit floats")
+    return result
+
+
+def _degree_features(adjacency: scipy.sparse.csr_array) -> SparseMatrix:
+    """One column per doubling of the degree: survives row normalisation and carries over to other graphs."""
+    n = adjacency.shape[0]
+    degree = np.diff(adjacency.indptr) - (adjacency.diagonal() != 0)
+    bucket = np.frexp(1.0 + degree)[1] - 1
+    matrix = scipy.sparse.csr_array((np.ones(n), bucket, np.arange(n + 1)), shape=(n, int(bucket.max()) + 1))
+    return SparseMatrix.from_scipy(matrix)
+
+
+def to_scipy(graph: Graph) -> scipy.sparse.csr_array:
+    """The weights as a SciPy matrix whose entry [i, j] is the edge i → j."""
+    matrix = graph.adjacency.to_scipy()
+    return matrix.T.tocsr() if graph.directed else matrix
+
+
+def to_networkx(graph: Graph, *, features: bool = False) -> Any:
+    """A NetworkX Graph or DiGraph with edge attribute `weight` and, where known, node attribute `label`.
+
+    Args:
+        features: also give every node its row of x, dense, as attribute `x`.
+    """
+    import networkx
+
+    converted = networkx.DiGraph(name=graph.name) if graph.directed else networkx.Graph(name=graph.name)
+    for name, label in zip(graph.node_names, graph.y.tolist(), strict=True):
+        converted.add_node(name, **({"label": graph.class_names[label]} if label >= 0 else {}))
+    source, target, weight = _edge_list(graph)
+    ends = ([graph.node_names[i] for i in side.tolist()] for side in (source, target))
+    converted.add_weighted_edges_from(zip(*ends, weight.tolist(), strict=True))
+    if features:
+        x = graph.x.to_dense().cpu().numpy()
+        networkx.set_node_attributes(converted, dict(zip(graph.node_names, x, strict=True)), "x")
+    return converted
+
+
+def to_pyg(graph: Graph) -> Any:
+    """A PyG `Data`; both directions of every undirected edge, sparse features as a sparse tensor."""
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise ImportError("to_pyg needs PyTorch Geometric: pip install 'gcn-lpa[pyg]'") from error
+
+    x = graph.x
+    if isinstance(x, SparseMatrix):
+        index = torch.stack([x.pattern.row, x.pattern.col]).long()
+        x = torch.sparse_coo_tensor(index, x.values, x.shape, is_coalesced=True, check_invariants=False)
+    data = Data(
+        x=x,
+        edge_index=torch.stack([graph.col, graph.row]).long(),
+        edge_weight=graph.adjacency.values,
+        y=graph.y,
+        node_names=graph.node_names,
+        class_names=graph.class_names,
+    )
+    if graph.public is not None:
+        data.train_mask, data.val_mask, data.test_mask = graph.public.train, graph.public.val, graph.public.test
+    return data
+
+
+def to_pandas(graph: Graph) -> Any:
+    """A DataFrame source, target, weight with node names; every undirected edge once."""
+    import pandas
+
+    source, target, weight = _edge_list(graph)
+    names = pandas.Series(list(graph.node_names))
+    ends = {"source": names.iloc[source].to_numpy(), "target": names.iloc[target].to_numpy()}
+    return pandas.DataFrame({**ends, "weight": weight})
+
+
+def _edge_list(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Source, target and weight of every edge; an undirected one once, from the smaller position."""
+    target, source = graph.row.cpu().numpy(), graph.col.cpu().numpy()
+    weight = graph.adjacency.values.detach().cpu().numpy()
+    if graph.directed:
+        return source, target, weight
+    once = target <= source
+    return target[once], source[once], weight[once]

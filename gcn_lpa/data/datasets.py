@@ -1,0 +1,284 @@
+"""The list of named data sets, and the doors to a `Graph`: `load` of a name or your own files, `as_graph` of an object.
+
+`load("cora")` and its like give the five data sets of the paper (Table 1), four more from local files, two that ship
+with a dependency, and two random ones; `load("path/to/folder")` reads your own tables.
+
+Files are looked for in `root`; without one, in $GCN_LPA_DATA and then in the user's cache. The five of the paper are
+downloaded if they are nowhere. The hashes of all named files are known. Other arrays are read with a warning, other
+Planetoid files, which are pickles, are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import scipy.sparse
+
+from gcn_lpa.data.array_files import MAX_ARCHIVE_BYTES, csr_matrix, parse_npz, refused
+from gcn_lpa.data.download import download
+from gcn_lpa.data.generators import block_model, digits, karate, random_graph
+from gcn_lpa.data.hints import similar
+from gcn_lpa.data.planetoid import PLANETOID_PARTS, PLANETOID_SHA256, read_planetoid, require_sha256
+from gcn_lpa.data.read_folder import read_csv, read_folder
+from gcn_lpa.data.warnings import WARNING
+from gcn_lpa.graph import Graph
+
+PLANETOID_URL = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+COAUTHOR_URL = "https://raw.githubusercontent.com/shchur/gnn-benchmark/master/data/npz"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named data set: how to read or make it and, where it has files, where they are and how to know them."""
+
+    summary: str
+    read: Callable[..., Graph]  # of the folder of its files and its name, or of its options where it has none
+    folder: str = ""
+    files: tuple[str, ...] = ()
+    url: str = ""  # the public place of its files; without one they are only looked for
+    content: str = ""  # 32 digits of `content_hash` of an npz file, whose arrays may be packed in many ways
+
+    def find(self, root: str | Path | None) -> Path | None:
+        """The folder that holds all files, if there is one."""
+        places = [place for top in _roots(root) for place in (top / self.folder, top)]
+        return next((place for place in places if all((place / file).is_file() for file in self.files)), None)
+
+    def changed_files(self, folder: Path, graph: Graph) -> list[str]:
+        """The files that are not the known ones; `graph` is what was read from them. Other pickles were not read at all."""
+        return list(self.files) if self.content and graph.content_hash(32) != self.content else []
+
+
+def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Graph:
+    """A data set by name, or the graph in your own folder.
+
+    Args:
+        name: one of `DATASETS`; or a folder with nodes.csv and edges.csv; or a file that lists edges.
+        root: the folder with the files of a named data set; see the top of this module.
+        options: those of the data set, such as `n` and `seed` of "random"; those of `read_csv` for your own files.
+    """
+    reader = _reader(name)
+    strange = [option for option in options if option not in reading_options(name)]
+    if strange:
+        known = ", ".join(reading_options(name)) or "none"
+        raise ValueError(f"{str(name)!r} has no option {strange[0]!r}; its options are: {known}")
+    dataset = DATASETS.get(str(name).lower())
+    if dataset is None or not dataset.files:
+        return reader(**options)
+    folder = dataset.find(root) or _fetch(str(name).lower(), dataset, root)
+    try:
+        graph = dataset.read(folder, str(name).lower())
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read from {folder}: {error}") from error
+    if changed := dataset.changed_files(folder, graph):
+        note = f"{WARNING}{said_of(changed, folder)}: this is another graph than {graph.name}"
+        graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+    return graph
+
+
+def said_of(changed: Sequence[str], folder: Path) -> str:
+    return (
+        f"{', '.join(changed)} in {folder} {'has' if len(changed) == 1 else 'have'} another hash than the known files"
+    )
+
+
+def as_graph(graph: Any) -> Graph:
+    """A `Graph` of a NetworkX graph, a SciPy sparse matrix, a PyG `Data`, or of pandas: a frame of edges or (nodes, edges).
+
+    Labels and weights are found by their usual names. `Graph.from_networkx` and its like take options.
+    """
+    if isinstance(graph, Graph):
+        return graph
+    if scipy.sparse.issparse(graph):
+        return Graph.from_scipy(graph)
+    if hasattr(graph, "nodes") and hasattr(graph, "is_directed"):
+        return Graph.from_networkx(graph)
+    if hasattr(graph, "edge_index"):
+        return Graph.from_pyg(graph)
+    if hasattr(graph, "columns"):
+        return read_csv(None, graph)
+    if isinstance(graph, tuple) and len(graph) == 2 and all(hasattr(table, "columns") for table in graph):
+        return read_csv(*graph)
+    raise TypeError(
+        "graph is a gcn_lpa.Graph, a NetworkX graph, a SciPy sparse matrix, a PyG Data, a pandas frame of edges or a pair of "
+        f"frames (nodes, edges), not {type(graph)}"
+    )
+
+
+def reading_options(name: str | Path) -> dict[str, Any]:
+    """The options that `load` takes for a data set or folder, with their defaults."""
+    dataset = DATASETS.get(str(name).lower())
+    if dataset is not None and dataset.files:
+        return {}
+    parameters = inspect.signature(read_csv if dataset is None else dataset.read).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def _reader(name: str | Path) -> Callable[..., Graph]:
+    dataset = DATASETS.get(str(name).lower())
+    if dataset is not None:
+        return dataset.read
+    if Path(name).is_dir():
+        return partial(read_folder, Path(name))
+    if Path(name).is_file():
+        return partial(read_csv, None, Path(name))
+    close = similar(str(name).lower(), DATASETS)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise ValueError(f"{str(name)!r} is neither a data set nor a folder; {hint}the data sets are {', '.join(DATASETS)}")
+
+
+@dataclass(frozen=True)
+class DatasetSize:
+    """What a named data set is and how large; None where its files are not here."""
+
+    name: str
+    summary: str
+    nodes: int | None = None
+    edges: int | None = None
+    features: int | None = None
+    classes: int | None = None
+
+
+def list_datasets(root: str | Path | None = None) -> list[DatasetSize]:
+    """The named data sets, counted from the files that are here, without downloading any."""
+    return [_size_of(name, dataset, root) for name, dataset in DATASETS.items()]
+
+
+def _size_of(name: str, dataset: Dataset, root: str | Path | None) -> DatasetSize:
+    if dataset.files and dataset.find(root) is None:
+        return DatasetSize(name, dataset.summary)
+    graph = load(name, root)
+    return DatasetSize(name, dataset.summary, graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept, by the custom of the system; a user without a home keeps them for a while."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither $HOME nor an entry for this user
+        home = Path(tempfile.gettempdir())
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "gcn-lpa"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "gcn-lpa"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "gcn-lpa"
+
+
+def _roots(root: str | Path | None) -> list[Path]:
+    if root is not None:
+        folder = Path(root).expanduser()
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"there is no folder {folder} to look for data sets in (root); make it, or name another"
+            )
+        return [folder]
+    named = os.environ.get("GCN_LPA_DATA")
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
+
+
+def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
+    """Download the files that are missing into `root` or the cache; the sentence says what to do where that fails."""
+    folder = _roots(root)[-1] / dataset.folder
+    wanted = f"put {', '.join(dataset.files)} into {folder}"
+    if not dataset.url:
+        raise FileNotFoundError(
+            f"{name} is read from local files only: {wanted}, or name their folder in $GCN_LPA_DATA"
+        )
+    for file in dataset.files:
+        if (folder / file).is_file():
+            continue
+        try:
+            download(f"{dataset.url}/{file}", folder / file, partial(_check, dataset, file))
+        except (OSError, ValueError, HTTPException) as error:
+            raise FileNotFoundError(
+                f"{name} is not here, and {file} could not be downloaded ({error}): {wanted} (from {dataset.url})"
+            ) from error
+    return folder
+
+
+def _check(dataset: Dataset, file: str, raw: bytes) -> None:
+    """Accept a downloaded file: Planetoid's by its bytes, an npz by its arrays, which may be packed in many ways."""
+    if file in PLANETOID_SHA256:
+        return require_sha256(file, raw)
+    content = parse_npz_graph(raw, file, "").content_hash(32)
+    if content != dataset.content:
+        raise ValueError(f"its arrays hash to {content[:16]}…, the published ones to {dataset.content[:16]}…")
+
+
+def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
+    """The graph in an npz archive: see `parse_npz_graph`."""
+    with path.open("rb") as file:
+        return parse_npz_graph(file.read(MAX_ARCHIVE_BYTES + 1), path.name, name, directed=directed)
+
+
+def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False) -> Graph:
+    """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
+    parts = ("data", "indices", "indptr", "shape")
+    with refused(file, "an archive of the arrays expected"):
+        arrays = parse_npz(raw, [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), "labels"])
+        adjacency, x = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
+        return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
+
+
+def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Dataset:
+    files = tuple(f"ind.{name}.{part}" for part in PLANETOID_PARTS)
+    return Dataset(summary, partial(read_planetoid, class_names=class_names), "planetoid", files, PLANETOID_URL)
+
+
+def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool = False) -> Dataset:
+    def read(folder: Path, name: str) -> Graph:
+        return read_npz_graph(folder / f"{file}.npz", name, directed=directed)
+
+    return Dataset(summary, read, "npz", (f"{file}.npz",), url, content)
+
+
+CORA_CLASSES = (
+    *("Theory", "Reinforcement_Learning", "Genetic_Algorithms", "Neural_Networks"),
+    *("Probabilistic_Methods", "Case_Based", "Rule_Learning"),
+)
+HETEROPHILOUS = "encyclopedia pages; heterophilous"
+CITESEER_CLASSES = ("AI", "ML", "IR", "DB", "Agents", "HCI")
+
+DATASETS: dict[str, Dataset] = {
+    "cora": _planetoid("cora", "machine-learning papers", CORA_CLASSES),
+    "citeseer": _planetoid("citeseer", "computer-science papers", CITESEER_CLASSES),
+    "pubmed": _planetoid("pubmed", "papers on diabetes"),
+    "coauthor-cs": _npz(
+        "ms_academic_cs",
+        "authors in computer science",
+        "56fea6cc0248a4a7dfb12b2f2fa3086e",
+        COAUTHOR_URL,
+    ),
+    "coauthor-phy": _npz(
+        "ms_academic_phy",
+        "authors in physics",
+        "1adaee8216aea95f23e406e2f690565a",
+        COAUTHOR_URL,
+    ),
+    "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
+    "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91"),
+    "chameleon-filtered": _npz("chameleon_filtered", HETEROPHILOUS, "24093f8b69ff672c35d5f871b64d17d2"),
+    "squirrel-filtered": _npz("squirrel_filtered", HETEROPHILOUS, "b4a13125a22d24ac52e1aae90087343e"),
+    "squirrel-directed": _npz(
+        "squirrel_filtered_directed",
+        "the same pages with the direction of their links",
+        "97d180a79090b1abc2ea51a32517cccb",
+        directed=True,
+    ),
+    "minesweeper": _npz(
+        "minesweeper", "a board with mines; a table of 7 columns, score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df"
+    ),
+    "karate": Dataset("a karate club that split in two (NetworkX)", karate),
+    "digits": Dataset("handwritten digits joined to their nearest (scikit-learn)", digits),
+    "random": Dataset("the paper's timing graphs, any size", random_graph),
+    "sbm": Dataset("block model with chosen homophily and noise", block_model),
+}

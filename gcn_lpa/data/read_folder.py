@@ -1,0 +1,435 @@
+"""Your own files -> Graph: a table of nodes, one of edges, maybe one of labels, as CSV or Parquet.
+
+Ids and labels of a CSV file are text, exactly as written: "001" is not 1, and "NA" is a class. An empty label is
+unknown. Columns are found by their usual names, which options override. Errors say file, row, column and value;
+rows are counted as a spreadsheet shows them, with the header as row 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
+from gcn_lpa.data.cells import Cells, times_in
+from gcn_lpa.data.checks import Ends
+from gcn_lpa.data.column_types import Columns, EncodedTable, learn_columns
+from gcn_lpa.data.csv_files import Format, named_by_first_row, read_delimited, without_first
+from gcn_lpa.data.edge_types import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.hints import of_another_kind, similar, some, written_alike
+from gcn_lpa.data.parquet_files import read_frame, read_parquet
+from gcn_lpa.data.scaling import Block
+from gcn_lpa.data.table import USUAL_NAMES, Series, Table, is_missing, series, text_type
+from gcn_lpa.data.warnings import WARNING, graph_warnings, guessed_label, other_labels, telling_columns
+from gcn_lpa.graph import Graph
+
+NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
+STAND_INS = ("identity", "degree")
+DataFrame = Any  # of pandas, which is imported only where it is needed
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+
+
+def read_csv(
+    nodes: str | Path | DataFrame | None,
+    edges: str | Path | DataFrame | None,
+    *,
+    labels: str | Path | DataFrame | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    features: Sequence[str] | str | None = None,
+    text: Sequence[str] | str | None = None,
+    time: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    weight: str | None = None,
+    relation: str | None = None,
+    unknown: Sequence[str] | str = "",
+    directed: bool = False,
+    header: bool = True,
+    encoding: str = "utf-8-sig",
+    delimiter: str | None = None,
+    name: str | None = None,
+    columns: Columns | None = None,
+) -> Graph:
+    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet. DataFrames do as well.
+
+    Args:
+        nodes: id, label and features of each node; None where there is only a list of edges.
+        edges: source, target and, where there is such a column, weight; None where there are none.
+        labels: id and label, where they have a file of their own.
+        features: feature columns; without, all columns of `nodes` that play no other role, each by what it holds: see
+            `gcn_lpa.data.encoders`. "identity" or "degree" reads none and puts the identity matrix or degrees in their
+            place; so does a file without any.
+        text: columns that are text whatever they look like, turned into TF-IDF features; others are found by themselves.
+        time: column of `nodes` that says when each came, dates or numbers; it is no feature, and the split "time" goes by it.
+        label, weight: "" leaves a column that has one of the usual names aside; the label is then no feature either. A
+            column beside the label that could be the label too is left aside unless `features` names it.
+        relation: column of `edges` that says of which type each edge is, any text: a model then learns how much each type
+            tells. "direction", where there is no such column, takes the two directions of directed edges for types.
+        unknown: label or labels that mean unknown, beside the empty one.
+        header: False where the first row is data; the columns are then id, label and features, or source, target and
+            weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
+        encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
+        delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
+            in the first row, outside quotes.
+        columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
+    """
+    stated = Stated(id, label, features, text, time, source, target, weight, relation, unknown, columns)
+    tables = _read_tables(nodes, edges, labels, Format(header, encoding, delimiter), stated)
+    graph = _graph_of(tables, stated, directed=directed)
+    return graph if not name else dataclasses.replace(graph, name=name)
+
+
+def read_folder(folder: Path, **options: Any) -> Graph:
+    """The graph in a folder with edges.csv and, where there are any, nodes.csv and labels.csv (or .tsv, .parquet)."""
+    nodes, edges, labels = (_table_in(folder, role) for role in ("nodes", "edges", "labels"))
+    if nodes is None and edges is None:
+        held = some(sorted(path.name for path in folder.iterdir()), 8) or "nothing"
+        needed = "nodes.csv and edges.csv, or edges.csv alone (or .tsv, .parquet)"
+        raise ValueError(f"{folder} needs {needed}; it holds {held}")
+    options = {"labels": labels, "name": folder.resolve().name, **options}
+    file = folder / FEATURES_FILE
+    if not file.is_file():
+        return read_csv(nodes, edges, **options)
+    if options.get("columns") is not None:
+        raise ValueError(
+            f"{file} holds the features here, but the model was trained on columns of nodes.csv: take {file.name} away, "
+            "or train on it"
+        )
+    if nodes is None or any(options.get(name) is not None for name in ("features", "text")):
+        raise ValueError(f"{file} holds the features, a row for each of nodes.csv: name no columns beside it")
+    graph = read_csv(nodes, edges, **{**options, "features": "degree"})
+    x = mapped_features(file, graph.num_nodes)
+    note = f"features are the {x.shape[1]:,} columns of {file.name}, which stay on the disk; other columns are not read"
+    notes = (*(note for note in graph.notes if not note.startswith("no features")), note)
+    return dataclasses.replace(graph, x=x, x_kind="given", mapped=True, blocks=(), notes=notes)
+
+
+def _table_in(folder: Path, role: str) -> Path | None:
+    tables = [path for suffix in (".csv", ".tsv", ".parquet") if (path := folder / f"{role}{suffix}").is_file()]
+    sheets = [path.name for suffix in SPREADSHEETS if (path := folder / f"{role}{suffix}").is_file()]
+    if sheets and not tables:
+        raise ValueError(f"{folder} holds {sheets[0]}, which is not read: save it as {role}.csv (CSV, UTF-8)")
+    if len(tables) > 1:
+        raise ValueError(f"{folder} holds {' and '.join(path.name for path in tables)}; which one?")
+    return tables[0] if tables else None
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The columns that the caller names, as in `read_csv`; None leaves a column to its usual names."""
+
+    id: str | None
+    label: str | None
+    features: Sequence[str] | str | None
+    text: Sequence[str] | str | None
+    time: str | None
+    source: str | None
+    target: str | None
+    weight: str | None
+    relation: str | None
+    unknown: Sequence[str] | str
+    columns: Columns | None
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The files, as far as there are any, and notes on how they are read, to which every reader adds its own."""
+
+    nodes: Table | None
+    edges: Table | None
+    labels: Table | None
+    notes: list[str]
+
+    @property
+    def origin(self) -> Table:
+        """The file that says which nodes there are."""
+        table = self.nodes or self.edges
+        if table is None:
+            raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
+        return table
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """What a table of nodes says: their names, features and labels."""
+
+    names: Series
+    x: Any
+    y: Any = None
+    blocks: tuple[Block, ...] = ()
+    columns: Columns | None = None
+    time: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """What a table of edges says: the ids of both ends, by column, and weights and edge types if there are any."""
+
+    source: Series
+    target: Series
+    columns: tuple[str, ...] = ()  # of source and target
+    weights: np.ndarray | None = None
+    types: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class LabelColumns:
+    """What a file of labels says."""
+
+    ids: Series
+    values: Sequence[Any] | np.ndarray = ()
+    column: str = ""  # of ids
+
+
+def _read_tables(nodes: Any, edges: Any, labels: Any, form: Format, stated: Stated) -> Tables:
+    """All files, each with its header; refuse a column that is asked for where there is no file that could have it."""
+    notes: list[str] = []
+
+    def read(source: Any, roles: tuple[str, ...], content: str) -> Table | None:
+        if source is None or hasattr(source, "columns"):
+            return None if source is None else read_frame(source, content)
+        path = Path(source)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        if path.suffix == ".parquet":
+            return read_parquet(path)
+        table = read_delimited(path, roles, form)
+        if form.header or not _has_header(table, roles, stated):
+            return table
+        notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
+        return dataclasses.replace(named_by_first_row(table), first_row_names=False)
+
+    tables = Tables(
+        read(nodes, NODE_ROLES, "nodes"), read(edges, EDGE_ROLES, "edges"), read(labels, NODE_ROLES, "labels"), notes
+    )
+    _require_file(tables.nodes, "nodes", text=stated.text, time=stated.time)
+    if stated.columns is not None and tables.nodes is None:
+        raise ValueError("there is no file of nodes, such as nodes.csv in the folder, to read the model's columns from")
+    _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
+    of_edges = {role: getattr(stated, role) for role in (*EDGE_ROLES, "relation")}
+    _require_file(tables.edges, "edges", **of_edges)
+    return tables
+
+
+def _require_file(table: Table | None, content: str, **columns: Sequence[str] | str | None) -> None:
+    for option, column in columns.items():
+        if column and table is None:
+            raise ValueError(f"{option}={column!r} names a column, but there is no file of {content} to read it from")
+
+
+def _has_header(table: Table, roles: tuple[str, ...], stated: Stated) -> bool:
+    """Whether the first row of a table clearly is a header: it names both roles, and no cell below says the same.
+
+    A name of one letter is no clear one.
+    """
+    first = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}
+    naming = {column for role in roles[:2] for column in _names_role(first, role, getattr(stated, role))[:1]}
+    names = [first[column] for column in naming]
+    return len(naming) == 2 and not any(without_first(table.columns[c]).isin(names).any() for c in naming)
+
+
+def _names_role(first: Mapping[str, str], role: str, wanted: str | None) -> list[str]:
+    """The columns whose first cell clearly names a role, or is the name that was asked for."""
+    clear = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}
+    asked = None if wanted in first else wanted
+    return [column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear)]
+
+
+def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
+    """The graph that the tables describe; an edge or a label of a node that is not listed is refused."""
+    edges, labels = _edges(tables, stated), _labels(tables, stated)
+    nodes = _listed_nodes(tables.nodes, tables, stated) if tables.nodes else _nodes_at_ends(edges, labels, stated)
+    names, y = nodes.names.to_numpy(object).tolist(), nodes.y
+    source, target, labelled = _positions(nodes.names, edges.source, edges.target, labels.ids)
+    if tables.edges is not None:
+        _require_header(tables.edges, [c for c in edges.columns if c not in (stated.source, stated.target)], names)
+        _require_known(tables.edges, edges.columns[0], source, edges.source, names, tables.origin)
+        _require_known(tables.edges, edges.columns[1], target, edges.target, names, tables.origin)
+    if tables.labels is not None:
+        _require_known(tables.labels, labels.column, labelled, labels.ids, names, tables.origin)
+        y = np.full(len(names), None)
+        y[labelled] = labels.values
+    graph = Graph.from_edges(
+        Ends(source, target, are_positions=True),
+        weights=edges.weights,
+        edge_types=edges.types,
+        node_names=names,
+        x=nodes.x,
+        y=y,
+        directed=directed,
+        name=tables.origin.name,
+    )
+    types = graph.edge_types
+    if stated.relation == DIRECTION and types is None:
+        if not directed:
+            right = "directed=True keeps it"
+            raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
+        types = EdgeTypes.directions(graph.adjacency)
+    graph = dataclasses.replace(graph, blocks=nodes.blocks, columns=nodes.columns, time=nodes.time, edge_types=types)
+    notes = [*graph.notes, *tables.notes, *graph_warnings(graph)]
+    if tables.nodes is not None and nodes.columns is not None and y is not None:
+        notes += telling_columns(tables.nodes, nodes.columns.single_columns, y)
+    return dataclasses.replace(graph, notes=tuple(notes))
+
+
+def _positions(names: Series, *columns: Series) -> list[np.ndarray]:
+    """For each column of ids their positions among the names, which are all different; beyond the last one if unknown."""
+    import pandas
+
+    codes, _ = pandas.factorize(pandas.concat([names, *columns], ignore_index=True))
+    return np.split(codes, np.cumsum([len(names), *map(len, columns[:-1])]))[1:]
+
+
+def _require_header(table: Table, guessed: Sequence[str], names: Sequence[Any]) -> None:
+    """Refuse a first row taken for a header by its usual names where one of these is also the id of a node."""
+    node = next((name for name in guessed if name in names), None)
+    if table.first_row_names and node is not None:
+        raise ValueError(
+            f"the first row of {table.path.name} is {some(list(table.columns))}, and {node!r} is also a node: that row may be "
+            "an edge. Say header=False if it is, or source=… and target=… if these are names of columns"
+        )
+
+
+def _require_known(
+    table: Table, column: str, positions: np.ndarray, ids: Series, names: Sequence[Any], origin: Table
+) -> None:
+    """Refuse an id that the file of nodes does not list, with the ids that are close to it."""
+    unknown = np.flatnonzero(positions >= len(names))
+    if not len(unknown):
+        return
+    row, value = int(unknown[0]), ids.iloc[int(unknown[0])]
+    close = written_alike(str(value), map(str, names)) or similar(str(value), map(str, names))
+    hint = of_another_kind(value, names) or (f"close to it: {', '.join(close)}" if close else "")
+    problem = f"which {origin.path.name} does not list{f'; {hint}' if hint else ''}"
+    raise ValueError(f"{table.where(row, column)} is {value!r:.80}, {problem}")
+
+
+def _edges(tables: Tables, stated: Stated) -> EdgeColumns:
+    table = tables.edges
+    if table is None:
+        return EdgeColumns(series([], text_type()), series([], text_type()))
+    source = table.require("source", stated.source)
+    target = table.require("target", stated.target, taken=(source,))
+    weight = table.find("weight", stated.weight, taken=(source, target))
+    weights = None if weight is None else table.weights(weight)
+    is_column = stated.relation is not None and (stated.relation != DIRECTION or DIRECTION in table.columns)
+    relation = table.stated("relation", str(stated.relation)) if is_column else None
+    types = None if relation is None else _edge_types(table, relation, (source, target))
+    unread = [column for column in table.columns if column not in (source, target, weight, relation)]
+    if unread:
+        how = "weight=… reads one as the weight, relation=… as the type of each edge"
+        tables.notes.append(f"columns of {table.path.name} not read: {some(unread)}; {how}")
+    if types is not None:
+        counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
+        tables.notes.append(f"column {relation!r} says the type of each edge: {counts}")
+    return EdgeColumns(table.ids(source), table.ids(target), (source, target), weights, types)
+
+
+def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
+    """The type of each edge, a column of text; an empty cell, an end, or more types than can be weighed are refused."""
+    if column in ends:
+        raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their types")
+    types = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
+    if "" in types:
+        raise ValueError(f"{table.where(types.index(''), column)} is empty; every edge needs a type")
+    if (number := len(set(types))) > MOST_EDGE_TYPES:
+        raise ValueError(
+            f"column {column!r} of {table.path.name} names {number:,} edge types; at most {MOST_EDGE_TYPES} can be weighed. "
+            "Put rare ones together, or name another column with relation=…"
+        )
+    return types
+
+
+def _labels(tables: Tables, stated: Stated) -> LabelColumns:
+    table = tables.labels
+    if table is None:
+        return LabelColumns(series([], text_type()))
+    id_column = table.require("id", _meant_for(table, stated.id, tables.nodes))
+    wanted = _meant_for(table, stated.label or None, tables.nodes)
+    label_column = table.require("label", wanted, taken=(id_column,))
+    labels = table.labels(label_column, stated.unknown)
+    if wanted is None:
+        tables.notes.extend(guessed_label(table, label_column, labels))
+    return LabelColumns(table.ids(id_column, unique=True), labels, id_column)
+
+
+def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:
+    """A stated column, or None where it is one of another file and not of this one."""
+    return None if other is not None and wanted in other.columns and wanted not in table.columns else wanted
+
+
+def _nodes_at_ends(edges: EdgeColumns, labels: LabelColumns, stated: Stated) -> NodeColumns:
+    """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
+    import pandas
+
+    if stated.features is not None and stated.features not in STAND_INS:
+        stand_ins = "'identity' or 'degree' can stand in"
+        raise ValueError(f"there is no file of nodes to read features {stated.features!r} from; {stand_ins}")
+    row_by_row = np.arange(2 * len(edges.source)).reshape(2, -1).T.ravel()
+    ends = pandas.concat([edges.source, edges.target], ignore_index=True).iloc[row_by_row]
+    return NodeColumns(pandas.concat([ends, labels.ids], ignore_index=True).drop_duplicates(), stated.features)
+
+
+def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
+    """The nodes of a file of nodes."""
+    id_column = table.require("id", _meant_for(table, stated.id, tables.labels))
+    is_elsewhere = stated.label is not None and _meant_for(table, stated.label, tables.labels) is None
+    is_aside = stated.label == "" or is_elsewhere
+    label_column = None if is_aside else table.find("label", stated.label, taken=(id_column,))
+    aside = table.find("label", None, taken=(id_column,)) if is_aside else None
+    if tables.labels is not None and label_column is not None:
+        raise ValueError(
+            f"labels come twice: {table.path.name} has a column {label_column!r}, and {tables.labels.path.name}"
+        )
+    names = table.ids(id_column, unique=True)
+    y = None if label_column is None else table.labels(label_column, stated.unknown)
+    if label_column is not None and y is not None and stated.label is None:
+        tables.notes.extend(guessed_label(table, label_column, y))
+    chosen = label_column or aside
+    others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
+    time_column = None if stated.time is None else table.stated("time", stated.time)
+    time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
+    taken = [column for column in (id_column, chosen, time_column, *others) if column is not None]
+    columns, encoded, warnings = _features(table, taken, stated)
+    tables.notes.extend(warnings)
+    if aside is not None and aside not in _several(stated.features, table):
+        tables.notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
+    if others and stated.features is None:
+        tables.notes.append(
+            f"{WARNING}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
+            f"label={others[0]} chooses it, features=… reads it as a feature"
+        )
+    return NodeColumns(names, encoded.x, y, encoded.blocks, columns, time)
+
+
+def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Columns | None, EncodedTable, list[str]]:
+    """What was learned of the columns of a table of nodes, their features, and warnings about how they were read."""
+    if stated.columns is not None:
+        if stated.features is not None or stated.text is not None:
+            raise ValueError("columns= says which features there are: leave features= and text= out")
+        return stated.columns, *stated.columns.read(table)
+    texts = [table.stated("text", column) for column in _several(stated.text, table)]
+    if stated.features in STAND_INS:
+        if texts:
+            raise ValueError(f"features={stated.features!r} reads no column, but text= names {some(texts)}")
+        return None, EncodedTable(stated.features, ()), []
+    names = [column for column in table.columns if column not in taken]
+    if stated.features is not None:
+        names = [table.stated("features", column) for column in _several(stated.features, table)]
+    return learn_columns(table, list(dict.fromkeys([*names, *texts])), texts)
+
+
+def _several(names: Sequence[str] | str | None, table: Table) -> list[str]:
+    """Columns by name; text with commas is several of them, unless one column has that very name."""
+    if isinstance(names, str):
+        return [names] if names in table.columns else names.split(",")
+    return list(names or ())

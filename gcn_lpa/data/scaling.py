@@ -1,0 +1,279 @@
+"""What is done to raw features before a model reads them, and what is learned of them for that."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+FEATURE_KINDS = ("raw", "row", "l2", "tfidf", "auto")
+BLOCK_KINDS = ("words", "numbers", "table", "scaled words")
+WORDS = ("words", "scaled words")
+STRUCTURAL = "structural features"  # the name of their block
+SCALED = "scaled"  # that of all columns, where none is told from another
+FEWEST_WORDS = 10  # fewer columns of counts are numbers
+SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
+ROWS_AT_ONCE = 1 << 20  # numbers in a block of rows that is scaled, 8 MB
+FARTHEST = 5.0  # standard deviations
+LEAST_SPREAD = 1e-9  # a structural feature that varies less is constant
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns start..stop-1 of the features, and what they are.
+
+    "words" are counts or TF-IDF of words: rows are scaled to length 1. "numbers" are raw: columns are standardised.
+    "table" and "scaled words" are ready as they are.
+    """
+
+    name: str
+    kind: str  # one of BLOCK_KINDS
+    start: int
+    stop: int
+
+
+def check_kind(kind: str) -> None:
+    if kind not in FEATURE_KINDS:
+        raise ValueError(f"unknown features {kind!r}; there are {', '.join(FEATURE_KINDS)}")
+
+
+def inferred_kind(x: Any) -> str:
+    """What the columns of an array or sparse matrix seem to be: words where they are many, and mostly zero and never less."""
+    number = x.count_nonzero() if scipy.sparse.issparse(x) else np.count_nonzero(x)
+    is_many = x.shape[1] >= FEWEST_WORDS and x.shape[0] > 0
+    return "words" if is_many and 2 * number <= x.shape[0] * x.shape[1] and x.min() >= 0 else "numbers"
+
+
+def check_blocks(blocks: Sequence[Block], num_columns: int) -> None:
+    """Refuse blocks that do not cover all columns, one after the other."""
+    start = 0
+    for block in blocks:
+        if block.kind not in BLOCK_KINDS:
+            raise ValueError(f"block {block.name!r} has kind {block.kind!r}; there are {', '.join(BLOCK_KINDS)}")
+        if block.start != start or block.stop <= start:
+            raise ValueError(f"block {block.name!r} is columns {block.start} to {block.stop}; the next one is {start}")
+        start = block.stop
+    if blocks and start != num_columns:
+        raise ValueError(f"the blocks end at column {start:,}, but there are {num_columns:,}")
+
+
+def single_columns(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks of columns that each say something by themselves: no words. None where it is not known what the columns are."""
+    single = [block for block in blocks if block.kind not in WORDS]
+    return [] if all(block.name in (STRUCTURAL, SCALED) for block in single) else single
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Features raw, divided by their row sum, by their length, as TF-IDF, or each block by its kind; and what was learned for it.
+
+    Rows of zeros stay zero and sparse stays sparse. A row sum is one of absolute values. TF-IDF is scikit-learn's:
+    x_id (1 + ln((1 + n) / (1 + n_d))), then rows of length 1.
+
+    "auto" divides the rows of each block of words by their length and standardises each column of numbers: of a skewed one
+    sign(u) ln(1 + |u|) with u = (v - median) / (median distance to it), then mean 0, deviation 1, at most 5 from the mean.
+    So neither the unit of a column nor its zero matters. A constant column becomes 0.
+    """
+
+    kind: str
+    idf: np.ndarray | None = None  # tfidf, [d]
+    structure: np.ndarray | None = None  # mean and standard deviation of each structural feature, [2, s]
+    blocks: tuple[Block, ...] = ()  # auto
+    numbers: np.ndarray | None = None  # auto, of the columns in blocks of numbers: see `_learned_numbers`, [4, m]
+
+    @classmethod
+    def learned(cls, kind: str, x: Any, blocks: Sequence[Block] = ()) -> Scaling:
+        """The scaling of a kind for the columns of x, an array or sparse matrix; "auto" infers blocks that are not given."""
+        check_kind(kind)
+        if kind == "auto":
+            blocks = tuple(blocks) or (Block("x", inferred_kind(x), 0, x.shape[1]),)
+            check_blocks(blocks, x.shape[1])
+            numbers = [_learned_numbers(_dense(x, block)) for block in blocks if block.kind == "numbers"]
+            return cls(kind, blocks=blocks, numbers=np.hstack(numbers) if numbers else None)
+        if kind == "tfidf":
+            _check_counts(x)
+            present = np.asarray((x != 0).sum(axis=0)).ravel()
+            return cls(kind, 1 + np.log((1 + x.shape[0]) / (1 + present)))
+        return cls(kind)
+
+    def with_structure(self, columns: np.ndarray) -> Scaling:
+        """The same with structural features beside the columns, as learned from these, [n, s]."""
+        spread = np.where(columns.std(axis=0) > LEAST_SPREAD, columns.std(axis=0), 1)
+        return dataclasses.replace(self, structure=np.stack([columns.mean(axis=0), spread]))
+
+    @property
+    def num_added(self) -> int:
+        """How many structural features are added."""
+        return 0 if self.structure is None else int(self.structure.shape[1])
+
+    def blocks_of(self, num_columns: int) -> tuple[Block, ...]:
+        """What the scaled columns are, with the structural features: ready as they are, and words by themselves."""
+        kinds = ["scaled words" if block.kind in WORDS else "table" for block in self.blocks]
+        scaled = [dataclasses.replace(block, kind=kind) for block, kind in zip(self.blocks, kinds, strict=True)]
+        start, name = (scaled[-1].stop, STRUCTURAL) if scaled else (0, SCALED)
+        return (*scaled, *([Block(name, "table", start, num_columns)] if start < num_columns else []))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What was learned; `from_arrays` takes it back."""
+        bounds = [(BLOCK_KINDS.index(block.kind), block.start, block.stop) for block in self.blocks]
+        blocks = np.array(bounds, dtype=np.int64) if bounds else None
+        arrays = {"idf": self.idf, "structure": self.structure, "blocks": blocks, "numbers": self.numbers}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    @classmethod
+    def from_arrays(cls, kind: str, arrays: Mapping[str, np.ndarray], num_columns: int) -> Scaling:
+        """The scaling that gave `arrays`; those that do not fit its kind or the number of columns are refused."""
+        check_kind(kind)
+        idf, structure, bounds, numbers = (arrays.get(name) for name in ("idf", "structure", "blocks", "numbers"))
+        for name, array, owner in (("idf", idf, "tfidf"), ("blocks", bounds, "auto")):
+            if (array is not None) != (kind == owner):
+                raise ValueError(f"{name} goes with features {owner!r} and no others; these are {kind!r}")
+        blocks = () if bounds is None else _blocks_in(bounds)
+        check_blocks(blocks, num_columns)
+        num_numbers = sum(block.stop - block.start for block in blocks if block.kind == "numbers")
+        if (numbers is None) != (num_numbers == 0):
+            raise ValueError(f"the blocks have {num_numbers} columns of numbers, but numbers is {numbers}")
+        if idf is not None and not _is_finite(idf, (num_columns,)):
+            raise ValueError(f"idf is not a finite number for each of the {num_columns} columns")
+        if numbers is not None and not _is_finite(numbers, (4, num_numbers)):
+            raise ValueError(f"numbers is not four finite numbers for each of the {num_numbers} columns of numbers")
+        if structure is not None:
+            is_finite = _is_finite(structure, (2, structure.shape[-1]))
+            if not (is_finite and (structure[1] > LEAST_SPREAD).all()):
+                raise ValueError("structure is not a mean and a positive deviation for each structural feature")
+        return cls(kind, idf, structure, blocks, numbers)
+
+    def __call__(self, x: Any, structure: np.ndarray | None = None) -> Any:
+        """x scaled, in float64 (the square of 1e30 is beyond float32); beside it structural features, if they were learned."""
+        scaled = x if self.kind == "raw" else self._scaled(x.astype(np.float64))
+        if self.structure is None or structure is None:
+            return scaled
+        mean, spread = self.structure
+        return side_by_side([scaled, (structure - mean) / spread])
+
+    def in_float32(self, x: Any, structure: np.ndarray | None = None, *, mapped: bool = False) -> Any:
+        """The same in float32; of a dense x, a block of rows at a time, so that few are held in float64.
+
+        With `mapped` the result is a temporary file, memory-mapped, which is gone when it is no longer used.
+        """
+        if scipy.sparse.issparse(x):
+            return self(x, structure).astype(np.float32)
+        shape = len(x), x.shape[1] + (0 if structure is None else self.num_added)
+        result = np.empty(shape, dtype=np.float32)
+        if mapped and result.size:
+            with tempfile.TemporaryFile() as file:
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not the end of the process later
+                    os.posix_fallocate(file.fileno(), 0, result.nbytes)
+                result = np.memmap(file, np.float32, "w+", shape=shape)
+        num_rows = max(1, ROWS_AT_ONCE // max(1, shape[1]))
+        for start in range(0, len(x), num_rows):
+            rows = slice(start, start + num_rows)
+            result[rows] = self(x[rows], None if structure is None else structure[rows])
+        return result
+
+    def _scaled(self, x: Any) -> Any:
+        if self.kind == "auto":
+            return self._by_block(x)
+        if self.idf is not None:
+            _check_counts(x)
+            x = x * self.idf[None, :]
+        return _rows_divided(x, abs(x).sum(axis=1) if self.kind == "row" else _lengths(x))
+
+    def _by_block(self, x: Any) -> Any:
+        parts, first = [], 0
+        numbers = np.zeros((4, 0)) if self.numbers is None else self.numbers
+        for block in self.blocks:
+            if block.kind == "words":
+                words = _columns(x, block)
+                parts.append(_rows_divided(words, _lengths(words)))
+            elif block.kind == "numbers":
+                end = first + block.stop - block.start
+                parts.append(_standardized(_dense(x, block), numbers[:, first:end]))
+                first = end
+            else:
+                parts.append(_columns(x, block) if block.kind in WORDS else _dense(x, block))
+        return side_by_side(parts)
+
+
+def _blocks_in(bounds: np.ndarray) -> tuple[Block, ...]:
+    """Blocks from the position of their kind in BLOCK_KINDS, their start and their stop, [b, 3]."""
+    if bounds.dtype != np.int64 or bounds.ndim != 2 or bounds.shape[1] != 3 or not len(bounds):
+        raise ValueError(f"blocks is {bounds.dtype} {list(bounds.shape)}, not int64 [b, 3]")
+    if not (bounds[:, 0].min() >= 0 and bounds[:, 0].max() < len(BLOCK_KINDS)):
+        raise ValueError(f"blocks has a kind that is not one of 0..{len(BLOCK_KINDS) - 1}")
+    return tuple(Block("", BLOCK_KINDS[kind], start, stop) for kind, start, stop in bounds.tolist())
+
+
+def _learned_numbers(x: np.ndarray) -> np.ndarray:
+    """For each column: median, median distance to it (0: no logarithm is taken), mean, and 1 / standard deviation, [4, m]."""
+    center, scale, mean, rate = np.zeros((4, x.shape[1]))
+    for k in range(x.shape[1]):
+        column = x[:, k].astype(np.float64)
+        center[k] = np.median(column)
+        if column.max() == column.min():
+            continue  # it keeps the rate 0
+        u = column - center[k]
+        z = (u - u.mean()) / u.std()
+        if abs((z**3).mean()) > SKEWED:
+            scale[k] = np.median(np.abs(u[u != 0]))
+            u = _tamed(u / scale[k])
+        mean[k], rate[k] = u.mean(), 1 / u.std()
+    return np.stack([center, scale, mean, rate])
+
+
+def _standardized(x: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    center, scale, mean, rate = learned
+    u = x - center
+    skewed = scale > 0
+    u[:, skewed] = _tamed(u[:, skewed] / scale[skewed])
+    result: np.ndarray = np.clip((u - mean) * rate, -FARTHEST, FARTHEST)
+    return result
+
+
+def _tamed(u: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.sign(u) * np.log1p(np.abs(u))
+    return result
+
+
+def _columns(x: Any, block: Block) -> Any:
+    return x if x.shape[1] == block.stop - block.start else x[:, block.start : block.stop]
+
+
+def _dense(x: Any, block: Block) -> np.ndarray:
+    part = _columns(x, block)
+    dense: np.ndarray = part.toarray() if scipy.sparse.issparse(part) else part
+    return dense
+
+
+def side_by_side(parts: Sequence[Any]) -> Any:
+    """Matrices as one; it is sparse where one of them is."""
+    if len(parts) == 1:
+        return parts[0]
+    is_sparse = any(map(scipy.sparse.issparse, parts))
+    return scipy.sparse.csr_array(scipy.sparse.hstack(parts)) if is_sparse else np.hstack(parts)
+
+
+def _lengths(x: Any) -> Any:
+    return np.sqrt((x * x).sum(axis=1))
+
+
+def _rows_divided(x: Any, sizes: Any) -> Any:
+    """Each row divided by its size, where that is not 0."""
+    sizes = np.asarray(sizes).ravel()
+    scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return scipy.sparse.csr_array(x.multiply(scale[:, None])) if scipy.sparse.issparse(x) else x * scale[:, None]
+
+
+def _check_counts(x: Any) -> None:
+    if x.min() < 0:
+        raise ValueError("tfidf needs features that are counts, but some are negative")
+
+
+def _is_finite(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    return array.shape == shape and array.dtype == np.float64 and bool(np.isfinite(array).all())

@@ -1,0 +1,311 @@
+"""Does the graph help? Features alone, labels alone and both, on your own labels, and a plain sentence about it.
+
+Every method is trained and scored on the same splits of the labelled nodes: rounds of five stratified folds, so that
+all labels are scored equally often, each by models that were not given it. Training sets of such splits overlap, and
+the usual interval over splits is then too narrow; ours are widened as Nadeau & Bengio (2003) say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.describe import Homophily, describe, homophily
+from gcn_lpa.data.splits import Split, split
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph, check_graph
+from gcn_lpa.insight.compare import Comparison, Record, compare
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
+
+FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
+WITH_GRAPH = ("lpa", "gcn", "gcn-lpa", "best")
+NUM_FOLDS = 5
+FEWEST_LABELS = 10  # with less a fold would score a single node
+FEW_VALIDATION = 100  # nodes; of fewer, many epochs get all right, so their loss chooses the epoch
+WIDE = 0.05  # half-width of an interval that cannot tell whether the graph helps: ± 5 points
+HIDDEN = 0.1  # of accuracy over the commonest class: what an interval may hide before we say that there is nothing
+HELPS, HURTS, NEUTRAL = "the graph helps", "the graph hurts", "the graph makes no measurable difference"
+UNPREDICTABLE, TOO_FEW = "nothing predicts these labels", "too few labels to tell"
+
+
+@dataclass(frozen=True)
+class AdviceLine:
+    """One method over all splits. Differences are paired, split by split; None for the method itself."""
+
+    method: str
+    accuracy: Mean
+    over_features: Mean | None  # accuracy minus that of features alone, the better of two; None too without features
+    over_commonest: Mean  # minus that of always saying the commonest class
+    over_best: Mean | None  # minus that of the best method
+    seconds: float  # median of a split
+    note: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What `advise` found. `lines` is empty where there were too few labels to train on."""
+
+    graph: str
+    verdict: str  # HELPS, HURTS, NEUTRAL, UNPREDICTABLE or TOO_FEW
+    sentence: str
+    method: str  # the one to use
+    recipe: str
+    lines: tuple[AdviceLine, ...]
+    labeled: int
+    unlabeled: int
+    unreachable: int  # nodes that no label can reach along edges
+    homophily: Homophily
+    protocol: str
+    notes: tuple[str, ...]
+    records: tuple[Record, ...]
+    recipes: dict[str, Recipe]
+    device: str | None
+
+    def command(self, source: str | None = None, options: Sequence[str] = ()) -> str:
+        """The command line that trains what is advised on the graph read from `source`."""
+        how = ["--recipe", "best"] if self.method == "best" else ["--method", self.method, "--recipe", self.recipe]
+        words = ["gcn-lpa", "train", source or self.graph, *how]
+        return shlex.join([*words, *options])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def advise(
+    graph: Graph,
+    *,
+    repeats: int = 10,
+    seed: int = 0,
+    recipe: str = "default",
+    changes: Mapping[str, Any] | None = None,
+    best: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> Advice:
+    """Compare features alone (MLP, LR) with LPA, GCN and GCN-LPA on the labelled nodes, and say whether the graph helps.
+
+    Args:
+        repeats: splits; each five of them score every labelled node once.
+        seed: of the first fold and the first weights.
+        recipe: of gcn-lpa: "default", "paper" or "official"; the others have theirs as in `compare`.
+        changes: fields to set in every recipe, e.g. {"epochs": 50}.
+        best: also try the recipe `best`; it is advised only where it is ahead of the default by more than noise.
+        on_record: called with every result as it comes.
+    """
+    check_graph(graph)
+    if repeats < 2:
+        raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
+    if not graph.labeled.any():
+        raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
+    counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
+    found, splits, protocol = None, [], "nothing was trained"
+    if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
+        splits = stratified_folds(graph, repeats, seed)
+        rule, protocol = _choice_of_epoch(splits)
+        found = compare(
+            graph,
+            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *(WITH_GRAPH if best else WITH_GRAPH[:-1])],
+            splits=splits,
+            seed=seed,
+            recipe=recipe,
+            changes={**rule, **(changes or {})},
+            device=device,
+            threads=threads,
+            isolate=False,
+            on_record=on_record,
+        )
+    lines = () if found is None else _lines(graph, found, splits)
+    verdict, sentence, method = _verdict(lines) if lines else _verdict_untrained(graph, counts)
+    if found is not None and method == "best" and not _is_ahead(found, splits, "best", "gcn-lpa"):
+        method = "gcn-lpa"
+    return Advice(
+        graph=graph.name,
+        verdict=verdict,
+        sentence=sentence,
+        method=method,
+        recipe=recipe,
+        lines=lines,
+        labeled=int(counts.sum()),
+        unlabeled=graph.num_nodes - int(counts.sum()),
+        unreachable=describe(graph).unreachable,
+        homophily=homophily(graph),
+        protocol=protocol,
+        notes=notes_on(graph, counts),
+        records=() if found is None else found.records,
+        recipes={} if found is None else found.recipes,
+        device=None if found is None else found.device,
+    )
+
+
+def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
+    """Splits of the labelled nodes, 60 % train, 20 % choose the epoch and 20 % are scored, each class divided alike.
+
+    Split k is fold k mod 5 of round k // 5: the folds of a round score every labelled node once.
+    """
+    labeled, labels = graph.labeled.cpu(), graph.y.cpu().numpy()
+    splits = []
+    for k in range(repeats):
+        number, fold = divmod(k, NUM_FOLDS)
+        order = np.random.Generator(np.random.PCG64([seed, number])).permutation(np.flatnonzero(labeled.numpy()))
+        order = order[np.argsort(labels[order], kind="stable")]  # dealt class by class, like cards
+        scored = torch.zeros_like(labeled)
+        scored[torch.from_numpy(order[fold::NUM_FOLDS].copy())] = True
+        rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
+        splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
+    return splits
+
+
+def commonest_class_accuracy(graph: Graph, part: Split) -> float:
+    """What one gets by always saying the class that most of the given labels have."""
+    labels = graph.y.cpu()
+    commonest = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).argmax()
+    return float((labels[part.test] == commonest).double().mean())
+
+
+def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
+    """How the epoch is chosen, as a change of the recipes, and the whole protocol in words."""
+    fewest = min(int(part.val.sum()) for part in splits)
+    by_loss = fewest < FEW_VALIDATION
+    sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
+    rule = "lowest loss, as they are few" if by_loss else "highest accuracy"
+    protocol = (
+        f"{len(splits)} splits of the labelled nodes, stratified, {sizes} to train / choose the epoch ({rule}) / score"
+    )
+    return {"select": "loss"} if by_loss else {}, protocol
+
+
+def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
+    ratio, num_scored = _sizes(splits)
+    by_method = {
+        row.method: np.array([record.accuracy for record in found.records if record.method == row.method])
+        for row in found.rows
+    }
+    commonest = np.array([commonest_class_accuracy(graph, part) for part in splits])
+    best = max(by_method, key=lambda method: by_method[method].mean())  # the first of equals
+    features = max(
+        (method for method in by_method if method in FEATURES_ONLY),
+        key=lambda method: by_method[method].mean(),
+        default=None,
+    )
+
+    def gain(method: str, other: str | None) -> Mean | None:
+        if other in (None, method):
+            return None
+        return resampled_mean(by_method[method] - by_method[str(other)], ratio, num_scored)
+
+    return tuple(
+        AdviceLine(
+            method=row.method,
+            accuracy=resampled_mean(by_method[row.method], ratio, num_scored),
+            over_features=gain(row.method, features),
+            over_commonest=resampled_mean(by_method[row.method] - commonest, ratio, num_scored),
+            over_best=gain(row.method, best),
+            seconds=row.seconds,
+            note=row.note,
+        )
+        for row in found.rows
+    )
+
+
+def _is_ahead(found: Comparison, splits: Sequence[Split], one: str, other: str) -> bool:
+    """Whether a method is better than another by more than noise."""
+    accuracies = [
+        np.array([record.accuracy for record in found.records if record.method == name]) for name in (one, other)
+    ]
+    ratio, num_scored = _sizes(splits)
+    gain = resampled_mean(accuracies[0] - accuracies[1], ratio, num_scored)
+    return gain.mean > 0 and not is_noise(gain)
+
+
+def _sizes(splits: Sequence[Split]) -> tuple[float, int]:
+    """The nodes that are scored by those that train, and how many are ever scored."""
+    ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
+    return ratio, int(torch.stack([part.test for part in splits]).any(dim=0).sum())
+
+
+def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
+    """The verdict, a sentence that says it with its numbers, and the method to use."""
+    best = _best(lines)
+    with_graph = _best([line for line in lines if line.method in WITH_GRAPH])
+    if is_noise(best.over_commonest) or best.over_commonest.mean < 0:
+        found = (
+            f"{best.method} does best, {signed(best.over_commonest)} points against always saying the commonest class"
+        )
+        if best.over_commonest.mean + (best.over_commonest.interval or 0) > HIDDEN:
+            return TOO_FEW, f"Too few labels to tell whether anything predicts them: {found}.", best.method
+        return UNPREDICTABLE, f"Nothing predicts these labels, neither features nor edges: {found}.", best.method
+    rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
+    rivals = [line.method for line in lines if line.over_best is not None and is_noise(line.over_best)]
+    also = f" Inside the noise of it: {', '.join(rivals)}." if rivals else ""
+    gain = with_graph.over_features
+    if gain is None:
+        over = f"{signed(best.over_commonest)} points over always saying the commonest class"
+        sentence = f"The edges carry the labels: {rate}, {over}; there are no features to compare with.{also}"
+        return HELPS, sentence, best.method
+    features = _best([line for line in lines if line.method in FEATURES_ONLY]).method
+    if not is_noise(gain) and gain.mean > 0:
+        sentence = f"The graph helps: {rate}, {signed(gain)} points over features alone ({features}).{also}"
+        return HELPS, sentence, with_graph.method
+    compared = f"{rate}, {signed(gain)} points against features alone ({features})"
+    plain = next(line.over_features for line in lines if line.method == "gcn")
+    if plain is not None and not is_noise(plain) and plain.mean < 0:  # gcn-lpa can pass the edges by, gcn cannot
+        also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
+        return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
+    if (gain.interval or 0) > WIDE:
+        return TOO_FEW, f"Too few labels to tell whether the graph helps: {compared}.", best.method
+    sentence = f"The graph makes no measurable difference: {compared}. {features} is the simpler choice."
+    return NEUTRAL, sentence, features
+
+
+def _best(lines: Sequence[AdviceLine]) -> AdviceLine:
+    """The most accurate, the first of equals."""
+    return max(lines, key=lambda line: line.accuracy.mean)
+
+
+def _verdict_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
+    """The same where there is nothing to compare."""
+    if graph.num_edges == 0:
+        return NEUTRAL, "The graph has no edges: it cannot help, and there is nothing to compare.", FEATURES_ONLY[0]
+    classes = int((counts > 0).sum())
+    sentence = (
+        f"Too few labels to tell: {int(counts.sum())} labelled nodes in {classes} {'class' if classes == 1 else 'classes'}; "
+        f"a comparison needs {FEWEST_LABELS} labels and two classes."
+    )
+    return TOO_FEW, sentence, "gcn" if graph.x_kind == "given" else "lpa"
+
+
+def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
+    """What to know of this graph when reading the numbers."""
+    notes = []
+    if graph.x_kind != "given":
+        notes.append(
+            f"no features: {' and '.join(FEATURES_ONLY)} have nothing to read and are left out; for the others "
+            f"{graph.x_kind} stands in"
+        )
+    elif (scale := _scale_of_columns(graph)) > 100:
+        notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
+    scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=True) if 0 < count < NUM_FOLDS]
+    if scarce and counts.sum() >= FEWEST_LABELS:
+        notes.append(
+            f"fewer than {NUM_FOLDS} labels in {', '.join(map(repr, scarce[:5]))}{' …' if len(scarce) > 5 else ''}: "
+            "not in every fold, and a class of one label is scored by models that never saw it"
+        )
+    return tuple(notes)
+
+
+def _scale_of_columns(graph: Graph) -> float:
+    """The largest root mean square of a dense feature column, as a multiple of their median."""
+    if isinstance(graph.x, SparseMatrix):
+        return 1.0  # words and their like
+    sizes = graph.x.double().square().mean(dim=0).sqrt()
+    sizes = sizes[sizes > 0]
+    return float(sizes.max() / sizes.median()) if len(sizes) else 1.0

@@ -1,0 +1,296 @@
+"""Which labels and which edges look wrong, with the evidence.
+
+No label is scored by a model that was trained on it. `cross_fit` hides each fold of the labels in turn, so that its
+posterior of a labelled node comes from the other labels. Label propagation with that one node left out (Theorem 3 of the
+paper: "treat v_a as unlabelled") is the second kind of evidence.
+
+Both audits ask the same question: does this look like what is given, or like something drawn at random? The given labels
+are compared with all other labels of the same nodes, the edges with random pairs of nodes, and a logistic regression on
+two or three kinds of evidence learns from the graph itself how much each kind counts; also where neighbours tend to
+differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gcn_lpa.data.describe import html_table, node_hops
+from gcn_lpa.graph import Graph, check_graph
+from gcn_lpa.insight.cross_fit import CrossFit, cross_fit, settings_of
+from gcn_lpa.insight.evidence import (
+    ERROR_RATE,
+    LEAST,
+    WEIGHT_SAY,
+    ErrorModel,
+    PairEvidence,
+    check_rate,
+    class_evidence,
+    edge_ends,
+    edge_evidence,
+    joined,
+    label_evidence,
+    posteriors_of,
+    random_pairs,
+    suspicion_of,
+    votes_without_own,
+    weights_near_labels,
+)
+from gcn_lpa.learning.tasks import with_classes
+from gcn_lpa.propagation import one_hot
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.trained import Trained
+
+SHOWN = 20  # findings that a notebook shows; to_frame has all
+
+
+@dataclass(frozen=True)
+class LabelFinding:
+    """One labelled node. `suspicion` is the chance that its label is wrong, if the stated rate of all labels is."""
+
+    node: Hashable
+    label: str
+    suggested: str  # the label that the evidence supports best; it may be the given one
+    suspicion: float
+    model: float  # probability of the given label, by models that were not shown it
+    neighbours: float | None  # share of the given label among the votes of others; None where no vote arrives
+    evidence: str
+
+    def __str__(self) -> str:
+        other = f", rather {self.suggested}" if self.suggested != self.label else ""
+        return f"{self.suspicion:.3f}  {self.node}: {self.label}{other}\n       {self.evidence}"
+
+
+@dataclass(frozen=True)
+class LabelAudit:
+    """The labelled nodes, the most suspicious first."""
+
+    graph: str
+    findings: tuple[LabelFinding, ...]
+    influence: dict[str, float]  # what a standard deviation of each kind of evidence adds to the log-odds of an error
+    rate: float  # the share of labels taken to be wrong
+    epochs: int
+    folds: int
+    repeats: int
+    seed: int
+    recipe: Recipe
+
+    @property
+    def summary(self) -> str:
+        doubted = sum(row.suspicion > 0.5 for row in self.findings)
+        return (
+            f"{doubted:,} of {len(self.findings):,} labels are more likely wrong than right, if {100 * self.rate:g} % of "
+            f"all are wrong at random. {_models(self)}"
+        )
+
+    def to_frame(self) -> Any:
+        """A DataFrame with a row per finding."""
+        return _frame(self.findings, LabelFinding)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.suspicion, row.node, row.label, row.suggested, row.evidence) for row in self.findings[:SHOWN]]
+        return html_table(self.summary, rows, ("suspicion", "node", "label", "rather", "evidence"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class EdgeFinding:
+    """One edge. `suspicion` is the chance that it is a random pair, if the stated rate of all edges is.
+
+    `status` is "judged", or "abstains" where an end has no features and no label reaches it.
+    """
+
+    source: Hashable
+    target: Hashable
+    source_class: str
+    target_class: str
+    suspicion: float
+    agreement: float  # Σ_c p_source[c] p_target[c]: the chance that both ends have the same class
+    similarity: float | None  # cosine of the features; None where nodes have none
+    common_neighbours: int
+    weight: float | None  # learned, as a multiple of the given one; None where it has no meaning
+    status: str
+    evidence: str
+
+    def __str__(self) -> str:
+        abstains = "" if self.status == "judged" else "  (abstains)"
+        return f"{self.suspicion:.3f}  {self.source} – {self.target}{abstains}\n       {self.evidence}"
+
+
+@dataclass(frozen=True)
+class EdgeAudit:
+    """The edges, the most suspicious first and those it abstains from at the end."""
+
+    graph: str
+    findings: tuple[EdgeFinding, ...]
+    influence: dict[str, float]
+    rate: float
+    epochs: int
+    folds: int
+    repeats: int
+    seed: int
+    recipe: Recipe
+
+    @property
+    def summary(self) -> str:
+        judged = [row for row in self.findings if row.status == "judged"]
+        doubted, rest = sum(row.suspicion > 0.5 for row in judged), len(self.findings) - len(judged)
+        said = f" {rest:,} are not scored: an end has no features, and no label reaches it." if rest else ""
+        return (
+            f"{doubted:,} of {len(judged):,} edges are more likely wrong than right, if {100 * self.rate:g} % of all are "
+            f"random pairs.{said} {_models(self)}"
+        )
+
+    def to_frame(self) -> Any:
+        """A DataFrame with a row per finding."""
+        return _frame(self.findings, EdgeFinding)
+
+    def _repr_html_(self) -> str:
+        rows = [(row.suspicion, row.source, row.target, row.status, row.evidence) for row in self.findings[:SHOWN]]
+        return html_table(self.summary, rows, ("suspicion", "source", "target", "status", "evidence"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def _frame(findings: Sequence[Any], kind: type) -> Any:
+    import pandas
+
+    columns = {spec.name: [getattr(row, spec.name) for row in findings] for spec in dataclasses.fields(kind)}
+    ids = dict.fromkeys(("node", "source", "target"), object)  # as they are, whatever they look like
+    return pandas.DataFrame({name: pandas.Series(column, dtype=ids.get(name)) for name, column in columns.items()})
+
+
+def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
+    """Rank the labels a model was given by how little the rest of the graph supports them; models are trained for it.
+
+    Args:
+        rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
+        options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
+    """
+    check_rate(rate)
+    check_graph(graph)
+    graph = with_classes(graph, trained.class_names)
+    return rank_labels(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
+
+
+def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
+    """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
+
+    Two kinds of evidence count: log p, the probability of the label by models that were not shown it; and log(1 + v),
+    v the votes for it of the other labels within two hops. Votes *against* do not: that a neighbour is of another class
+    is common, that the node has not one of its own is not.
+    """
+    check_rate(rate)
+    given, labels = fitted.given, graph.y.cpu()
+    nodes = given.nonzero().squeeze(1)
+    votes = votes_without_own(graph, given)[nodes]  # [m, c]
+    model = fitted.probabilities[nodes]
+    evidence = torch.stack([model.clamp_min(LEAST).log(), votes.log1p()], dim=2).numpy()  # [m, c, 2]
+    target = labels[nodes].numpy()
+    is_given = np.zeros(evidence.shape[:2], dtype=bool)
+    is_given[np.arange(len(nodes)), target] = True
+    errors = ErrorModel.learn(evidence[is_given], evidence[~is_given])
+    doubts = errors.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
+    suggested = doubts.argmin(axis=1)
+    shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
+    counts = (joined(graph).to_scipy() > 0) @ one_hot(
+        torch.where(given, labels, -1), graph.num_classes, torch.float64
+    ).numpy()
+    findings = []
+    for k in np.argsort(-doubts[is_given], kind="stable").tolist():
+        node, label = int(nodes[k]), int(target[k])
+        findings.append(
+            LabelFinding(
+                node=graph.node_names[node],
+                label=graph.class_names[label],
+                suggested=graph.class_names[suggested[k]],
+                suspicion=suspicion_of(doubts[k, label], rate),
+                model=float(model[k, label]),
+                neighbours=None if np.isnan(shares[k, label]) else float(shares[k, label]),
+                evidence=label_evidence(graph.class_names, label, model[k].numpy(), counts[node].astype(int)),
+            )
+        )
+    return LabelAudit(graph.name, tuple(findings), errors.influence("model", "neighbours"), rate, *settings_of(fitted))
+
+
+def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> EdgeAudit:
+    """Rank the edges by how much they look like a random pair of nodes; models are trained for it.
+
+    Args:
+        rate, options: as in `audit_labels`.
+    """
+    check_rate(rate)
+    check_graph(graph)
+    check_has_edges(graph)
+    graph = with_classes(graph, trained.class_names)
+    return rank_edges(graph, cross_fit(graph, trained.given(graph), trained.recipe, **options), rate=rate)
+
+
+def check_has_edges(graph: Graph) -> None:
+    if graph.num_edges == 0:
+        raise ValueError(f"graph {graph.name!r} has no edge to audit")
+
+
+def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> EdgeAudit:
+    """Rank the edges by how much they look like a random pair of nodes.
+
+    Three kinds of evidence count: log Σ_c p_i[c] p_j[c], the chance that both ends are of one class; the cosine of their
+    features; and log(1 + s), s = Σ 1 / log(1 + d_z) over the neighbours z they have in common (Adamic & Adar 2003).
+    p is `posteriors_of`, for a labelled node by models that were not trained on its label.
+
+    Where an end is labelled the weight that the models learned for the edge counts too: it multiplies the odds by
+    weight^-WEIGHT_SAY. Between unlabelled nodes it adds nothing to the above, and its column is empty.
+    """
+    check_rate(rate)
+    check_has_edges(graph)
+    source, target = edge_ends(graph)
+    around = joined(graph)
+    posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
+    others = random_pairs(around, len(source), fitted.seed)
+    if len(others[0]) == 0:
+        raise ValueError(f"all nodes of graph {graph.name!r} are joined: no pair is left to compare its edges with")
+    x = graph.to("cpu").with_features("l2").x if graph.x_kind == "given" else None
+    here, there = (PairEvidence.of(ends, posteriors, x, around) for ends in ((source, target), others))
+    errors = ErrorModel.learn(here.columns(), there.columns())
+    weights = weights_near_labels(graph, fitted)
+    doubts = errors.log_ratio(here.columns()) - WEIGHT_SAY * np.log(np.where(np.isnan(weights), 1, weights))
+    known = np.isfinite(node_hops(graph, fitted.given))
+    known |= x is not None  # without features and out of reach of labels, p is the prior
+    judged = known[source] & known[target]
+    findings = []
+    classes = posteriors.argmax(dim=1).tolist()
+    labels = torch.where(fitted.given, graph.y.cpu(), -1).tolist()
+    said = [
+        class_evidence(graph.class_names, row, label) for row, label in zip(posteriors.numpy(), labels, strict=True)
+    ]
+    for k in np.lexsort((-doubts, ~judged)).tolist():
+        ends = int(source[k]), int(target[k])
+        weight = None if np.isnan(weights[k]) else float(weights[k])
+        findings.append(
+            EdgeFinding(
+                source=graph.node_names[ends[0]],
+                target=graph.node_names[ends[1]],
+                source_class=graph.class_names[classes[ends[0]]],
+                target_class=graph.class_names[classes[ends[1]]],
+                suspicion=suspicion_of(doubts[k], rate),
+                agreement=float(here.agreement[k]),
+                similarity=None if here.similarity is None else float(here.similarity[k]),
+                common_neighbours=int(here.common[k]),
+                weight=weight,
+                status="judged" if judged[k] else "abstains",
+                evidence=edge_evidence([said[node] for node in ends], here, k, weight),
+            )
+        )
+    return EdgeAudit(graph.name, tuple(findings), errors.influence(*here.names()), rate, *settings_of(fitted))
+
+
+def _models(audit: LabelAudit | EdgeAudit) -> str:
+    return f"By {audit.folds * audit.repeats} models, none of which was shown the labels it judges."

@@ -1,0 +1,324 @@
+"""Search for the recipe of a graph on its validation nodes, by Optuna.
+
+`learn` hides the labels of test nodes; the best recipe is scored once, by `train` with the same split and seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gcn_lpa.data.files import holding, write_figure
+from gcn_lpa.data.json_files import encode_json, write_json
+from gcn_lpa.data.splits import Split
+from gcn_lpa.epochs import DivergedError, Epoch
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning.learn import learn_many
+from gcn_lpa.learning.tasks import JobName, Watch
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.palette import BLUE, GREY
+from gcn_lpa.recipes import Recipe
+
+SPACE: dict[str, tuple[Any, ...]] = {  # around the recipe `default`
+    "hidden": (32, 64, 128, 256),
+    "gcn_layers": (1, 2, 3),
+    "propagation": ("hops", "layers"),
+    "propagation_steps": (2, 5, 10, 20),
+    "edges": ("fixed", "cosine", "agnn"),
+    "lpa_weight": (0.0, 0.1, 0.3, 1.0, 3.0),
+    "l2": (0.0, 5e-5, 5e-4, 2e-3, 5e-3),
+    "l2_edges": (0.0, 5e-4, 5e-3, 5e-2),
+    "dropout": (0.0, 0.2, 0.35, 0.5, 0.65, 0.8),
+    "edge_dropout": (0.0, 0.1, 0.2, 0.4),
+    "layer_norm": (False, True),
+    "lr": (0.003, 0.01, 0.03, 0.1),
+}
+STUDY, BEST, PLOT = "study.db", "best.json", "importance.png"
+REPORTED = 10  # epochs between two reports to the pruner: each waits for the disk
+FEW_NODES = 50  # validation nodes; with fewer, one node is more than the settings differ by
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search. The starting recipe is always the first trial."""
+
+    trials: int = 50  # finished ones in all, those of a study that goes on included
+    seed: int = 0  # of the first weights and dropout, the same in all trials, and of the order of trials
+    device: str = "auto"
+    threads: int | None = None
+    space: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: SPACE)  # values of each setting to try
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"trials = {self.trials}; a search has at least 1")
+
+
+@dataclass(frozen=True)
+class TuningTrial:
+    """One recipe and what it reached."""
+
+    number: int
+    settings: dict[str, Any]
+    val_accuracy: float | None  # None: pruned, or training diverged
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found. The accuracy of the best of many trials is too high by luck: `train` gives the honest one."""
+
+    start: Recipe
+    recipe: Recipe
+    val_accuracy: float
+    start_accuracy: float
+    trials: tuple[TuningTrial, ...]
+    importance: dict[
+        str, float
+    ]  # share of the variance between trials, by fANOVA; empty where there is none to explain
+
+    @property
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """Of each setting that the search changed, the value before and after."""
+        before, after = self.start.to_dict(), self.recipe.to_dict()
+        return {
+            name: (before[name], after[name]) for name in before if name != "origin" and before[name] != after[name]
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "changes": self.changes}
+
+
+def tune(
+    graph: Graph,
+    train: Tensor,
+    val: Tensor,
+    start: Recipe,
+    out: str | Path,
+    search: Search | None = None,
+    on_trial: Callable[[TuningTrial], None] | None = None,
+) -> Tuning:
+    """Try recipes on the training nodes and keep the one with the highest validation accuracy, at its best epoch.
+
+    `out` gets study.db, a study of Optuna in SQLite, best.json, the best recipe so far, and importance.png. A search that was
+    stopped, even killed, goes on from its finished trials when it is asked for again. Trials that fall behind the median of the
+    others are pruned. Models beside the main one (`members`) and votes take no part in the trials; the best recipe has them.
+    """
+    folder = Path(out)
+    if not val.any():
+        raise ValueError("there is no validation node to choose a recipe by; more labels are needed")
+    if folder.exists() and not (folder / STUDY).exists() and (not folder.is_dir() or os.listdir(folder)):
+        raise ValueError(f"{folder} holds something else than a search of tune; choose another folder")
+    with holding(folder):
+        return Searching(graph, train, val, start, folder, search or Search(), on_trial).run()
+
+
+class _EnoughError(Exception):
+    """All trials that were asked for are done."""
+
+
+class Searching:
+    """A search, with the study of Optuna that remembers it; `walk` says what is tried after the starting recipe."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        train: Tensor,
+        val: Tensor,
+        start: Recipe,
+        folder: Path,
+        search: Search,
+        on_trial: Callable[[TuningTrial], None] | None,
+    ) -> None:
+        self.graph, self.train, self.val, self.start = graph, train, val, start
+        self.folder, self.search, self.on_trial = folder, search, on_trial
+        self.choices = choices_of(start, search.space)
+        self.first = {name: getattr(start, name) for name in self.choices}
+        self.optuna = _import_optuna()
+        self.study = self.open()
+
+    def open(self) -> Any:
+        optuna, seed = self.optuna, self.search.seed
+        connect = partial(sqlite3.connect, self.folder / STUDY, timeout=60)  # an address would end at a ? in the path
+        storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect})
+        study = optuna.create_study(
+            storage=storage,
+            study_name="tune",
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=5 * REPORTED),
+        )
+        about = {
+            "graph": self.graph.content_hash(64),
+            "nodes": Split(self.train, self.val, self.train & self.val).hash,
+            "recipe": self.start.hash(),
+            "space": hashlib.sha256(encode_json(self.choices)).hexdigest(),
+            "seed": seed,
+        }
+        known = study.user_attrs.get("about", about)
+        if other := [name for name in about if known.get(name) != about[name]]:
+            raise ValueError(
+                f"{self.folder} holds a search with another {', '.join(other)}; choose another folder, or ask as before"
+            )
+        study.set_user_attr("about", about)
+        states = optuna.trial.TrialState
+        for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            study.tell(trial.number, state=states.FAIL)  # it was stopped: not a result
+        for _ in study.get_trials(deepcopy=False, states=(states.WAITING,)):
+            study.tell(study.ask(), state=states.FAIL)  # what waits is asked for first
+        study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))  # a new seed: draws are not repeated
+        return study
+
+    @property
+    def finished(self) -> list[Any]:
+        states = self.optuna.trial.TrialState
+        return self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED))  # type: ignore[no-any-return]
+
+    def run(self) -> Tuning:
+        with contextlib.suppress(_EnoughError):
+            self.value(self.first)
+            self.walk()
+        return self.result()
+
+    def walk(self) -> None:
+        """What Optuna's sampler draws, until there are as many trials as were asked for."""
+        while True:
+            self.attempt()
+
+    def value(self, settings: dict[str, Any]) -> float | None:
+        """What a recipe reaches; known ones are not trained again."""
+        for trial in self.finished:
+            if trial.params == settings:
+                return self.value_of(trial)
+        return self.attempt(settings)
+
+    def attempt(self, wanted: dict[str, Any] | None = None) -> float | None:
+        """Train one more recipe, the one that is wanted or one that Optuna draws, and tell the study."""
+        if len(self.finished) >= self.search.trials:
+            raise _EnoughError
+        if wanted is not None:
+            self.study.enqueue_trial(wanted)
+        trial = self.study.ask()
+        settings = {name: trial.suggest_categorical(name, values) for name, values in self.choices.items()}
+        begun, states = time.perf_counter(), self.optuna.trial.TrialState
+        recipe = self.start.replace(**settings, members="", votes=False)
+
+        def watch(_: JobName, epoch: Epoch) -> None:
+            if epoch.val_accuracy is not None and epoch.epoch % REPORTED == 0:
+                trial.report(epoch.val_accuracy, epoch.epoch)
+                if trial.should_prune():
+                    raise self.optuna.TrialPruned
+
+        options: dict[str, Any] = {
+            "seeds": self.search.seed,
+            "device": self.search.device,
+            "threads": self.search.threads,
+        }
+        try:
+            parts = [(self.train, self.val)]
+            (trained,) = learn_many(self.graph, parts, recipe, watch=Watch(on_epoch=watch), **options)
+            best = trained.run.best
+            reached, state = best.val_accuracy, states.COMPLETE
+        except (self.optuna.TrialPruned, DivergedError):
+            reached, state = None, states.PRUNED
+        self.study.tell(trial, reached, state=state)
+        self.keep_best()
+        if self.on_trial is not None:
+            self.on_trial(TuningTrial(trial.number, settings, reached, time.perf_counter() - begun))
+        return reached
+
+    def value_of(self, trial: Any) -> float | None:
+        return trial.value if trial.state == self.optuna.trial.TrialState.COMPLETE else None
+
+    @property
+    def best(self) -> Recipe:
+        trial = self.study.best_trial
+        origin = f"tune, trial {trial.number} on validation nodes, from {self.start.origin}"
+        return self.start.replace(**trial.params, origin=origin)
+
+    def keep_best(self) -> None:
+        if any(self.value_of(trial) is not None for trial in self.finished):
+            write_json(self.folder / BEST, self.best.to_dict())
+
+    def result(self) -> Tuning:
+        if not (self.folder / BEST).exists():
+            raise ValueError("no trial was finished: training diverged with every recipe; start from another --recipe")
+        trials = tuple(
+            TuningTrial(trial.number, trial.params, self.value_of(trial), trial.duration.total_seconds())
+            for trial in self.finished
+        )
+        first = next((trial.val_accuracy for trial in trials if trial.settings == self.first), None)
+        found = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, self.importance)
+        draw_tuning(found, self.folder / PLOT)
+        return found
+
+    @cached_property
+    def importance(self) -> dict[str, float]:
+        values = {value for trial in self.finished if (value := self.value_of(trial)) is not None}
+        if len(values) < 2:
+            return {}
+        evaluator = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
+        found = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        return {name: round(float(share), 4) for name, share in found.items()}
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError("tune needs Optuna: pip install 'gcn-lpa[search]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def choices_of(start: Recipe, space: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The values to try of each setting that the method uses: those of the space that the recipe allows, and its own."""
+
+    def allowed(name: str) -> Iterator[Any]:
+        for value in space[name]:
+            with contextlib.suppress(ValueError):  # e.g. leave_one_out is exact for two iterations at most
+                yield getattr(start.replace(**{name: value}), name)
+
+    found: dict[str, tuple[Any, ...]] = {}
+    for name in space:
+        own = getattr(start, name)
+        values = list(dict.fromkeys([*allowed(name), own]))
+        if name in METHODS[start.method].fields and len(values) > 1:
+            found[name] = tuple(values if isinstance(own, str) else sorted(values))
+    if not found:
+        raise ValueError(f"method {start.method!r} uses no setting of this space: {', '.join(space)}")
+    return found
+
+
+def draw_tuning(found: Tuning, path: str | Path) -> None:
+    """Draw what the trials reached, and how much each setting mattered."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
+        figure = Figure(figsize=(10, 0.6 + 0.28 * max(9, len(found.importance))), layout="constrained")
+        values, shares = figure.subplots(1, 2)
+        done = [
+            (k, 100 * trial.val_accuracy) for k, trial in enumerate(found.trials, 1) if trial.val_accuracy is not None
+        ]
+        numbers, reached = zip(*done, strict=True)
+        values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
+        values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")
+        values.xaxis.get_major_locator().set_params(integer=True)
+        values.set(xlabel="trial", ylabel="validation accuracy, %", title=f"{len(found.trials)} trials")
+        figure.legend(*values.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
+        names = [*found.importance][::-1]
+        shares.barh(names, [found.importance[name] for name in names], color=BLUE, height=0.6)
+        shares.set(xlim=(0, 1), xlabel="share of the variance between trials", title="which settings mattered")
+        write_figure(figure, path, dpi=150)

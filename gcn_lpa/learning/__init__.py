@@ -1,0 +1,1 @@
+"""Folds, members, votes: how many models learn and predict together."""

@@ -1,0 +1,201 @@
+"""One executor for many models: folds, members, splits.
+
+On a GPU the models of one recipe are trained as one stack. On a CPU several processes train one model each at a time: two
+processes do in half the time what one does, where two threads wait for each other in all that is not a product. Where a graph is
+so large that one model has all threads, or so small that processes are not worth their start, models are trained one after the
+other. A model has the same bits in a process as here; in a stack the same to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gcn_lpa.engine.backends import num_cpu_threads
+from gcn_lpa.engine.devices import SMALL, num_threads
+from gcn_lpa.epochs import DivergedError, Epoch
+from gcn_lpa.learning.stacks import are_stackable, fit_stack
+from gcn_lpa.learning.tasks import Fit, Job, Watch
+from gcn_lpa.learning.workers import Crew, can_fork
+
+FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
+FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width
+Outcome = Fit | DivergedError | None  # None: interrupted before it had a best epoch, or left out for lack of time
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of groups of jobs; a group that there was no time for is missing."""
+
+    groups: dict[int, list[Outcome]]
+    interrupted: bool = False
+
+
+def fit_many(
+    groups: Sequence[Sequence[Job]],
+    *,
+    device: torch.device,
+    threads: int | None = None,
+    watch: Watch | None = None,
+    until: float | None = None,
+) -> Outcomes:
+    """Train all jobs; those of a group have one recipe. Ctrl-C ends it and gives what is done by then.
+
+    Args:
+        until: a time of `time.perf_counter`: a group that would end later, if it took as long as the longest before it, is left
+            out; one that is fitted at once, if it would begin later. The first group is always trained.
+    """
+    watch = watch or Watch()
+    if watch.on_plan is not None:
+        watch.on_plan([job.name for group in groups for job in group])
+    executor = _Executor(groups, device, watch, until)
+    jobs = [job for group in groups for job in group]
+    with num_threads(threads, layer=max(_layer(job) for job in jobs)), _ctrl_c_of_scikit_learn():
+        if device.type == "cuda":
+            executor.as_stacks()
+        elif (workers := num_workers(jobs, threads)) > 1:
+            executor.in_processes(workers)
+        else:
+            executor.one_by_one()
+    return Outcomes(executor.outcomes, executor.interrupted)
+
+
+def num_workers(jobs: Sequence[Job], threads: int | None = None) -> int:
+    """How many processes train at a time: as many as there are threads, jobs, and room in memory; 1 where they do not pay."""
+    first = max(jobs, key=_layer)
+    graph = first.task.prepared
+    is_soon_done = graph.num_nodes * len(jobs) < FEWEST_NODES
+    if is_soon_done or _layer(first) >= SMALL or first.recipe.clusters or torch.cuda.is_available() or not can_fork():
+        return 1
+    needed = 4 * (FLOATS_PER_ROW * _layer(first) + FLOATS_PER_EDGE * graph.adjacency.num_entries)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(jobs), num_cpu_threads() if threads is None else threads, int(free / needed)))
+
+
+def _layer(job: Job) -> int:
+    """Numbers in a layer of a model."""
+    return job.task.prepared.num_nodes * max(job.recipe.hidden, job.task.prepared.target.width)
+
+
+class _Executor:
+    def __init__(
+        self, groups: Sequence[Sequence[Job]], device: torch.device, watch: Watch, until: float | None
+    ) -> None:
+        self.groups, self.device, self.watch, self.until = groups, device, watch, until
+        self.outcomes: dict[int, list[Outcome]] = {}
+        self.interrupted = False
+        self.longest = 0.0  # seconds of a group so far
+
+    def begins(self) -> Iterator[int]:
+        """The groups that there is time for, each asked for when the one before is under way."""
+        for number, group in enumerate(self.groups):
+            expected = 0.0 if group[0].is_at_once else self.longest
+            if number and self.until is not None and time.perf_counter() + expected > self.until:
+                continue
+            self.outcomes[number] = [None] * len(group)
+            yield number
+
+    def one_by_one(self) -> None:
+        for number in self.begins():
+            start = time.perf_counter()
+            for k, job in enumerate(self.groups[number]):
+                self.outcomes[number][k] = outcome = self.fitted(job)
+                self.tell_done(job)
+                if self.interrupted or (isinstance(outcome, Fit) and outcome.run.interrupted):
+                    self.interrupted = True
+                    return
+            self.longest = max(self.longest, time.perf_counter() - start)
+
+    def tell_done(self, job: Job) -> None:
+        if self.watch.on_done is not None:
+            self.watch.on_done(job.name)
+
+    def fitted(self, job: Job) -> Outcome:
+        try:
+            return job.run(self.device, self.watch)
+        except DivergedError as error:
+            return error
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return None
+
+    def as_stacks(self) -> None:
+        for number in self.begins():
+            group, start = self.groups[number], time.perf_counter()
+            if not are_stackable(group):
+                for k, job in enumerate(group):
+                    self.outcomes[number][k] = self.fitted(job)
+                    self.tell_done(job)
+                    if self.interrupted:
+                        return
+            else:
+                try:
+                    self.outcomes[number] = list(fit_stack(group, self.device, self.watch))
+                except KeyboardInterrupt:
+                    self.interrupted = True
+                    return
+                for job in group:
+                    self.tell_done(job)
+            self.longest = max(self.longest, time.perf_counter() - start)
+
+    def in_processes(self, workers: int) -> None:
+        """Each process has one job at a time; the weights of a model come back as tensors."""
+        began: dict[int, float] = {}
+
+        def work(task: tuple[int, int], tell: Callable[[Epoch], None]) -> Any:
+            job = self.groups[task[0]][task[1]]
+            watch = dataclasses.replace(self.watch, on_epoch=lambda _, epoch: tell(epoch))
+            try:
+                with num_threads(
+                    1
+                ):  # a team of torch's threads does not survive a fork: waiting for it would never end
+                    fit = job.run(torch.device("cpu"), watch)
+            except DivergedError as error:
+                return error
+            return fit.model.state_dict(), fit.run, job.kept
+
+        def hear(task: tuple[int, int], epoch: Epoch) -> None:
+            if self.watch.on_epoch is not None:
+                self.watch.on_epoch(self.groups[task[0]][task[1]].name, epoch)
+
+        def done(task: tuple[int, int], outcome: Any) -> None:
+            number, k = task
+            self.tell_done(self.groups[number][k])
+            self.longest = max(self.longest, time.perf_counter() - began[number])
+            if isinstance(outcome, DivergedError):
+                self.outcomes[number][k] = outcome
+                return
+            (state, run, kept), job = outcome, self.groups[number][k]
+            model = job.built()
+            model.load_state_dict(state)
+            if job.kept is not None:
+                job.kept.take_over(kept)
+            self.outcomes[number][k] = Fit(model.eval(), run)
+
+        def tasks() -> Iterator[tuple[int, int]]:
+            for number in self.begins():
+                began[number] = time.perf_counter()
+                yield from ((number, k) for k in range(len(self.groups[number])))
+
+        crew = Crew(work, workers, hear, done)
+        crew.run(tasks())
+        self.interrupted = crew.interrupted
+
+
+@contextlib.contextmanager
+def _ctrl_c_of_scikit_learn() -> Iterator[None]:
+    """scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here that is a KeyboardInterrupt."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Training interrupted by user")
+        try:
+            yield
+        except UserWarning:
+            raise KeyboardInterrupt from None

@@ -1,0 +1,174 @@
+"""What one model is to learn: labels are hidden, and the graph prepared, before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.checks import check_seed, node_mask
+from gcn_lpa.data.scaling import Scaling
+from gcn_lpa.data.splits import Split
+from gcn_lpa.epochs import DivergedError, Epoch, Kept, Run
+from gcn_lpa.graph import Graph, check_graph
+from gcn_lpa.learning.clusters import batches_of
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.train import Checkpoints, Validation, Watching, fit, fit_at_once
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A graph with the labels that training may use, and the same graph as the recipe wants it."""
+
+    graph: Graph  # raw, with the labels of `train` and `val`
+    prepared: Graph  # with the labels of `train`
+    train: Tensor  # [n]
+    val: Tensor  # [n]
+    scaling: Scaling
+
+    @property
+    def validation(self) -> Validation:
+        nodes = self.val.nonzero().squeeze(1)
+        return Validation(self.prepared, nodes, self.graph.y.cpu().index_select(0, nodes))
+
+
+def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Task:
+    """Hide all labels but those of `train` and `val`, and only then make anything of the graph.
+
+    Args:
+        classes: that models know; None: those that occur among the labels of `train` and `val`.
+    """
+    check_graph(graph)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is the name of a recipe or a gcn_lpa.Recipe, not {recipe!r:.40}")
+    train, val = checked_nodes(graph, train, val)
+    graph = with_classes(graph.reveal(train | val), classes)
+    scaling = graph.scaling(recipe.features, structure=recipe.structure)
+    prepared = graph.reveal(train).with_features(scaling)
+    return Task(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling)
+
+
+def checked_nodes(graph: Graph, train: Any, val: Any) -> tuple[Tensor, Tensor]:
+    """The nodes to learn from and to choose by as masks without a node in common, all of them labelled."""
+    masks = {"train": node_mask(train, graph.num_nodes, "train"), "val": node_mask(val, graph.num_nodes, "val")}
+    Split(masks["train"], masks["val"], torch.zeros_like(masks["val"]))  # refuses common nodes
+    for part, mask in masks.items():
+        unknown = (mask & ~graph.labeled.cpu()).nonzero()
+        if len(unknown):
+            raise ValueError(f"{len(unknown)} nodes of {part} have no label, the first is node {int(unknown[0])}")
+    if not masks["train"].any():
+        raise ValueError("there is no node to train on: the training mask is empty")
+    return masks["train"], masks["val"]
+
+
+def with_classes(graph: Graph, classes: Sequence[str] | None = None) -> Graph:
+    """The graph with the classes that its labels have and no others, or with those that are named."""
+    if classes is None:
+        present = torch.bincount(graph.y[graph.labeled], minlength=graph.num_classes).cpu() > 0
+        classes = [name for name, occurs in zip(graph.class_names, present.tolist(), strict=True) if occurs]
+    if tuple(classes) == graph.class_names:
+        return graph
+    place = {name: k for k, name in enumerate(classes)}
+    codes = torch.tensor([*(place.get(name, -1) for name in graph.class_names), -1], device=graph.device)
+    return dataclasses.replace(graph, y=codes.index_select(0, graph.y % len(codes)), class_names=tuple(classes))
+
+
+class Fit(NamedTuple):
+    """A model that was trained, and how that went."""
+
+    model: Any
+    run: Run
+
+
+class JobName(NamedTuple):
+    """Which of the models of a training a job is about."""
+
+    stage: str  # "fit", or "fold-1", "fold-2" …
+    member: str  # "" for the first
+    epochs: int  # at most
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """What happens beside a training of one or many models: who is told, and where checkpoints go."""
+
+    on_plan: Callable[[Sequence[JobName]], None] | None = None  # told first which models will be trained
+    on_epoch: Callable[[JobName, Epoch], None] | None = None
+    on_done: Callable[[JobName], None] | None = None  # a model has its last epoch
+    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model keeps what it needs to go on
+    every: int = 50  # epochs between two checkpoints
+    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
+    resume: bool = False  # go on from checkpoints, where there are some
+    content: str = ""  # hash of the graph as it was loaded, which a checkpoint must agree with
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One model to train."""
+
+    name: JobName
+    task: Task
+    recipe: Recipe  # of one member
+    seed: int
+    stop_at: int | None = None  # end after this epoch, although the recipe has more
+    kept: Kept | None = None  # gets the weights after each epoch
+    like: Sequence[
+        Any
+    ] = ()  # models of the same recipe for other folds: what trees choose by inner folds is taken over
+
+    @property
+    def is_at_once(self) -> bool:
+        return METHODS[self.recipe.method].at_once
+
+    def built(self) -> Any:
+        """The model before training."""
+        return METHODS[self.recipe.method].build(self.recipe, self.task.prepared, self.seed)
+
+    def run(self, device: torch.device, watch: Watch | None = None, *, capture: str = "auto") -> Fit:
+        """Train it here."""
+        check_seed(self.seed)
+        watch = watch or Watch()
+        model, prepared = self.built().to(device), self.task.prepared.to(device)
+        validation = self.task.validation.on(prepared)
+        try:
+            if self.is_at_once:
+                model.choose_like(self.like)
+                nodes = self.task.train.nonzero().squeeze(1).to(device)
+                run = fit_at_once(model, prepared, nodes, validation, self.recipe, seed=self.seed)
+                if watch.on_epoch is not None:
+                    watch.on_epoch(self.name, run.history[0])
+                return Fit(model, run)
+            batches = [
+                batch.to(device, waits=batch.node_ids is not None)
+                for batch in batches_of(prepared, self.task.train, self.recipe)
+            ]
+            options: dict[str, Any] = {"seed": self.seed, "stop_at": self.stop_at, "capture": capture}
+            return Fit(model, fit(model, batches, validation, self.recipe, watching=self.watching(watch), **options))
+        except DivergedError as error:
+            if self.name.member:
+                error.args = (f"member {self.name.member}: {error}",)
+            raise
+
+    def watching(self, watch: Watch) -> Watching:
+        """What `fit` is told of a watch."""
+        name, on_epoch = self.name, watch.on_epoch
+        checkpoints = None if watch.checkpoints is None else watch.checkpoints(name)
+        return Watching(
+            None if on_epoch is None else lambda epoch: on_epoch(name, epoch),
+            checkpoints,
+            watch.every,
+            watch.seconds,
+            watch.resume,
+            {} if checkpoints is None else self.fingerprint(watch.content),
+            self.kept,
+        )
+
+    def fingerprint(self, content: str) -> dict[str, Any]:
+        """What a checkpoint must agree with for this training to go on from it."""
+        parts = Split(self.task.train, self.task.val, torch.zeros_like(self.task.val))
+        return {"recipe": self.recipe.hash(), "seed": self.seed, "graph": content, "split": parts.hash}

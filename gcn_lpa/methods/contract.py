@@ -1,0 +1,74 @@
+"""What every model offers, and the two ways in which models learn.
+
+A model gives `model(graph)`, logits or log-probabilities, [n, c], for a graph prepared by its recipe. It learns in one of two ways:
+`train.fit` follows the gradient of `loss(graph, nodes, key)`, or `fit_at_once(graph, nodes)` learns without steps. Both read the
+labels of `nodes` and no others. All that is learned is in parameters and buffers, so that a file of tensors can hold it; models
+that need labels to predict read those of the graph they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import Loss
+
+
+class Predictor(Protocol):
+    """What a trained model is asked for."""
+
+    def __call__(self, graph: Graph) -> Tensor: ...
+    def transition(self, graph: Graph) -> SparseMatrix:
+        """D*⁻¹A*, the matrix that labels walk: with learned edges, or else the given ones."""
+
+    def edge_parameters(self) -> list[nn.Parameter]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def eval(self) -> Any: ...
+
+
+class Model(Predictor, Protocol):
+    """A model that is trained by steps."""
+
+    capturable: bool  # whether a step can be a CUDA graph: it must never wait for the GPU
+    stackable: bool  # whether torch.func can map its loss over a stack of models
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key) -> Loss: ...
+    def weight_parameters(self) -> list[nn.Parameter]: ...
+
+
+class FittedAtOnce(Predictor, Protocol):
+    """A model without gradient steps."""
+
+    depends_on_seed: bool
+
+    def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
+        """Learn from the labels of `nodes`, positions."""
+
+    def choose_like(self, others: Sequence[Any]) -> None:
+        """Take over what models of the same recipe chose by inner folds of most of the same nodes."""
+
+
+class OnGivenEdges(nn.Module):
+    """A model that walks the edges as they are given."""
+
+    def transition(self, graph: Graph) -> SparseMatrix:
+        return graph.adjacency.row_normalized()
+
+    def edge_parameters(self) -> list[nn.Parameter]:
+        return []
+
+
+class AtOnce(OnGivenEdges):
+    """What models that are `FittedAtOnce` have in common."""
+
+    depends_on_seed = True
+
+    def choose_like(self, others: Sequence[Any]) -> None:
+        """Nothing is chosen by inner folds."""

@@ -1,0 +1,155 @@
+"""Predict, then propagate: bodies of the model whose predictions walk the edges beside labels.
+
+The paper's own body, `Convolutions`, is in `model.py`. Hop weights that are learned are those of GPR-GNN (Chien et al. 2021), the
+fixed ones those of APPNP (Klicpera et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from gcn_lpa.engine.random import Key, dropout, glorot
+from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.graph import Graph
+from gcn_lpa.model import GCNLPA, Convolutions
+from gcn_lpa.recipes import Recipe
+
+
+class Perceptron(nn.Module):
+    """f(x): x ← σ(x W + b) layer by layer, without the graph; the last x holds logits, [n, c]."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__()
+        self.recipe = recipe
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.target.width]
+        shapes = pairwise(widths)
+        self.weights = nn.ParameterList(glorot(*s, generator=generator) for s in shapes)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
+
+    def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
+        z = self.layer(0, x, key)
+        for k in range(1, len(self.weights)):
+            z = self.layer(k, z.relu(), key)
+        return z
+
+    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
+        z: Tensor = dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k]
+        return z
+
+
+class Hops(nn.Module):
+    """Predict, then propagate: Σ_k γ_k S^k f(x), k = 0 … K, for the matrix S it is given, [n, c].
+
+    Predictions walk the edges beside labels, and the hop weights γ are learned with the rest. They start as those of
+    personalised PageRank: γ_k = α (1 - α)^k, and (1 - α)^K for the last.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__()
+        self.perceptron, self.gamma = Perceptron(recipe, graph, generator), hop_weights(recipe)
+
+    def forward(
+        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        logits = walk(self.gamma, smoothing, self.perceptron(graph.x, key))
+        return logits if at is None else logits.index_select(0, at)
+
+
+class Personalized(nn.Module):
+    """The body of APPNP: a perceptron whose predictions H travel, Z ← (1 - α) S Z + α H, Klicpera et al. (2019)."""
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__()
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, generator)
+
+    def forward(
+        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        logits = personalized(smoothing, self.perceptron(graph.x, key), self.recipe)
+        return logits if at is None else logits.index_select(0, at)
+
+
+class RelationHops(nn.Module):
+    """Hops along each edge type by itself: γ_0 f(x) + Σ_r Σ_k γ_rk P_r^k f(x), k = 1 … K, with P_r = D^-½ A_r D^-½ as given.
+
+    γ starts as that of `Hops`, every edge type with the same share of it.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__()
+        if graph.edge_types is None:
+            raise ValueError("propagation 'relations' needs edge types; relation=… names the column that says them")
+        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, generator)
+        number, start = len(graph.edge_types.names), hop_weights(recipe).detach()
+        self.own = nn.Parameter(start[:1].clone())  # γ_0
+        self.gamma = nn.Parameter(start[1:].repeat(number, 1) / number)  # [R, K]
+
+    def forward(
+        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        logits = reduce(torch.add, self.parts(graph, key))
+        return logits if at is None else logits.index_select(0, at)
+
+    def parts(self, graph: Graph, key: Key | None = None) -> list[Tensor]:
+        """What a node's own prediction says, and what comes along each edge type, [n, c] each."""
+        matrices = edge_type_matrices(graph, self.recipe.edge_dropout, key)
+        return walk_edge_types(self.own, self.gamma, matrices, self.perceptron(graph.x, key))
+
+
+BODIES = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
+
+
+def gcn_lpa(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
+    """The model of a recipe, with the body that `recipe.propagation` names."""
+    return GCNLPA(recipe, graph, seed, body=BODIES[recipe.propagation])
+
+
+def edge_type_matrices(graph: Graph, rate: float = 0.0, key: Key | None = None) -> Sequence[SparseMatrix]:
+    """D^-½ A_r D^-½ of the given edges of each type; with a key, without a random share of them, but self-loops stay."""
+    assert graph.edge_types is not None
+    if key is None or rate == 0:
+        return graph.edge_types.smoothing
+    return [matrix.log().symmetric_softmax(rate, key) for matrix in graph.edge_types.matrices]
+
+
+def hop_weights(recipe: Recipe) -> nn.Parameter:
+    """γ at the start: personalised PageRank's."""
+    alpha, last = recipe.teleport, recipe.propagation_steps
+    return nn.Parameter(torch.tensor([alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]))
+
+
+def walk(gamma: Tensor, smoothing: SparseMatrix, z: Tensor) -> Tensor:
+    """Σ_k γ_k S^k z."""
+    total = gamma[0] * z
+    for k in range(1, len(gamma)):
+        z = smoothing @ z
+        total = total + gamma[k] * z
+    return total
+
+
+def walk_edge_types(own: Tensor, gamma: Tensor, matrices: Sequence[SparseMatrix], z: Tensor) -> list[Tensor]:
+    """γ_0 z and, for each edge type, Σ_k γ_rk P_r^k z."""
+    parts = [own * z]
+    for r, matrix in enumerate(matrices):
+        y, total = z, torch.zeros_like(z)
+        for k in range(gamma.shape[1]):
+            y = matrix @ y
+            total = total + gamma[r, k] * y
+        parts.append(total)
+    return parts
+
+
+def personalized(
+    smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
+) -> Tensor:
+    """Z ← (1 - α) S Z + α H from Z = H, `propagation_steps` times; `bounds` on every entry at every step."""
+    z = start
+    for _ in range(recipe.propagation_steps):
+        z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
+        z = z if bounds is None else z.clamp(*bounds)
+    return z

@@ -1,0 +1,160 @@
+"""Label propagation, Eqs. (1), (2), (4), and the influence of one node on another, Section 2.3.
+
+Labels and features walk the same matrix, `transition` = D*⁻¹A*. A walk starts at v_a and leaves a node along its row. Feature
+influence (Lemma 1) is where it is after K steps. Label influence (Lemma 2) is where it ends if labelled nodes absorb it: so the
+influences on v_a are the votes that label propagation counts there, and they add up to its score exactly.
+
+Walks are followed from v_a on by products with the transpose: one node costs O(kE), a block of b nodes is b columns, and no
+matrix of n x n numbers is built. (Lemmas 1 and 2 print ã_{v(i-1),v(i)}; their use in Appendix B, and Eq. (1), need ã_{v(i),v(i-1)}:
+each step is divided by the degree of the node it leaves.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.engine.fused import TINY, accelerated, propagate
+from gcn_lpa.engine.sparse import SparseMatrix
+
+
+@accelerated(propagate)
+def propagate_labels(
+    transition: SparseMatrix,
+    seeds: Tensor,
+    iterations: int | None,
+    *,
+    clamp: bool = True,
+    labeled: Tensor | None = None,
+    at: Tensor | None = None,
+    tolerance: float = 1e-6,
+) -> Tensor:
+    """Spread the labels of a few nodes over the graph, Eqs. (1) and (2): Y^(k) *before* the last reset, [n, c].
+
+    On unlabelled nodes the reset changes nothing. On labelled nodes this is what their neighbours say about them, which is what
+    Eq. (15) has to score: after the reset every labelled node repeats its own label, and the loss is zero whatever the edge
+    weights.
+
+    Args:
+        transition: D⁻¹A, [n, n].
+        seeds: Y^(0), a row of label mass for labelled nodes (one-hot, soft, or scaled by confidence), zero rows
+            elsewhere, [n, c].
+        iterations: k, the number of hops a label may travel; None repeats until no entry moves by more than
+            `tolerance`, Eq. (4).
+        clamp: reset labelled nodes between iterations, Eq. (2). The authors' code does not.
+        labeled: the nodes that are reset, [n]; None: those with label mass.
+        at: the nodes whose Y^(k) is wanted, each once, [m]; None: all.
+    """
+    if iterations is None and not clamp:
+        raise ValueError("iterations=None needs clamp=True: without Eq. (2) labels may go round in circles for ever")
+    labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
+    y, k, moved = seeds, 0, float("inf")
+    while k < iterations if iterations is not None else moved > tolerance:
+        before = y
+        if clamp and k > 0:
+            y = torch.where(labeled.unsqueeze(1), seeds, y)  # Eq. (2)
+        y = transition @ y  # Eq. (1)
+        k += 1
+        if iterations is None:
+            moved = float((y - before).detach().abs().max()) if y.numel() else 0.0
+    return y if at is None else y.index_select(0, at)
+
+
+def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
+    """Y^(k) of every labelled node as if it alone had no label, Theorem 3, for one or two iterations, [n, c].
+
+    One hop: leave out the self-loop. Two hops: leave out the walk that comes straight back through an unlabelled neighbour,
+    and let the walk that stays at the node, now unlabelled, go on. Longer walks come back in more ways than are cheap to count.
+    """
+    off_diagonal = transition.with_values(transition.values * (transition.pattern.row != transition.pattern.col))
+    one_hop = off_diagonal @ seeds
+    if iterations == 1:
+        return one_hop
+    labeled = (seeds.detach().sum(dim=1, keepdim=True) > 0).to(seeds.dtype)
+    to_unlabeled = off_diagonal.values * transition.pattern.spread_cols(1 - labeled.squeeze(1))
+    comes_back = transition.pattern.row_sum(to_unlabeled * transition.reversed_values)  # Σ_j ã_aj ã_ja, unlabelled j
+    two_hops = off_diagonal @ torch.where(labeled > 0, seeds, one_hop)
+    votes = two_hops - comes_back.unsqueeze(1) * seeds + transition.diagonal().unsqueeze(1) * one_hop
+    return torch.where(votes > TINY, votes, 0)  # what the subtraction leaves of a vote of zero is rounding
+
+
+def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A row of mass 1 for each class, zero rows where it is -1, [n, c]."""
+    return (y.unsqueeze(1) == torch.arange(num_classes, device=y.device)).to(dtype or torch.get_default_dtype())
+
+
+@dataclass(frozen=True)
+class LabelInfluence:
+    """What each labelled node's label counts at each of a few nodes: I_l(v_a, v_b; k) = ∂y_a^(k) / ∂y_b, Definition 2."""
+
+    nodes: Tensor  # [b], the v_a
+    by_length: Tensor  # [k, b, n], of walks of 1, 2, … k steps; zero where v_b has no label
+
+    @property
+    def total(self) -> Tensor:
+        """I_l(v_a, v_b; k), [b, n]. `total @ one_hot(labels)` is Y^(k) of `nodes`, before the last reset of Eq. (2)."""
+        return self.by_length.sum(dim=0)
+
+
+def label_influence(transition: SparseMatrix, labeled: Tensor, nodes: Tensor, iterations: int) -> LabelInfluence:
+    """The label influence of every labelled node on each of `nodes` after k iterations, Lemma 2; one node in O(kE).
+
+    The walk takes its first step from v_a whether v_a has a label or not, and ends at the first labelled node it meets from then
+    on. So for a labelled v_a it is what its neighbours say about it, itself among them (its self-loop, and walks that come back).
+
+    Args:
+        transition: D⁻¹A, [n, n].
+        labeled: which nodes have a label, boolean, [n].
+        nodes: the v_a, [b].
+        iterations: k, the number of hops a label may travel.
+    """
+    steps = walk_from(transition, columns_at(transition, nodes), iterations, absorbing=check_mask(transition, labeled))
+    by_length = torch.stack(list(steps)).transpose(1, 2)  # a view: a copy would take longer than the walk
+    return LabelInfluence(nodes, by_length)
+
+
+def feature_influence(transition: SparseMatrix, nodes: Tensor, layers: int) -> Tensor:
+    """The normalised feature influence Ĩ_f(v_a, v_b; K) of every node on each of `nodes`, [b, n].
+
+    Lemma 1: the probability that a walk from v_a is at v_b after K steps, a row of transition^K. Xu et al. (2018), whose
+    result it is, take each path of the ReLU network to be active with the same probability.
+    """
+    *_, last = walk_from(transition, columns_at(transition, nodes), layers)
+    return last.T.contiguous()
+
+
+def walk_from(transition: SparseMatrix, start: Tensor, steps: int, absorbing: Tensor | None = None) -> Iterator[Tensor]:
+    """Where the walks that begin at `start`, a column each, are after 1, 2, … steps; or what was absorbed there at that step."""
+    if steps < 1:
+        raise ValueError(f"a walk of {steps} steps goes nowhere; at least 1 iteration or layer is needed")
+    backwards, at = transition.detach().T, start
+    ends = None if absorbing is None else absorbing.to(start.dtype).unsqueeze(1)
+    for _ in range(steps):
+        at = backwards @ at
+        if ends is None:
+            yield at
+        else:
+            yield at * ends
+            at = at * (1 - ends)
+
+
+def columns_at(transition: SparseMatrix, nodes: Tensor) -> Tensor:
+    """One column per node, all of its mass on it, [n, b]."""
+    n = transition.shape[0]
+    if len(nodes) and bool(((nodes < 0) | (nodes >= n)).any()):
+        outside = int(nodes[(nodes < 0) | (nodes >= n)][0])
+        raise ValueError(f"there is no node {outside}; the graph has nodes 0 to {n - 1}")
+    start = torch.zeros(n, len(nodes), dtype=transition.dtype, device=transition.device)
+    return start.scatter_(0, nodes.unsqueeze(0), 1)
+
+
+def check_mask(transition: SparseMatrix, nodes: Tensor) -> Tensor:
+    if nodes.dtype != torch.bool or nodes.shape != (transition.shape[0],):
+        shape = tuple(nodes.shape)
+        raise ValueError(
+            f"a mask of {transition.shape[0]} booleans says which nodes are meant, not {nodes.dtype} {shape}"
+        )
+    return nodes

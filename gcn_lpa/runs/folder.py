@@ -1,0 +1,194 @@
+"""A trained run as the files of a run folder, and back.
+
+A run folder has the files of a `Trained` (`trained_files`) and, beside them:
+
+run.json                   the plan: where the graph comes from, its content hash, seed and split; and for people what came of it
+split.json                 which nodes train, validate and test, and which were reserved to calibrate
+scores.json                the scores of the run and how they were found
+environment.json           versions and machine
+graph.safetensors, graph.json   the graph itself, where that was asked for
+predictions.csv, report.html    for people, where they were asked for
+
+Nothing of a folder is trusted: every file is checked against the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.data.json_files import decode_as, encode_json
+from gcn_lpa.data.splits import Split
+from gcn_lpa.edges import Free
+from gcn_lpa.epochs import Run
+from gcn_lpa.graph import Graph
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.graph_files import SplitFacts, decode_graph, encode_graph
+from gcn_lpa.runs.plan import Plan
+from gcn_lpa.runs.trained_files import HELD_OUT, MORE_FILES, decode_trained, encode_trained
+from gcn_lpa.target import Scores
+from gcn_lpa.trained import Trained
+
+RUN_FILES = (  # every name under which a run may write a file
+    *(*storage.FILES, *MORE_FILES, *storage.OUTPUTS, "run.json", "split.json", "scores.json", "environment.json"),
+    *("graph.safetensors", "graph.json"),
+)
+PROTOCOLS = ("test", "cross-validation", "none")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The scores of a run and what they are scores of: "test" nodes, "cross-validation", or "none"."""
+
+    protocol: str
+    note: str
+    scores: Scores | None = None
+    folds: tuple[float, ...] = ()  # accuracy of each fold
+    random_split: Scores | None = None  # beside the scores on the future: those of as many nodes drawn at random
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol is {self.protocol!r:.40}; it is one of {', '.join(PROTOCOLS)}")
+        if odd := [accuracy for accuracy in self.folds if not 0 <= accuracy <= 1]:
+            raise ValueError(f"the accuracy of a fold is {odd[0]}; it is between 0 and 1")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model with everything around it. `graph` is raw, with all its labels; `split` says which were given."""
+
+    plan: Plan
+    graph: Graph
+    trained: Trained
+    split: Split
+    results: Results
+    folder: Path | None = None
+    reserved: Tensor | None = None  # validation nodes that chose nothing, [n]
+
+    @property
+    def run(self) -> Run:
+        return self.trained.run
+
+    @property
+    def used(self) -> Tensor:
+        """The nodes whose labels were given or are reserved to calibrate, [n]."""
+        given = self.split.train | self.split.val
+        return given if self.reserved is None else given | self.reserved
+
+
+@dataclass(frozen=True)
+class _RunFacts:
+    """run.json: the plan, whose recipe is recipe.json, and for people what came of it."""
+
+    plan: dict[str, Any]
+    about: dict[str, Any]
+
+
+def save_run(folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None = None) -> None:
+    """Make a trained run the state of its folder, which is held, entirely or not at all.
+
+    Args:
+        outputs: files for people, of `storage.OUTPUTS`.
+    """
+    plan, graph = run.plan.to_dict(), run.graph
+    about = {
+        **{"graph": graph.name, "nodes": graph.num_nodes, "edges": graph.num_edges},
+        **{"epochs": len(run.run.history), "interrupted": run.run.interrupted, "seconds": run.run.seconds},
+    }
+    facts = _RunFacts({name: value for name, value in plan.items() if name != "recipe"}, about)
+    files = {
+        **encode_trained(run.trained),
+        "run.json": encode_json(dataclasses.asdict(facts)),
+        "split.json": encode_json(dataclasses.asdict(SplitFacts.of(run.split, run.reserved)), indent=None),
+        "scores.json": encode_json(dataclasses.asdict(run.results)),
+        "environment.json": encode_json(environment()),
+        **(encode_graph(graph) if run.plan.with_data else {}),
+    }
+    storage.replace(folder, {**files, **(outputs or {})})
+
+
+def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
+    """Read a run folder and the graph it was trained on.
+
+    Args:
+        data: where the graph is now, if not where it was.
+    """
+    files = storage.load(folder)
+    plan, results = read_run(files)
+    trained = decode_trained(files)
+    with files.explained("trained.json"):
+        if trained.run.seed != plan.seed:
+            raise ValueError(f"seed is {trained.run.seed}, but run.json says {plan.seed}")
+    is_stored = plan.with_data and data is None
+    graph = decode_graph(files, plan.content) if is_stored else graph_of(plan, files.folder, data)
+    with files.explained("split.json"):
+        parts, reserved = files.read("split.json", SplitFacts).masks(graph.num_nodes)
+    _check_fit(files, trained, graph, parts)
+    return TrainedRun(plan, graph, trained, parts, results, files.folder, reserved if reserved.any() else None)
+
+
+def save_trained(trained: Trained, folder: str | Path) -> None:
+    """Keep a `Trained` alone in a folder, entirely or not at all."""
+    storage.save(folder, encode_trained(trained))
+
+
+def load_trained(folder: str | Path) -> Trained:
+    """The `Trained` of a folder that `save_trained` or a training made."""
+    return decode_trained(storage.load(folder))
+
+
+def read_run(files: storage.RunFolder) -> tuple[Plan, Results]:
+    """What was planned and what came of it."""
+    recipe: Recipe = files.read("recipe.json", Recipe)
+    facts: _RunFacts = files.read("run.json", _RunFacts)
+    with files.explained("run.json"):
+        plan: Plan = decode_as(Plan, {**facts.plan, "recipe": recipe.to_dict()})
+    return plan, files.read("scores.json", Results)
+
+
+def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
+    """The graph of a run from its source, or from `data`; it must be the one the run was trained on."""
+    source = plan.source if data is None else dataclasses.replace(plan.source, name=str(data))
+    try:
+        graph = source.load()
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: options of a wrong type
+        raise ValueError(
+            f"the graph of {folder} cannot be read from {source.name!r} ({error}); say where it is with --data PATH"
+        ) from error
+    if (content := graph.content_hash(64)) != plan.content:
+        raise ValueError(
+            f"{source.name!r} is not the graph {folder} was trained on (content {content[:10]}…, not "
+            f"{plan.content[:10]}…); say where that one is with --data PATH"
+        )
+    return graph
+
+
+def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: Split) -> None:
+    """Refuse a model whose columns, labels or edges are not those of the graph and its split."""
+    with files.explained("trained.json"):
+        trained.check_columns(graph)
+    with files.explained("labels.safetensors"):
+        y, trains = trained.known.on(graph)
+        if not torch.equal(trains, parts.train) or not torch.equal(y >= 0, parts.train | parts.val):
+            raise ValueError("the known labels are not those of the nodes that split.json names")
+        if not torch.equal(y, torch.where(y >= 0, trained.classes_of(graph), -1)):
+            raise ValueError("the known labels are not those of the graph")
+    free = [form for form in trained.model.modules() if isinstance(form, Free)]
+    with files.explained("model.safetensors"):
+        prepared = trained.prepare(graph) if free else graph
+        if any(len(form(prepared)) != prepared.pattern.num_entries for form in free):
+            raise ValueError("it does not have one weight for each edge of the graph")
+    if (held_out := trained.held_out) is not None and len(held_out.node):
+        with files.explained(HELD_OUT):
+            if int(held_out.node[-1]) >= graph.num_nodes or not graph.labeled.cpu()[held_out.node].all():
+                raise ValueError("its nodes are not labelled nodes of the graph")
+            if held_out.fold is not None and not torch.equal(held_out.node, parts.train.nonzero().squeeze(1)):
+                raise ValueError("its nodes are not the training nodes of split.json")

@@ -1,0 +1,225 @@
+"""A training command: what is learned from which nodes, how it is scored, and how a run that was stopped goes on.
+
+A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: it is
+learned by folds of its labels, and scored by cross-validation. Where a column says when nodes came, the model is trained on the
+past, without the nodes and edges that came later, and scored on the future; a second one, trained on a random split of the same
+sizes, says how much better that looks.
+
+While a run goes on, its folder has the plan and a checkpoint of every model that was begun. `resume_run` ends where an
+undisturbed run would have, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcn_lpa.calibration import reserve
+from gcn_lpa.data.splits import Split, shuffled, split
+from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning.ensemble import members_of
+from gcn_lpa.learning.learn import calibrate, learn
+from gcn_lpa.learning.tasks import JobName, Watch
+from gcn_lpa.predict import evaluate, scores
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished, unfinished_plan
+from gcn_lpa.runs.folder import Results, TrainedRun, graph_of, load_run, save_run
+from gcn_lpa.runs.plan import Plan
+from gcn_lpa.scale.planner import require_room
+from gcn_lpa.target import Scores
+from gcn_lpa.trained import Trained
+
+CHECKPOINT_SECONDS = 1.0  # a save waits for the disk: on a small graph that takes longer than the epochs it would save
+Outputs = Callable[[TrainedRun], Mapping[str, bytes]]
+
+
+def train_run(
+    plan: Plan,
+    graph: Graph,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    watch: Watch | None = None,
+    outputs: Outputs | None = None,
+) -> TrainedRun:
+    """Do what `plan` says with the graph it was made for; with `out`, keep the result in that run folder.
+
+    Ctrl-C keeps the best so far; the folder can then be resumed. An error before the first checkpoint leaves no
+    unfinished run behind.
+
+    Args:
+        resume: go on with the run of the same plan in `out`, if there is one; if it is finished, return it.
+        overwrite: replace the run in `out`; it stays until the new run is complete. Files of others are refused.
+        watch: who is told of every epoch.
+        outputs: makes files for people of the run, by name, which are kept in the folder with it.
+    """
+    folder = None if out is None else Path(out)
+    if folder is not None and resume and is_finished(folder, plan):
+        run = load_run(folder)
+        if outputs is not None:
+            storage.check_free(folder, storage.OUTPUTS)  # before the work
+            storage.add(folder, outputs(run))
+        return run
+    training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
+    training.check()  # before the folder is touched
+    if folder is None:
+        return training.run()
+    with claimed(folder, plan, resume=resume, overwrite=overwrite):
+        run = training.run()
+        save_run(folder, run, {} if outputs is None or run.run.interrupted else outputs(run))
+        if not run.run.interrupted:
+            clear(folder)
+    return run
+
+
+def resume_run(folder: str | Path, data: str | Path | None = None, **options: Any) -> TrainedRun:
+    """Finish a training that was stopped; a run that is complete is returned as it is.
+
+    Args:
+        data: where the graph is now, if not where it was.
+        options: `device`, `threads`, `watch` and `outputs` of `train_run`.
+    """
+    folder = Path(folder)
+    plan = unfinished_plan(folder)
+    if plan is None:
+        return load_run(folder, data)
+    return train_run(plan, graph_of(plan, folder, data), folder, resume=True, **options)
+
+
+def evaluate_run(run: TrainedRun) -> Results:
+    """The scores of a run: on its test nodes, computed anew; of your own data, those of the cross-validation."""
+    if run.results.protocol != "test":
+        return run.results
+    return dataclasses.replace(run.results, scores=evaluate(run.trained, run.graph, run.split.test))
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    plan: Plan
+    graph: Graph
+    folder: Path | None
+    device: torch.device
+    threads: int | None
+    watch: Watch
+
+    def check(self) -> None:
+        """Refuse what cannot be done before anything is."""
+        members_of(self.plan.recipe)
+        require_room(self.graph, self.plan.recipe, self.device)
+        if self.plan.split is not None:
+            self.parts()
+
+    def parts(self) -> tuple[Split, Tensor | None]:
+        """The nodes of a run with a split, and the validation nodes that choose nothing, [n]."""
+        plan, whole = self.plan, split(self.graph, seed=self.plan.seed, kind=self.plan.split or "uniform")
+        if not plan.reserve:
+            return whole, None
+        kept = reserve(whole.val, plan.reserve, plan.seed).reserved
+        if not kept.any():
+            raise ValueError(f"reserve = {plan.reserve} of {int(whole.val.sum())} validation nodes is not one node")
+        return dataclasses.replace(whole, val=whole.val & ~kept), kept
+
+    def run(self) -> TrainedRun:
+        if self.plan.split is None:
+            return self.by_folds()
+        parts, reserved = self.parts()
+        trained, results = self.over_time(parts) if self.plan.split == "time" else self.by_split(parts)
+        if reserved is not None and (known := reserved & (trained.classes_of(self.graph) >= 0)).any():
+            trained = calibrate(trained, self.graph, known)
+        return self.finished(trained, parts, results, reserved)
+
+    def by_split(self, parts: Split) -> tuple[Trained, Results]:
+        trained = self.learned(self.graph, parts.train, parts.val)
+        tested = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
+        what = "scored on test nodes whose labels were hidden while training" if tested else "no node was left to score"
+        note = f"{self.plan.split} split, seed {self.plan.seed}: {what}"
+        return trained, Results("test" if tested else "none", note, tested)
+
+    def over_time(self, parts: Split) -> tuple[Trained, Results]:
+        """Train on the past, score on the future, and beside it on nodes drawn at random."""
+        past, then = past_of(self.graph, parts)
+        trained = self.learned(past, then.train, then.val)
+        future, drawn = evaluate(trained, self.graph, parts.test), None
+        if not trained.run.interrupted:
+            anyhow = shuffled(parts, self.plan.seed)
+            usual = self.learned(self.graph, anyhow.train, anyhow.val, stage="random")
+            if usual.run.interrupted:
+                trained = dataclasses.replace(trained, run=dataclasses.replace(trained.run, interrupted=True))
+            else:
+                drawn = evaluate(usual, self.graph, anyhow.test)
+        return trained, Results("test", time_note(past, future, drawn), future, random_split=drawn)
+
+    def by_folds(self) -> TrainedRun:
+        graph, labeled = self.graph, self.graph.labeled.cpu()
+        trained, nobody = self.learned(graph, labeled, None), torch.zeros_like(labeled)
+        parts = Split(labeled, nobody, nobody, "all labels", self.plan.seed)
+        held_out = trained.held_out
+        if held_out is None or held_out.fold is None:
+            why = "interrupted before all folds were trained: nothing to score"
+            few = "too few labels to score: no class has two of them"
+            return self.finished(trained, parts, Results("none", why if trained.run.interrupted else few))
+        probabilities = torch.zeros(graph.num_nodes, trained.target.width, dtype=torch.float64)
+        probabilities[held_out.node] = held_out.probability
+        folds = [held_out.node[held_out.fold == k] for k in range(int(held_out.fold.max()) + 1)]
+        accuracies = tuple(scores(graph, fold, probabilities, trained.target).accuracy for fold in folds)
+        note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"
+        results = Results("cross-validation", note, scores(graph, labeled, probabilities, trained.target), accuracies)
+        return self.finished(trained, parts, results)
+
+    def learned(self, graph: Graph, train: Tensor, val: Tensor | None, *, stage: str = "") -> Trained:
+        plan = self.plan
+        return learn(
+            graph,
+            train,
+            val,
+            plan.recipe,
+            seed=plan.seed,
+            device=str(self.device),
+            threads=self.threads,
+            minutes=plan.minutes or None,
+            watch=self.watched(stage),
+        )
+
+    def watched(self, stage: str) -> Watch:
+        """The watch of the command, with checkpoints in the run folder."""
+        if self.folder is None:
+            return self.watch
+        folder = self.folder
+
+        def checkpoints(name: JobName) -> CheckpointFolder:
+            return CheckpointFolder(folder, "-".join(filter(None, (stage or name.stage, name.member))))
+
+        changes: dict[str, Any] = {"every": self.plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
+        return dataclasses.replace(self.watch, checkpoints=checkpoints, content=self.plan.content, **changes)
+
+    def finished(self, trained: Trained, parts: Split, results: Results, reserved: Tensor | None = None) -> TrainedRun:
+        plan = dataclasses.replace(self.plan, recipe=trained.recipe)  # without members that there was no time for
+        return TrainedRun(plan, self.graph, trained, parts, results, self.folder, reserved)
+
+
+def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:
+    """The graph as it was before the first test node came, and the split of that graph."""
+    assert graph.time is not None
+    was_there = graph.time < graph.time[parts.test].min()
+    train, val, test = (mask[was_there] for mask in (parts.train, parts.val, parts.test))
+    return graph.subgraph(was_there), Split(train, val, test, parts.kind, parts.seed)
+
+
+def time_note(past: Graph, future: Scores, drawn: Scores | None) -> str:
+    """What the scores of a split by time are, and how much better as many nodes drawn at random look."""
+    note = f"trained on the past ({past.num_nodes:,} nodes and the {past.num_edges:,} edges between them), scored on the future"
+    if drawn is None:
+        return note
+    gap = 100 * (drawn.accuracy - future.accuracy)
+    verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower" if gap < 0 else "the same"
+    return f"{note}; a random split of the same sizes says {100 * drawn.accuracy:.1f} %: {verdict}"

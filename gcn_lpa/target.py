@@ -1,0 +1,108 @@
+"""What is predicted. A target says how wide a model's output is, what an error costs, what a label vote is, and how well it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+    def __post_init__(self) -> None:
+        _check_shares(self, "precision", "recall", "f1")
+        if self.support < 0:
+            raise ValueError(f"support = {self.support}; it is a number of nodes")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well a model does on some nodes. Row i, column j of `confusion`: nodes of class i that were called j."""
+
+    accuracy: float
+    macro_f1: float  # mean over the classes that occur, or are predicted, among these nodes; as in scikit-learn
+    num_nodes: int
+    per_class: dict[str, ClassScores]
+    confusion: list[list[int]]
+
+    def __post_init__(self) -> None:
+        _check_shares(self, "accuracy", "macro_f1")
+        c = len(self.per_class)
+        if c == 0 or self.num_nodes < 1 or [len(row) for row in self.confusion] != [c] * c:
+            raise ValueError(f"the table of confusion is not one of {c} classes")
+        if any(count < 0 for row in self.confusion for count in row):
+            raise ValueError("the table of confusion holds a negative count")
+
+
+def _check_shares(scores: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= (value := getattr(scores, name)) <= 1:
+            raise ValueError(f"{name} = {value}; it is a share, 0 to 1")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """One class out of several: outputs are logits or log-probabilities, [n, c]."""
+
+    names: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """The number of output columns of a model."""
+        return len(self.names)
+
+    def seeds(self, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Y^(0), what a label puts into label propagation: a row of mass 1 for its class, zero rows where it is -1, [n, c]."""
+        classes = torch.arange(self.width, device=y.device)
+        return (y.unsqueeze(1) == classes).to(dtype or torch.get_default_dtype())
+
+    def measured(self, outputs: Tensor, y: Tensor, number: int) -> Tensor:
+        """Number of correct predictions, and cross-entropy summed over the nodes and divided by `number`, [2]."""
+        correct = (outputs.argmax(dim=1) == y).sum()
+        return torch.stack([correct.double(), (F.cross_entropy(outputs, y, reduction="sum") / number).double()])
+
+    def log_probabilities(self, outputs: Tensor) -> Tensor:
+        """What members and label votes are pooled as, float64, [n, c]."""
+        return F.log_softmax(outputs.double(), dim=1)
+
+    def scores(self, truth: Tensor, guess: Tensor, names: Sequence[str] | None = None) -> Scores:
+        """The scores of guesses, numbers of these classes, for true classes, numbers of `names`; None: of these classes too.
+
+        A node of a class that is not among these counts as an error.
+        """
+        if len(truth) == 0:
+            raise ValueError("there is no node to score: the mask is empty")
+        if (truth < 0).any():
+            raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
+        every = self.names if names is None else tuple(names)
+        if every != self.names:
+            every = (*every, *(name for name in self.names if name not in every))
+            guess = torch.tensor([every.index(name) for name in self.names])[guess]
+        c = len(every)
+        confusion = torch.bincount(c * truth + guess, minlength=c * c).view(c, c).numpy()
+        right, true, called = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+        f1 = _share(2 * right, true + called)
+        columns = (_share(right, called), _share(right, true), f1, true)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return Scores(
+            accuracy=float(right.sum() / len(truth)),
+            macro_f1=float(f1[true + called > 0].mean()),
+            num_nodes=len(truth),
+            per_class={name: ClassScores(*row) for name, row in zip(every, rows, strict=True)},
+            confusion=confusion.tolist(),
+        )
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole, 0 where the whole is 0."""
+    share: np.ndarray = np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return share

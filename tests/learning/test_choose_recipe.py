@@ -1,0 +1,84 @@
+"""Which recipe suits a graph: the case is named, and every case has its recipe."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from gcn_lpa.graph import Graph
+from gcn_lpa.learning.choose_recipe import (
+    COLUMNS,
+    WITH_FEW_LABELS,
+    WITH_PLACES,
+    WITHOUT_FEATURES,
+    Case,
+    case_of,
+    choose_recipe,
+    recipe_for,
+)
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER
+
+EVERY_CASE = [Case(*facts) for facts in itertools.product((False, True), COLUMNS, (False, True))]
+
+
+def nodes(number, columns, **options):
+    """Nodes in two classes, all labelled, on a ring."""
+    edges = [(i, (i + 1) % number) for i in range(number)]
+    return Graph.from_edges(edges, x=torch.ones(number, columns), y=[i % 2 for i in range(number)], **options)
+
+
+def test_a_case_has_few_labels_below_forty_of_a_class_and_without_columns_below_ten():
+    words = nodes(100, 191)
+    assert case_of(words, words.labeled) == Case()
+    assert case_of(words, torch.arange(100) < 79).few_labels
+    bare = dataclasses.replace(words, x_kind="identity")
+    assert case_of(bare, torch.arange(100) < 20) == Case(columns="none")
+    assert case_of(bare, torch.arange(100) < 19).few_labels
+
+
+def test_a_table_has_190_columns_at_most():
+    table = nodes(100, 190)
+    assert case_of(table, table.labeled).columns == "table"
+
+
+def test_one_edge_type_is_none():
+    for number, expected in ((1, False), (2, True)):
+        graph = nodes(100, 3, edge_types=[str(i % number) for i in range(100)])
+        assert case_of(graph, graph.labeled).edge_types == expected
+
+
+def test_a_case_says_what_it_is():
+    assert str(Case(few_labels=True, columns="wide table", edge_types=True)) == "few labels, a wide table, edge types"
+    assert str(Case(columns="none")) == "many labels, no columns"
+
+
+def test_recipes_are_found_by_name():
+    assert recipe_for(Case()) is DEFAULT
+    assert recipe_for(Case(few_labels=True)) is WITH_FEW_LABELS
+    assert recipe_for(Case(columns="none")) is WITH_PLACES
+    assert recipe_for(Case(few_labels=True, columns="none")) is WITHOUT_FEATURES
+    assert recipe_for(Case(columns="none"), "best").members == "trees neighbour-lr layers"
+    cora = dataclasses.replace(nodes(100, 191), name="cora")
+    assert choose_recipe(cora, cora.labeled) is DEFAULT
+    assert choose_recipe(cora, cora.labeled, "paper") is PAPER["cora"]
+    assert choose_recipe(cora, cora.labeled, "official") is OFFICIAL["cora"]
+    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, best, paper and official"):
+        choose_recipe(cora, cora.labeled, "worst")
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_best_is_the_default_of_its_case_with_more_members(case):
+    first, best = recipe_for(case), recipe_for(case, "best")
+    assert best == first.replace(members=best.members, origin=best.origin)
+    assert set(first.members.split()) < set(best.members.split())
+    assert recipe_for(case, "best", wide=True).members == f"{best.members} wide"
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_trees_are_grown_on_tables_and_edges_learned_where_columns_are_many(case):
+    recipe = recipe_for(case)
+    has_trees = "trees" in recipe.members.split()
+    assert has_trees == (case.columns in ("table", "wide table") or (case.columns == "none" and not case.few_labels))
+    if case.columns == "table":
+        assert FIXED_EDGES.items() <= recipe.to_dict().items()

@@ -1,0 +1,128 @@
+"""Folds of the labels: each label is predicted by models that did not learn it, and chooses nothing for itself."""
+
+import numpy as np
+import pytest
+import torch
+
+from gcn_lpa.data.splits import label_folds
+from gcn_lpa.epochs import DivergedError, Kept
+from gcn_lpa.learning.ensemble import members_of
+from gcn_lpa.learning.folds import Folds
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Watch
+from gcn_lpa.predict import predict_proba
+from gcn_lpa.recipes import DEFAULT
+from tests.helpers.trainings import trained_alone
+
+SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
+
+
+def by_folds(graph, recipe, nodes=None, **options):
+    return learn(graph, nodes, None, recipe, **{"device": "cpu", **options})
+
+
+def test_folds_share_out_each_class_evenly(blocks):
+    given = torch.arange(60) % 3 > 0
+    folds = label_folds(blocks.y, given, 5, seed=(0, 0))
+    assert torch.equal(torch.stack(folds).sum(dim=0), given.long())
+    for k in range(3):
+        sizes = [int((fold & (blocks.y == k)).sum()) for fold in folds]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("many", [0, 10**9], ids=["many labels", "few labels"])
+def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, monkeypatch, many):
+    """With few labels, after as many epochs as the other folds choose; with many, at the fold's own best epoch."""
+    monkeypatch.setattr("gcn_lpa.learning.folds.MANY_LABELS", many)
+    recipe = DEFAULT.replace(**{**SMALL, "epochs": 20}, members="", votes=False, select="loss")
+    trained = by_folds(blocks, recipe)
+    folds = label_folds(blocks.y, blocks.labeled, 5, seed=(0, 0))
+    alone = [trained_alone(blocks, ~fold, fold, recipe) for fold in folds]
+    best = [one.run.best_epoch for one in alone]
+    assert len(set(best)) > 1
+    for k, fold in enumerate(folds):
+        model = alone[k]
+        if many:
+            stop_at = max(1, round(float(np.median(best[:k] + best[k + 1 :]))))
+            model = trained_alone(blocks, ~fold, [], recipe, stop_at=stop_at, classes=blocks.class_names)
+        expected = predict_proba(model, blocks, raw=True)[fold]
+        assert torch.allclose(trained.held_out.probability[fold], expected, atol=1e-6)
+        assert set(trained.held_out.fold[fold].tolist()) == {k}
+    assert torch.equal(trained.held_out.y, blocks.y)
+
+
+@pytest.mark.long
+def test_without_time_members_are_left_out(blocks):
+    recipe = DEFAULT.replace(**SMALL, members="hops layers linear")
+    few, whole = by_folds(blocks, recipe, minutes=1e-9), by_folds(blocks, recipe, minutes=10**6)
+    assert few.recipe.members == ""
+    assert whole.recipe == recipe
+    alone = by_folds(blocks, recipe.replace(members=""))
+    assert torch.equal(predict_proba(few, blocks), predict_proba(alone, blocks))
+
+
+@pytest.mark.long
+def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose(blocks, monkeypatch):
+    given = torch.arange(60) % 2 == 0
+    recipe = DEFAULT.replace(**SMALL, members="trees", votes=False)
+    trained, alone = by_folds(blocks, recipe, given), members_of(recipe)["trees"]
+    folds = label_folds(blocks.y, given, 5, seed=(0, 0))
+    grown = [trained_alone(blocks, given & ~fold, fold, alone).model.first[0] for fold in folds]
+    rounds = sorted(len(model.feature) for model in grown)
+    monkeypatch.setattr("gcn_lpa.methods.trees.Trees.chosen_rounds", lambda *_: rounds[2])
+    for k, model in enumerate(trained.model.models(1)):
+        whole = trained_alone(blocks, given, [], alone, seed=k).model.first[0]
+        states = model.state_dict(), whole.state_dict()
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
+
+
+@pytest.mark.parametrize("bytes_kept", [0, 20_000])
+def test_weights_kept_while_training_are_those_of_another_training(blocks, monkeypatch, bytes_kept):
+    monkeypatch.setattr("gcn_lpa.learning.folds.MANY_LABELS", 10**9)
+    recipe = DEFAULT.replace(**SMALL, members="layers")
+    kept = by_folds(blocks, recipe)
+    monkeypatch.setattr(Kept.__init__, "__defaults__", (bytes_kept,))
+    again = by_folds(blocks, recipe)
+    assert kept.weights == again.weights
+    assert torch.equal(kept.held_out.probability, again.held_out.probability)
+
+
+def test_a_model_that_diverges_ends_the_training_by_name(blocks):
+    recipe = DEFAULT.replace(**SMALL, members="layers")
+    with pytest.raises(DivergedError, match="training diverged at epoch"):
+        by_folds(blocks, recipe.replace(lr=1e30))
+
+
+@pytest.mark.parametrize(
+    ("stage", "member", "epoch", "left"),
+    [("fold-1", "", 3, (1, 1)), ("fold-3", "", 1, (1, 2)), ("fold-2", "layers", 2, (1, 5))],
+    ids=["in the first fold", "in the third", "in the second member"],
+)
+def test_ctrl_c_keeps_the_members_or_folds_that_are_whole(blocks, stage, member, epoch, left):
+    def stop(name, record):
+        if (name.stage, name.member, record.epoch) == (stage, member, epoch):
+            raise KeyboardInterrupt
+
+    recipe = DEFAULT.replace(**SMALL, members="layers linear")
+    trained = by_folds(blocks, recipe, watch=Watch(on_epoch=stop))
+    assert trained.run.interrupted
+    assert (len(trained.model.members), trained.model.copies) == left
+    assert trained.held_out is trained.weights is trained.calibration is None
+    assert predict_proba(trained, blocks).shape == (60, 3)
+
+
+def test_ctrl_c_before_the_first_epoch_is_a_keyboard_interrupt(blocks, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gcn_lpa.train._Step.__call__", stop)
+    with pytest.raises(KeyboardInterrupt):
+        by_folds(blocks, DEFAULT.replace(**SMALL, members=""))
+
+
+def test_where_no_class_has_two_labels_there_are_no_folds(blocks):
+    one_each = torch.zeros(60, dtype=torch.bool)
+    one_each[[int((blocks.y == k).nonzero()[0]) for k in range(3)]] = True
+    assert Folds.of(blocks, one_each, DEFAULT, 0, torch.device("cpu"), None) is None
+    one_each[int((blocks.y == 0).nonzero()[1])] = True
+    assert len(Folds.of(blocks, one_each, DEFAULT, 0, torch.device("cpu"), None).masks) == 4

@@ -1,0 +1,133 @@
+"""Tasks shared out among forked processes: what comes back, what is heard on the way, and how all of it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+
+import pytest
+
+from gcn_lpa.learning.workers import Crew, can_fork
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux alone")
+
+
+def nothing(task, news):
+    pass
+
+
+def test_every_task_is_done_once_by_another_process():
+    crew = Crew(lambda task, tell: (task**2, os.getpid()), 2, nothing)
+    crew.run(iter(range(1, 8)))
+    assert {task: square for task, (square, _) in crew.results.items()} == {k: k * k for k in range(1, 8)}
+    assert os.getpid() not in {process for _, process in crew.results.values()}
+    assert not crew.interrupted
+
+
+def test_a_task_is_asked_for_when_a_process_is_free():
+    """So tasks may depend on what came of those before."""
+
+    def tasks():
+        yield 1
+        while max(crew.results, default=1) < 5:
+            yield max(crew.results, default=1) + 1
+
+    crew = Crew(lambda task, tell: task, 1, nothing)
+    crew.run(tasks())
+    assert sorted(crew.results) == [1, 2, 3, 4, 5]
+
+
+def test_news_are_heard_in_this_process():
+    heard = []
+    Crew(lambda task, tell: [tell(k) for k in range(task)], 2, lambda *news: heard.append(news)).run(iter([2, 3]))
+    assert sorted(heard) == [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
+
+
+def until_told_to_end(task, tell):
+    try:
+        for k in count():
+            tell(k)
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        if task == "gives up":
+            raise
+        return "the best so far"
+
+
+def test_an_interrupt_ends_what_is_under_way_and_begins_nothing_more():
+    def hear(task, news):
+        if news == 3:
+            raise KeyboardInterrupt
+
+    crew = Crew(until_told_to_end, 2, hear)
+    crew.run(iter(["goes on", "gives up", "comes too late"]))
+    assert crew.interrupted
+    assert crew.results == {"goes on": "the best so far"}
+
+
+def test_ctrl_c_is_such_an_interrupt_and_the_handler_is_put_back():
+    def hear(task, news):
+        if news == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    crew = Crew(until_told_to_end, 2, hear)
+    crew.run(iter(["one", "two"]))
+    assert crew.interrupted
+    assert set(crew.results) == {"one", "two"}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_of_a_task_is_raised_here():
+    def work(task, tell):
+        raise ValueError(f"task {task} is wrong")
+
+    with pytest.raises(ValueError, match="task 1 is wrong"):
+        Crew(work, 1, nothing).run(iter([1, 2]))
+
+
+def test_a_process_that_is_killed_is_an_error():
+    with pytest.raises(ChildProcessError, match=r"a process of this training was ended .* try --threads 1"):
+        Crew(lambda task, tell: os.kill(os.getpid(), signal.SIGKILL), 1, nothing).run(iter([1]))
+
+
+class OddError(Exception):
+    """It cannot be read again: its constructor takes something else than its message."""
+
+    def __init__(self, value, place):
+        super().__init__(f"{value} at {place}")
+
+
+def test_an_error_that_cannot_be_sent_is_said():
+    def work(task, tell):
+        raise OddError(task, "home")
+
+    with pytest.raises(RuntimeError, match="OddError: 1 at home"):
+        Crew(work, 1, nothing).run(iter([1]))
+
+
+KILLED = """
+import os, signal, time
+from gcn_lpa.learning.workers import Crew
+def work(task, tell):
+    tell(os.getpid())
+    time.sleep(1000)
+heard = []
+def hear(task, process):
+    heard.append(process)
+    if len(heard) == 2:
+        print(*heard, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+Crew(work, 2, hear).run(iter([1, 2]))
+"""
+
+
+def test_processes_end_with_their_parent_however_it_ends():
+    ended = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    for process in ended.stdout.split():
+        patience = time.monotonic() + 30
+        while os.path.exists(f"/proc/{process}") and time.monotonic() < patience:
+            time.sleep(0.01)
+        assert not os.path.exists(f"/proc/{process}")

@@ -1,0 +1,294 @@
+"""Runs are calibrated on labels that training did not learn from, and their label sets hold what they promise."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gcn_lpa.calibration import (
+    Calibration,
+    Calibrator,
+    conformal_sets,
+    conformal_threshold,
+    expected_calibration_error,
+    fit_calibrator,
+)
+from gcn_lpa.cli.app import app
+from gcn_lpa.data.datasets import load
+from gcn_lpa.data.splits import split
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.votes import fit_weights, parts_of
+from gcn_lpa.predict import Prediction, predict_proba
+from gcn_lpa.recipes import LAYERS
+from gcn_lpa.runs import storage
+from gcn_lpa.runs.confidence import calibrate_run
+from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.plan import Plan, Source, make_plan
+from gcn_lpa.runs.tables import predict_run
+from gcn_lpa.runs.train_run import train_run
+
+QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}
+SBM = Source("sbm", None, {"n": 200, "classes": 3, "features": 5, "noise": 2.0})
+
+
+def trained(source=SBM, out=None, **options):
+    plan, graph = make_plan(source, changes=QUICK, **options)
+    return train_run(plan, graph, out, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Run folders: one with reserved nodes, one without, one of a graph of one's own with five unlabelled nodes."""
+    folder = tmp_path_factory.mktemp("runs")
+    graph = load("sbm", n=60, classes=2, features=4, noise=2.0)
+    names = [f"n{i}" for i in range(60)]
+    nodes = pandas.DataFrame(graph.x.numpy(), columns=[f"f{k}" for k in range(4)]).assign(id=names)
+    nodes["label"] = [["no", "yes"][k] if i < 55 else "" for i, k in enumerate(graph.y.tolist())]
+    (folder / "own").mkdir()
+    nodes.to_csv(folder / "own" / "nodes.csv", index=False)
+    ends = {"source": [names[i] for i in graph.row.tolist()], "target": [names[i] for i in graph.col.tolist()]}
+    pandas.DataFrame(ends).to_csv(folder / "own" / "edges.csv", index=False)
+    return {
+        "reserved": trained(out=folder / "reserved", reserve=0.5),
+        "validation": trained(out=folder / "validation"),
+        "cross-validation": trained(Source(str(folder / "own")), folder / "cross"),
+    }
+
+
+@pytest.mark.long
+def test_reserved_nodes_choose_nothing(runs):
+    """Training with them unlabelled altogether ends in the same weights; their number is half the validation nodes."""
+    run = runs["reserved"]
+    parts = split(run.graph, seed=0)
+    assert torch.equal(run.split.val | run.reserved, parts.val)
+    assert int(run.reserved.sum()) == int(parts.val.sum()) // 2
+    hidden = run.graph.reveal(~run.reserved)
+    again = learn(hidden, parts.train, run.split.val, run.plan.recipe, device="cpu")
+    assert again.run.best_epoch == run.run.best_epoch
+    pairs = zip(again.model.parameters(), run.trained.model.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+@pytest.mark.long
+def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
+    for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
+        run = runs[protocol]
+        p = predict_proba(run.trained, run.graph, raw=True)[nodes]
+        if (
+            protocol == "validation"
+        ):  # these nodes also weigh the votes: each is scored by the weights that the others give
+            parts = parts_of(run.trained.model, run.trained.prepare(run.graph)).of(nodes)
+            p, y = torch.zeros_like(p), run.graph.y[nodes]
+            for k in range(5):
+                here = torch.arange(len(y)) % 5 == k
+                p[here] = fit_weights(parts.of(~here), y[~here])(parts.of(here))
+        expected = Calibration(fit_calibrator(p, run.graph.y[nodes]), protocol, int(nodes.sum()))
+        assert run.trained.calibration == expected
+
+
+@pytest.mark.long
+def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
+    run, found = runs["cross-validation"], runs["cross-validation"].trained.held_out
+    assert torch.equal(found.node, run.graph.labeled.nonzero().squeeze(1))
+    assert torch.bincount(found.fold).tolist() == [11] * 5
+    y = run.graph.y[found.node]
+    assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
+    assert run.trained.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
+def test_a_calibration_comes_back_from_its_folder(runs, protocol):
+    before, after = runs[protocol], load_run(runs[protocol].folder)
+    assert after.plan == before.plan
+    assert after.trained.calibration == before.trained.calibration
+    assert (after.reserved is None) == (before.reserved is None)
+    if before.reserved is not None:
+        assert torch.equal(after.reserved, before.reserved)
+    ours, theirs = after.trained.held_out, before.trained.held_out
+    for name in ("node", "y", "probability") if theirs.fold is None else ("node", "y", "probability", "fold"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    assert ours.protocol == theirs.protocol == protocol
+    assert calibrate_run(after) == calibrate_run(before)
+
+
+@pytest.mark.long
+def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
+    run, found = runs["reserved"], calibrate_run(load_run(runs["reserved"].folder), level=0.8, score="aps")
+    p = predict_proba(run.trained, run.graph, raw=True)
+    test, y = run.split.test, run.graph.y
+    assert found.ece_before == pytest.approx(expected_calibration_error(p[test], y[test]))
+    assert found.ece_after == pytest.approx(expected_calibration_error(run.trained.calibrator(p[test]), y[test]))
+    assert found.num_nodes == int(test.sum())
+    threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
+    sets = conformal_sets(p[test], threshold, score="aps")
+    assert found.coverage == pytest.approx(sets[range(len(sets)), y[test]].double().mean().item())
+    assert found.mean_set_size == pytest.approx(sets.sum().item() / len(sets))
+    assert found.set_sizes == tuple((sets.sum(dim=1) == k).sum().item() for k in range(4))
+    assert found.accuracy == pytest.approx(run.results.scores.accuracy)
+
+
+@pytest.mark.long
+def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
+    run = runs["cross-validation"]
+    found, held_out = calibrate_run(run, level=0.8), run.trained.held_out
+    fold, p, y = held_out.fold, held_out.probability, run.graph.y[held_out.node]
+    after, covered = p.clone(), 0
+    for i in range(55):
+        others = fold != fold[i]
+        after[i] = fit_calibrator(p[others], y[others])(p[i : i + 1])[0]
+        covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
+    assert found.ece_after == pytest.approx(expected_calibration_error(after, y))
+    assert found.coverage == pytest.approx(covered / 55)
+    assert (found.num_nodes, found.calibration.protocol) == (55, "cross-validation")
+
+
+@pytest.mark.long
+def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
+    files = {**storage.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
+    storage.save(tmp_path / "run", files)
+    with pytest.raises(ValueError, match=r"calibration\.json: calibrator has a field 'heat'; there are temperature"):
+        load_run(tmp_path / "run")
+
+
+@pytest.mark.long
+def test_predictions_are_calibrated_and_sets_are_not(runs):
+    run = runs["reserved"]
+    p = predict_proba(run.trained, run.graph, raw=True)
+    rows = ~run.used
+    table = predict_run(load_run(run.folder), sets=0.9, hops=True)
+    assert table["id"].tolist() == [name for name, row in zip(run.graph.node_names, rows.tolist(), strict=True) if row]
+    assert table["probability"].tolist() == pytest.approx(run.trained.calibrator(p)[rows].max(dim=1).values.tolist())
+    raw = predict_run(load_run(run.folder), raw=True)
+    assert raw["probability"].tolist() == pytest.approx(p[rows].max(dim=1).values.tolist())
+    assert raw["label"].tolist() == table["label"].tolist()
+    sets = conformal_sets(p[rows], conformal_threshold(p[run.reserved], run.graph.y[run.reserved], 0.9))
+    names = np.array(run.graph.class_names)
+    assert [set(cell.split("|")) for cell in table["set"]] == [{*names[row.numpy()]} for row in sets]
+    assert [cell.split("|")[0] for cell in table["set"]] == table["label"].tolist()
+    every = predict_run(load_run(run.folder), every=True)
+    assert (every["status"] == "reserved").tolist() == run.reserved.tolist()
+
+
+@pytest.mark.long
+def test_below_the_threshold_there_is_no_label(runs):
+    run = load_run(runs["validation"].folder)
+    plain = predict_run(run)
+    half = plain["probability"].median()
+    careful, doubtful = predict_run(run, abstain=half), plain["probability"] < half
+    assert 0 < doubtful.sum() < len(plain)
+    assert (careful["label"] == "").tolist() == doubtful.tolist()
+    assert (careful["status"] == "abstain").tolist() == doubtful.tolist()
+    assert careful["label"][~doubtful].tolist() == plain["label"][~doubtful].tolist()
+    everyone = predict_run(run, abstain=1.0, every=True)
+    assert (everyone["status"] == "labeled").tolist() == runs["validation"].used.tolist()  # those stay as they are
+    with pytest.raises(ValueError, match=r"abstain = 60; it is a probability"):
+        predict_run(run, abstain=60)
+
+
+@pytest.mark.long
+def test_reserving_needs_a_split_and_enough_nodes(runs, tmp_path):
+    own = runs["cross-validation"].plan.source
+    with pytest.raises(ValueError, match="the cross-validation calibrates"):
+        make_plan(own, reserve=0.5)
+    with pytest.raises(ValueError, match=r"reserve = 0.1 of 6 validation nodes is not one node"):
+        trained(Source("karate"), tmp_path / "run", reserve=0.1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.5])
+def test_calibration_does_not_see_test_labels(reserve):
+    """Other labels for the test nodes: the same calibrator, threshold and sets. Other labels for those that calibrate: not."""
+    graph, seed = load("sbm", n=300, classes=3, features=5, noise=2.0), 0
+    parts = split(graph, seed=seed)
+
+    def calibrated_on(y):
+        changed = dataclasses.replace(graph, y=y)
+        plan = Plan(SBM, changed.content_hash(64), LAYERS.replace(**QUICK), seed, "uniform", reserve=reserve)
+        run = train_run(plan, changed, device="cpu")
+        held_out, prediction = run.trained.held_out, Prediction.of(run.trained, changed)
+        threshold = conformal_threshold(held_out.probability, held_out.y, 0.8)
+        return run.trained.calibrator, threshold, conformal_sets(prediction.uncalibrated, threshold).tolist()
+
+    def scrambled(nodes):
+        return torch.where(nodes, (graph.y + 1) % 3, graph.y)
+
+    honest = calibrated_on(graph.y)
+    assert calibrated_on(scrambled(parts.test)) == honest
+    assert calibrated_on(scrambled(parts.val))[0] != honest[0]
+
+
+def told(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["reserved", "validation", "cross-validation"])
+def test_calibrate_says_what_the_library_found(runs, protocol):
+    folder = runs[protocol].folder
+    found = calibrate_run(runs[protocol], level=0.8)
+    assert json.loads(told("calibrate", folder, "--level", 0.8, "--json")) == json.loads(
+        json.dumps(dataclasses.asdict(found))
+    )
+    text = told("calibrate", folder, "--level", 0.8)
+    assert f"{100 * found.ece_before:.1f} % before, {100 * found.ece_after:.1f} % after" in text
+    assert f"hold the true label of {100 * found.coverage:.1f} %" in text
+    assert found.promise in text
+
+
+@pytest.mark.long
+def test_predict_writes_sets_and_abstains(runs, tmp_path):
+    folder = runs["validation"].folder
+    said = told("predict", folder, "--sets", 0.9, "--abstain", 1, "--hops", "--out", tmp_path / "p.csv")
+    assert "abstain" in said
+    kept = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False, dtype={"set": str})
+    table = predict_run(load_run(folder), sets=0.9, abstain=1, hops=True)
+    assert kept.columns.tolist() == ["id", "label", "probability", "runner_up", "status", "set", "hops"]
+    assert kept["set"].tolist() == table["set"].tolist()
+    json.loads(told("predict", folder, "--sets", 0.9, "--hops", "--json"))
+    assert (
+        told("predict", folder, "--sets", 90, code=1)
+        == "gcn-lpa: level = 90.0; it is a share between 0 and 1, such as 0.9\n"
+    )
+
+
+@pytest.mark.long
+def test_the_session_of_the_page_prints_what_it_shows_but_for_its_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "confidence.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```console\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    for part in re.split(r"^\$ gcn-lpa ", block, flags=re.MULTILINE)[1:]:
+        arguments, *shown = part.rstrip("\n").split("\n")
+        printed, wanted = (
+            [re.sub(r"[\d,.]*\d", "#", line) for line in lines]
+            for lines in (told(*arguments.split()).splitlines(), shown)
+        )
+        for line in wanted:
+            line = re.sub(r"\(# × #.*", "", line)  # how many sizes there are is a number too
+            assert any(one.startswith(line) for one in printed), (line, printed)
+
+
+def test_with_few_labels_no_set_is_promised(tmp_path):
+    (tmp_path / "nodes.csv").write_text(
+        "id,label\n" + "".join(f"n{i},{'ab'[i % 2] if i < 12 else ''}\n" for i in range(20))
+    )
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 2}\n" for i in range(18)))
+    plan, graph = make_plan(Source(str(tmp_path)), changes={"epochs": 2})
+    run = train_run(plan, graph, tmp_path / "run", device="cpu")
+    assert run.trained.calibration.calibrator == Calibrator()
+    with pytest.raises(
+        ValueError, match=r"label sets need 30 labels that training did not learn from, and there are 12"
+    ):
+        predict_run(run, sets=0.9)
+    with pytest.raises(ValueError, match=r"unknown score 'raps'"):
+        predict_run(run, score="raps")  # also where no sets are asked for
+    assert calibrate_run(run).promise == "none: 12 labels are too few, it takes 30"
+    assert len(predict_run(run)) == 8

@@ -1,0 +1,409 @@
+"""Run folders of strangers: whoever changes a file can also write new checksums, so what the files say is checked."""
+
+import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+from gcn_lpa.cli.app import app
+from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Watch
+from gcn_lpa.recipes import LAYERS
+from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
+from gcn_lpa.runs.folder import RUN_FILES, load_run
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.storage import CHECKPOINT, listed, replace
+from gcn_lpa.runs.tables import predict_run
+from gcn_lpa.runs.train_run import resume_run, train_run
+from gcn_lpa.trained import Trained
+from tests.helpers.changed_folders import changed, entry, made, put, resign, without
+
+SETTINGS = {"edges": "free", "symmetric_edges": True, "features": "tfidf", "hidden": 4, "epochs": 3, "loss": "held_out"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with everything a folder can hold: the graph, TF-IDF, tied edge weights, a calibration, out-of-fold answers."""
+    place = tmp_path_factory.mktemp("strangers")
+    rng = np.random.default_rng(0)
+    names = [f"n{i}" for i in range(40)]
+    nodes = pandas.DataFrame(rng.poisson(1.0, (40, 3)), columns=["a", "b", "c"]).assign(id=names)
+    nodes["label"] = ["yes" if i % 2 else "no" for i in range(36)] + [""] * 4
+    nodes.to_csv(place / "nodes.csv", index=False)
+    ends = rng.integers(0, 40, (90, 2))
+    pandas.DataFrame([[names[i], names[j]] for i, j in ends], columns=["source", "target"]).to_csv(
+        place / "edges.csv", index=False
+    )
+    plan, graph = make_plan(Source(str(place)), changes=SETTINGS, with_data=True)
+    train_run(plan, graph, place / "run", device="cpu")
+    return place / "run"
+
+
+DATES = {"kind": "date", "name": "a", "form": "ISO 8601", "mean": 0, "deviation": 1, "cycles": ["decade"]}
+NAN, FAR = float("nan"), 2_000_000_000
+
+# What a kernel would read with: each of these was a crash, or 15 GB, before it was checked.
+GRAPH = {
+    "negative columns": made("adjacency.col", lambda col: -col - 1),
+    "columns far away": made("adjacency.col", entry(3, FAR)),
+    "last rowptr far away": made("adjacency.rowptr", entry(-1, FAR)),
+    "last rowptr too small": made("adjacency.rowptr", entry(-1, 3)),
+    "rowptr descending": made("adjacency.rowptr", entry(5, 0)),
+    "first rowptr": made("adjacency.rowptr", entry(0, 1)),
+    "rowptr too short": made("adjacency.rowptr", lambda rowptr: rowptr[:-1]),
+    "columns of floats": made("adjacency.col", torch.Tensor.float),
+    "columns in two dimensions": made("adjacency.col", lambda col: torch.stack([col, col])),
+    "columns out of order": made("adjacency.col", lambda col: col.flip(0)),
+    "too few weights": made("adjacency.values", lambda values: values[:-1]),
+    "weights of another type": made("adjacency.values", torch.Tensor.double),
+    "weight NaN": made("adjacency.values", entry(0, NAN)),
+    "weight infinite": made("adjacency.values", entry(0, float("inf"))),
+    "weight negative": made("adjacency.values", entry(0, -1.0)),
+    "feature NaN": made("x", entry(2, NAN)),
+    "features too narrow": made("x", lambda x: x[:, :2]),
+    "features too short": made("x", lambda x: x[:-1]),
+    "features of another type": made("x", torch.Tensor.double),
+    "label beyond the classes": made("y", entry(0, 2)),
+    "label negative": made("y", entry(0, -2)),
+    "labels too short": made("y", lambda y: y[:-1]),
+    "labels of floats": made("y", torch.Tensor.float),
+    "another label": made("y", lambda y: 1 - y.clamp_min(0)),
+    "another weight": made("adjacency.values", lambda values: values * 2),
+    "another feature": made("x", lambda x: x + 1),
+    "no labels": without("y"),
+}
+
+W, FREE, TIES = "members.0.0.body.perceptron.weights.0", "members.0.0.edges.weight", "members.0.0.edges._extra_state"
+TINY = {"temperature": 1e-320, "slope": 1.0, "intercept": 0.0}
+
+CHANGES = {
+    "model: NaN": ("model.safetensors", made(W, entry(0, NAN)), f"{W} holds numbers that are not"),
+    "model: a row less": ("model.safetensors", made(W, lambda w: w[1:]), "size mismatch"),
+    "model: another type": ("model.safetensors", made(W, torch.Tensor.double), "is of torch.float64"),
+    "model: a tensor less": ("model.safetensors", without(W), "Missing key"),
+    "model: a tensor more": ("model.safetensors", put("more", torch.zeros(3)), "Unexpected key"),
+    "model: too few edges": ("model.safetensors", made(FREE, lambda w: w[:-1]), "ties .* beyond"),
+    "model: ties of fewer edges": ("model.safetensors", made(TIES, lambda s: s[:-8]), "one weight for each edge"),
+    "model: ties far away": ("model.safetensors", made(TIES, entry(-3, 119)), "ties .* beyond"),
+    "model: ties cut": ("model.safetensors", made(TIES, lambda s: s[:-3]), "multiple of element size"),
+    "model: other edges": ("model.safetensors", made(TIES, entry(0, 0)), "'free' keeps one weight"),
+    "labels: beyond the classes": ("labels.safetensors", made("y", entry(0, 2)), "beyond the 2"),
+    "labels: other ones": ("labels.safetensors", made("y", lambda y: 1 - y), "not those of the graph"),
+    "labels: one less": ("labels.safetensors", made("y", lambda y: y[:-1]), "not those of the 36 nodes"),
+    "labels: not learned from": ("labels.safetensors", made("trains", torch.logical_not), "that split.json names"),
+    "labels: idf too short": ("labels.safetensors", made("idf", lambda idf: idf[:-1]), "each of the 3 columns"),
+    "labels: idf NaN": ("labels.safetensors", made("idf", entry(0, NAN)), "each of the 3 columns"),
+    "labels: no idf": ("labels.safetensors", without("idf"), "idf goes with features 'tfidf'"),
+    "labels: no y": ("labels.safetensors", without("y"), "not as gcn-lpa writes it"),
+    "out of fold: node": ("held_out.safetensors", made("node", entry(0, FAR)), "positions, each after the last"),
+    "out of fold: fold": ("held_out.safetensors", made("fold", entry(0, -1)), "fold is not a number"),
+    "out of fold: NaN": ("held_out.safetensors", made("probability", entry(0, NAN)), "36 rows of 2 probabilities"),
+    "out of fold: above 1": ("held_out.safetensors", made("probability", entry(0, 7.0)), "36 rows of 2"),
+    "out of fold: one less": ("held_out.safetensors", without("fold"), "fold goes with a cross-validation"),
+    "split: far node": ("split.json", put("train", 0, 99), "train names node 99, but the graph has nodes 0..39"),
+    "split: two parts": ("split.json", put("val", [0]), "node 0 is in more than one of train, val and test"),
+    "split: another one": ("split.json", made("train", lambda nodes: nodes[1:]), "the hash of the split is"),
+    "split: reserved": ("split.json", put("reserved", [0]), "node 0 is reserved and in the split"),
+    "trained: other seed": ("trained.json", put("seed", 5), "seed is 5, but run.json says 0"),
+    "trained: columns": ("trained.json", put("num_columns", 4), "each of the 4 columns"),
+    "trained: no columns": ("trained.json", put("num_columns", 0), "num_columns is 0; it is at least 1"),
+    "trained: features": ("trained.json", put("features", "l2"), "features is 'l2', but recipe.json says 'tfidf'"),
+    "trained: kind of features": ("trained.json", put("x_kind", "none"), "x_kind is 'none'; it is one of given"),
+    "trained: one class less": ("trained.json", put("class_names", ["no"]), "beyond the 1 of trained.json"),
+    "trained: a class twice": ("trained.json", put("class_names", ["no", "no"]), "names a class twice"),
+    "trained: other class names": ("trained.json", put("class_names", ["yes", "no"]), "not those of the graph"),
+    "columns: decimal": ("columns.json", put(0, "decimal", ";"), "column 'a': decimal is ';'; it is one of . ,"),
+    "columns: cycles": ("columns.json", put(0, DATES), "column 'a': cycles are .*; there are month"),
+    "columns: deviation": ("columns.json", put(0, {**DATES, "cycles": [], "deviation": 1e-320}), "are no days since"),
+    "trained: one node less": ("trained.json", made("nodes", lambda nodes: nodes[1:]), "not those of the 35 nodes"),
+    "trained: a node twice": ("trained.json", put("nodes", 0, "n1"), "names a node twice"),
+    "trained: a node that is a list": ("trained.json", put("nodes", 0, ["n0"]), r"nodes holds \['n0'\]"),
+    "trained: another node": ("trained.json", put("nodes", 0, "n39"), "nodes that split.json names"),
+    "trained: format": ("trained.json", put("format", 2), "format 2, but this version of gcn-lpa reads format 3"),
+    "recipe: method": ("recipe.json", put("method", "magic"), "unknown method 'magic'; there are mlp"),
+    "recipe: another method": ("recipe.json", put("method", "jk-net"), "Missing key"),
+    "recipe: dropout": ("recipe.json", put("dropout", 2.0), r"dropout = 2.0; it is in \[0, 1\)"),
+    "recipe: a tiny share": ("recipe.json", put("lpa_ratio", 1e-320), "lpa_ratio = 1e-320; it is 0, or at least 1e-09"),
+    "recipe: width": ("recipe.json", put("hidden", 5), "size mismatch"),
+    "history: not numbered": ("history.jsonl", put(0, "epoch", 7), "the epochs are not numbered 1, 2"),
+    "history: no epochs": ("history.jsonl", list.clear, "it has 0 epochs, but the best is"),
+    "run: seed": ("run.json", put("plan", "seed", -1), "seed = -1; it is at least 0"),
+    "run: reserve": ("run.json", put("plan", "reserve", 1.5), r"reserve = 1.5; it is a share"),
+    "scores: confusion": ("scores.json", put("scores", "confusion", [[1]]), "not one of 2 classes"),
+    "scores: no classes": ("scores.json", put("scores", "per_class", {}), "not one of 0 classes"),
+    "scores: accuracy": ("scores.json", put("scores", "accuracy", -1), "accuracy = -1.0; it is a share, 0 to 1"),
+    "scores: recall": ("scores.json", put("scores", "per_class", "no", "recall", 2), "recall = 2.0; it is a share"),
+    "scores: a fold": ("scores.json", put("folds", 0, 7), "the accuracy of a fold is 7.0; it is between 0 and 1"),
+    "scores: protocol": ("scores.json", put("protocol", "guess"), "protocol is 'guess'; it is one of test"),
+    "calibration: temperature": (
+        "calibration.json",
+        put("calibrator", TINY),
+        "temperature = 1e-320; it is above 0, from",
+    ),
+    "weights: negative": ("weights.json", put("weights", 0, -1.0), r"weights\[0\] = -1.0; it is a number, 0 or above"),
+    "weights: one exponent less": ("weights.json", made("exponents", lambda e: e[1:]), "each weight has one"),
+    "weights: too many experts": ("weights.json", put("num_members", 99), "num_members = 99; of"),
+    "graph: names": ("graph.json", made("node_names", lambda names: names[1:]), "names 39 nodes, but the graph has 40"),
+    "graph: a name twice": ("graph.json", put("node_names", 0, "n1"), "have the same name 'n1'"),
+    "graph: a name that is a list": ("graph.json", put("node_names", 0, []), r"node_names holds \[\]"),
+    "graph: columns": ("graph.json", put("num_features", 10**12), "not 40 rows of 1000000000000 finite numbers"),
+    "graph: kind of features": ("graph.json", put("x_kind", "identity"), "that graph.json calls 'identity'"),
+    "graph: classes": ("graph.json", put("class_names", ["no", "no"]), "names a class twice"),
+}
+NAMED_ELSEWHERE = {  # the file that is refused, where it is not the one that was changed
+    "trained: columns": "labels.safetensors",
+    "trained: one class less": "labels.safetensors",
+    "trained: other class names": "labels.safetensors",
+    "trained: one node less": "labels.safetensors",
+    "trained: another node": "labels.safetensors",
+    "recipe: another method": "model.safetensors",
+    "recipe: width": "model.safetensors",
+    "graph: columns": "graph.safetensors",
+    "graph: kind of features": "graph.safetensors",
+}
+
+
+def test_a_folder_that_is_signed_anew_and_not_changed_is_read(run, tmp_path):
+    folder = changed(run, tmp_path / "run", "run.json", lambda facts: facts)
+    assert predict_run(load_run(folder)).equals(predict_run(load_run(run)))
+
+
+def test_a_run_writes_no_file_that_was_not_looked_for_before(run):
+    assert set(listed(run)) <= set(RUN_FILES)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_file_is_refused_in_one_sentence_that_names_it(run, tmp_path, name):
+    file, change, complaint = CHANGES[name]
+    folder = changed(run, tmp_path / "run", file, change)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        load_run(folder)
+    assert str(caught.value).startswith(str(folder / NAMED_ELSEWHERE.get(name, file)))
+    assert "\n" not in str(caught.value)
+
+
+JSON_FILES = "trained recipe columns calibration weights run split scores graph"
+
+
+@pytest.mark.parametrize("name", [f"{name}.json" for name in JSON_FILES.split()])
+def test_a_file_that_says_something_else_is_named(run, tmp_path, name):
+    for k, text in enumerate(['{"magic": 1}', "[1]", '["\\ud800"]', "[" * 10_000]):
+        folder = tmp_path / str(k)
+        shutil.copytree(run, folder)
+        (folder / name).write_text(text)
+        resign(folder)
+        with pytest.raises(ValueError, match=r"it has|it is|columns|not valid JSON") as caught:
+            load_run(folder)
+        assert str(caught.value).startswith(str(folder / name))
+
+
+def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = changed(run, Path("t"), "split.json", put("train", 0, 99))
+    with pytest.raises(ValueError, match=r"^t/split\.json: train names node 99"):
+        load_run(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=r"^split\.json: train names node 99"):
+        load_run(".")
+
+
+@pytest.mark.parametrize("kind", ["given", "identity"])
+def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_path, kind):
+    graph = dataclasses.replace(karate, x_kind=kind)
+    learn(graph, [0, 33], [], LAYERS.replace(features="raw", epochs=1), device="cpu").save_pretrained(
+        tmp_path / "model"
+    )
+    folder = changed(tmp_path / "model", tmp_path / "changed", "trained.json", put("num_columns", 10**12))
+    with pytest.raises(ValueError, match="size mismatch") as caught:
+        Trained.from_pretrained(folder)
+    assert str(caught.value).startswith(str(folder / "model.safetensors"))
+
+
+def test_votes_weighed_for_another_model_are_refused(run, tmp_path):
+    def one_more(weights):
+        weights["weights"].append(0.0)
+        weights["exponents"].append(1.0)
+
+    folder = changed(run, tmp_path / "run", "weights.json", one_more)
+    with pytest.raises(
+        ValueError, match=r"^the weights are those of 3 members and 5 label votes, but this ensemble has 3 and 4"
+    ):
+        predict_run(load_run(folder))
+
+
+CHECKPOINTS = {
+    "a row less": ("tensors.safetensors", made("model.body.weights.0", lambda w: w[1:]), r"is \(.*; it is \("),
+    "another type": (
+        "tensors.safetensors",
+        made("best.body.weights.0", torch.Tensor.double),
+        "of torch.float64; it is",
+    ),
+    "a weight less": ("tensors.safetensors", without("model.body.weights.1"), "model.body.weights.1 is missing"),
+    "a best weight less": ("tensors.safetensors", without("best.body.weights.1"), "best.body.weights.1 is missing"),
+    "a tensor more": ("tensors.safetensors", put("more", torch.zeros(3)), "more is not of this training"),
+    "NaN": ("tensors.safetensors", made("model.body.weights.0", entry(0, NAN)), "holds numbers that are not finite"),
+    "another epoch": ("tensors.safetensors", put("epoch", torch.tensor([7])), "epoch is 7, after 2 in meta.json"),
+    "no best epoch": ("meta.json", put("best_epoch", 0), "best_epoch is 0, of 2 epochs"),
+    "a best epoch to come": ("meta.json", put("best_epoch", 3), "best_epoch is 3, of 2 epochs"),
+    "a phase too many": ("meta.json", put("phase", 1), "phase is 1; training 'joint' has phases 0 to 0"),
+    "an epoch twice": ("meta.json", put("history", 1, "epoch", 1), "not numbered 1, 2"),
+    "a loss of text": ("meta.json", put("history", 0, "loss", "low"), r"history\[0\].loss is 'low'; it is a number"),
+    "no history": ("meta.json", without("history"), "it has no field 'history'"),
+    "no fingerprint": ("meta.json", without("of"), "it has no field 'of'"),
+}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    """A checkpoint of a training that was stopped in its third epoch."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    go_on(folder, stop_at_3)
+    return folder
+
+
+def go_on(folder, on_epoch=None):
+    plan, graph = make_plan(Source("karate"), changes={**SETTINGS, "features": "raw", "epochs": 6})
+    watch = Watch(on_epoch=on_epoch, checkpoints=lambda name: CheckpointFolder(folder, "fit"), every=2, resume=True)
+    return learn(graph, [0, 1, 32, 33], [2, 30], plan.recipe, device="cpu", watch=watch)
+
+
+def stop_at_3(_, epoch):
+    if epoch.epoch == 3:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_changed_checkpoint_is_refused_in_one_sentence_that_names_its_file(unfinished, tmp_path, name):
+    file, change, complaint = CHECKPOINTS[name]
+    changed(unfinished / CHECKPOINT / "fit", tmp_path / CHECKPOINT / "fit", file, change)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        go_on(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / CHECKPOINT / "fit" / file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_is_signed_anew_and_not_changed_is_gone_on_with(unfinished, tmp_path):
+    changed(unfinished / CHECKPOINT / "fit", tmp_path / CHECKPOINT / "fit", "meta.json", lambda meta: meta)
+    resumed, whole = go_on(tmp_path), go_on(tmp_path / "whole")
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], tensor), name
+
+
+LOADER = """
+import sys
+from gcn_lpa.runs.folder import load_run
+for folder in sys.argv[1:]:
+    try:
+        load_run(folder)
+        print("not refused", folder)
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.long
+def test_a_graph_that_kernels_cannot_walk_is_refused_before_they_try(run, tmp_path):
+    """In a process of its own: a kernel that trusts such an array ends the process."""
+    folders = [changed(run, tmp_path / str(k), "graph.safetensors", change) for k, change in enumerate(GRAPH.values())]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, *folders], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    sentences = done.stdout.splitlines()
+    for name, folder, sentence in zip(GRAPH, folders, sentences, strict=True):
+        assert sentence.startswith(str(folder / "graph.safetensors")), (name, sentence)
+
+
+def test_a_file_of_noise_is_named(run, tmp_path):
+    for name in ("model.safetensors", "labels.safetensors", "graph.safetensors", "trained.json", "history.jsonl"):
+        folder = tmp_path / name
+        shutil.copytree(run, folder)
+        (folder / name).write_bytes(os.urandom(200))
+        resign(folder)
+        with pytest.raises(ValueError, match=r"not a safetensors file|not valid JSON") as caught:
+            load_run(folder)
+        assert str(caught.value).startswith(str(folder / name))
+
+
+@pytest.mark.parametrize("name", ["split.json", "scores.json", "run.json"])
+def test_a_run_without_one_of_its_files_is_refused(run, tmp_path, name):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    resign(tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"manifest\.json does not list {name}"):
+        load_run(tmp_path / "run")
+
+
+# links
+
+
+def test_a_link_to_a_run_folder_is_the_users_own_affair(run, tmp_path):
+    (tmp_path / "here").symlink_to(run)
+    assert predict_run(load_run(tmp_path / "here")).equals(predict_run(load_run(run)))
+
+
+@pytest.mark.parametrize("place", [CHECKPOINT, f"{CHECKPOINT}/fit"])
+def test_a_checkpoint_that_is_a_link_is_neither_read_nor_written(tmp_path, place):
+    elsewhere = CheckpointFolder(tmp_path / "elsewhere", "fit")
+    elsewhere.save({"W": torch.ones(2)}, {"epoch": 1})
+    (tmp_path / "run" / place).parent.mkdir(parents=True)
+    (tmp_path / "run" / place).symlink_to(tmp_path / "elsewhere" / place)
+    before = {path.name: path.read_bytes() for path in elsewhere.folder.iterdir()}
+    linked = CheckpointFolder(tmp_path / "run", "fit")
+    plan, graph = make_plan(Source("karate"), changes={"epochs": 2})
+    acts = (
+        linked.latest,
+        lambda: linked.save({}, {"epoch": 2}),
+        lambda: train_run(plan, graph, tmp_path / "run", device="cpu", overwrite=True),
+    )
+    for act in acts:
+        with pytest.raises(ValueError, match=f"{Path(place).name} is a link"):
+            act()
+    assert {path.name: path.read_bytes() for path in elsewhere.folder.iterdir()} == before
+
+
+def test_a_plan_that_is_a_link_is_not_read(tmp_path):
+    replace(tmp_path / CHECKPOINT, {PLAN: b"{}"})
+    (tmp_path / CHECKPOINT / PLAN).rename(tmp_path / "elsewhere")
+    (tmp_path / CHECKPOINT / PLAN).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"plan\.json is a link"):
+        resume_run(tmp_path)
+
+
+# the format before
+
+
+def test_a_folder_of_the_old_format_is_refused_with_the_command_that_makes_a_new_one(tmp_path, monkeypatch):
+    """Made by hand, as version 1 wrote it; the command is then run as it is printed."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    data = {"name": "examples/club", "root": None, "options": {"label": "club"}, "content": "", "graph": "club"}
+    (folder / "data.json").write_bytes(encode_json(data))
+    (folder / "run.json").write_bytes(encode_json({"method": "lpa", "seed": 3, "split": None}))
+    (folder / "recipe.json").write_bytes(encode_json({"method": "lpa"}))
+    (folder / "model.safetensors").write_bytes(safetensors.torch.save({}))
+    resign(folder)
+    for arguments in (["predict"], ["evaluate"], ["resume"], ["explain", "--all"], ["calibrate"]):
+        refused = CliRunner().invoke(app, [arguments[0], str(folder), *arguments[1:]])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert refused.stderr.startswith(
+            f"gcn-lpa: {folder} was kept by an older version of gcn-lpa, which this one does not"
+        )
+    command = shlex.split(refused.stderr.rsplit("anew: ", 1)[1])
+    assert command[:3] == ["gcn-lpa", "train", "examples/club"]
+    assert CliRunner().invoke(app, command[1:]).exit_code == 0
+    again = load_run(folder)
+    assert (again.plan.recipe.method, again.plan.seed, again.graph.name) == ("lpa", 3, "club")
