@@ -41,7 +41,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gcn_lpa.insight.cleaning import relabeled, without_edges
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
@@ -52,7 +51,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight.audit import rank_edges, rank_labels
 from gcn_lpa.insight.cross_fit import cross_fit
 from gcn_lpa.insight.evidence import edge_ends, votes_without_own
-from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.pyg_networks import edge_index
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate, predict_proba
@@ -91,7 +90,30 @@ def add_edges(graph, seed):
 
 def trained_on(graph, parts, recipe, job):
     recipe, options = recipe.replace(epochs=job["epochs"]), {"seed": job["seed"], "device": job["device"]}
-    return learn_whole(graph, parts.train, parts.val, recipe, classes=graph.class_names, **options)
+    return learn(graph, parts.train, parts.val, recipe, **options)
+
+
+def relabeled(graph, audit):
+    """The same graph with the suggested label where the suspicion is above one half, and how many labels changed."""
+    place, y, changed = {name: k for k, name in enumerate(graph.class_names)}, graph.y.clone(), 0
+    for row in audit.findings:
+        if row.suspicion > 0.5 and row.suggested != row.label:
+            y[graph.index_of(row.node)] = place[row.suggested]
+            changed += 1
+    return dataclasses.replace(graph, y=y), changed
+
+
+def without_edges(graph, audit, share):
+    """The same graph without the most suspicious `share` of its edges, and how many those are."""
+    judged = [row for row in audit.findings if row.status == "judged"]
+    dropped = {
+        frozenset((graph.index_of(r.source), graph.index_of(r.target)))
+        for r in judged[: round(share * len(audit.findings))]
+    }
+    source, target = edge_ends(graph)
+    kept = [pair for pair in zip(source.tolist(), target.tolist(), strict=True) if frozenset(pair) not in dropped]
+    fewer = Graph.from_edges(kept, num_nodes=graph.num_nodes, name=graph.name)
+    return dataclasses.replace(graph, adjacency=fewer.adjacency), len(dropped)
 
 
 def audited_labels(job):

@@ -5,9 +5,9 @@
     python benchmarks/bits.py --only cora     the cases whose name holds this text
 
 Every case trains with the command line, on files that it writes itself or on Cora from $GCN_LPA_DATA, and hashes what `predict`
-prints of every node: labels and all probabilities with all their digits, calibrated and raw. Where a hash differs, the probabilities
-of the first nodes, kept in bits.npz, say by how much. Bits are those of one machine, one version of torch and one thread; elsewhere
-they are compared all the same, and the output says that the machine is another.
+prints of every node: labels and all probabilities with all their digits, calibrated and raw. Where a hash differs, the
+probabilities of the first nodes, kept in bits.npz, say by how much. Bits are those of one machine, one version of torch and one
+thread; elsewhere they are compared all the same, and the output says that the machine is another.
 """
 
 import argparse

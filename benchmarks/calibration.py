@@ -39,8 +39,9 @@ from gcn_lpa.data.json_files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.confidence import calibration_evidence, uncalibrated
+from gcn_lpa.runs.confidence import held_out_of
 from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.train_run import train_run
@@ -81,11 +82,11 @@ def trained(job):
 def work(job):
     torch.set_num_threads(1)
     run, parts = trained(job)
-    y, raw = graph_of(job["dataset"]).y[parts.test], uncalibrated(run)
+    y, raw = graph_of(job["dataset"]).y[parts.test], Prediction.of(run.trained, run.graph).uncalibrated
     fitted = run.trained.calibrator
     p = raw[parts.test]
     stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
-    evidence = calibration_evidence(run)
+    held_out = held_out_of(run.trained, job["dataset"])
     return {
         "accuracy": float((p.argmax(dim=1) == y).double().mean()),
         "best_epoch": run.run.best_epoch,
@@ -93,7 +94,7 @@ def work(job):
         "calibrator": dataclasses.asdict(fitted),
         "num_calibration": run.trained.calibration.num_nodes,
         "sets": [
-            {"score": score, "level": level, **describe(evidence, p, y, score, level)}
+            {"score": score, "level": level, **describe(held_out, p, y, score, level)}
             for score in SCORES
             for level in LEVELS
         ],
@@ -105,8 +106,8 @@ def work(job):
     }
 
 
-def describe(evidence, p, y, score, level):
-    threshold = conformal_threshold(evidence.probabilities, evidence.y, level, score=score)
+def describe(held_out, p, y, score, level):
+    threshold = conformal_threshold(held_out.probability, held_out.y, level, score=score)
     sets = conformal_sets(p, threshold, score=score)
     return {
         "coverage": float(sets.gather(1, y.unsqueeze(1)).double().mean()),

@@ -25,7 +25,7 @@ from tables import TABLES, write_table
 
 from gcn_lpa import learn, load, split
 from gcn_lpa.data.json_files import write_json
-from gcn_lpa.learning.choose_recipe import facts_of, recipe_for
+from gcn_lpa.learning.choose_recipe import case_of, recipe_for
 from gcn_lpa.runs.environment import environment
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
@@ -73,12 +73,12 @@ def measured(job: dict, root: str | None, device: str) -> dict:
         with tempfile.TemporaryDirectory() as place:
             write_table(Path(place), TABLES[job["table"]], job["repeat"])
             plan, graph = make_plan(
-                Source(place), recipe=job["recipe"], minutes=job["minutes"], wide=job["minutes"] > 0
+                Source(place), recipe=job["recipe"], minutes=job["minutes"], has_time=job["minutes"] > 0
             )
         return timed(lambda: train_run(plan, graph, device="cpu").plan.recipe)
     graph = load(job["graph"], root)
     parts = split(graph, seed=job["repeat"])
-    recipe = recipe_for(job["recipe"], graph.name, **facts_of(graph, parts.train))
+    recipe = recipe_for(case_of(graph, parts.train), job["recipe"])
     if device != "cpu":  # kernels are compiled and libraries loaded
         learn(graph, parts.train, parts.val, recipe.replace(epochs=5), device=device)
     return timed(lambda: learn(graph, parts.train, parts.val, recipe, device=device).recipe)

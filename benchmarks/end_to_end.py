@@ -20,7 +20,8 @@ import pandas
 from gcn_lpa import read_csv, split
 from gcn_lpa.data.json_files import write_json
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.learning.learn import lesson_of
+from gcn_lpa.learning.learn import member_jobs, together
+from gcn_lpa.learning.tasks import task_of
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.runs.environment import environment
@@ -79,13 +80,13 @@ def measured(folder: Path, given: argparse.Namespace) -> dict:
     graph = read_csv(folder / "nodes.csv", folder / "edges.csv")
     done("read")
     parts = split(graph, seed=0)
-    lesson = lesson_of(graph, parts.train, parts.val, recipe)
+    task = task_of(graph, parts.train, parts.val, recipe)
     done("prepare")
     with num_threads(given.threads):
-        model, run = lesson.fitted(recipe, 0, choose_device(given.device))
+        fits = {job.name.member: job.run(choose_device(given.device)) for job in member_jobs(task, recipe, seed=0)}
     done("train")
     with num_threads(given.threads):
-        trained = lesson.trained(model, run)
+        trained = together(task, recipe, fits)
         table = predictions(trained, graph)
     done("predict")
     table.to_csv(folder / "predictions.csv", index=False)

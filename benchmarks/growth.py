@@ -35,8 +35,8 @@ from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.learning.clusters import clusters, share_cut
-from gcn_lpa.learning.learn import learn_whole
-from gcn_lpa.learning.updated import Grown
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.updated import Updated
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import DEFAULT
@@ -125,12 +125,10 @@ def inductive(job: dict, root: str | None, device: str) -> dict:
     whole = steady(graph, parts.train, parts.val, recipe, seed, device)
     without = graph.subgraph(shown)
     part = steady(without, parts.train[shown], parts.val[shown], recipe, seed, device)
-    grown = Grown.of(part, graph, without, extend=True)  # of free weights; the others need it not
+    updated = Updated.of(part, graph, without)
     return {
-        "transductive": scores(graph, parts.test, predict_proba(whole, graph, raw=True), whole.class_names).accuracy,
-        "inductive": scores(
-            graph, parts.test, predict_proba(grown.adapted, graph, raw=True), part.class_names
-        ).accuracy,
+        "transductive": scores(graph, parts.test, predict_proba(whole, graph, raw=True), whole.target).accuracy,
+        "inductive": scores(graph, parts.test, predict_proba(updated.adapted, graph, raw=True), part.target).accuracy,
         "nodes": int(parts.test.sum()),
         "diverged": (whole.recipe.lr != recipe.lr) + (part.recipe.lr != recipe.lr),
         "edges_hidden": graph.num_edges - without.num_edges,
@@ -144,9 +142,9 @@ def inductive(job: dict, root: str | None, device: str) -> dict:
 def steady(graph, train, val, recipe, seed, device):
     """Trained; where training diverges, at a tenth of the learning rate, as its error advises."""
     try:
-        return learn_whole(graph, train, val, recipe, seed=seed, device=device)
+        return learn(graph, train, val, recipe, seed=seed, device=device)
     except DivergedError:
-        return learn_whole(graph, train, val, recipe.replace(lr=recipe.lr / 10), seed=seed, device=device)
+        return learn(graph, train, val, recipe.replace(lr=recipe.lr / 10), seed=seed, device=device)
 
 
 def late_labels(job: dict, root: str | None, device: str) -> dict:
@@ -161,13 +159,13 @@ def late_labels(job: dict, root: str | None, device: str) -> dict:
     for more in ARRIVING:
         train = torch.zeros(graph.num_nodes, dtype=torch.bool)
         train[torch.from_numpy(order[: round(num_first * (1 + more))])] = True
-        trained = learn_whole(graph, train, parts.val, DEFAULT, seed=seed, device=device)
+        trained = learn(graph, train, parts.val, DEFAULT, seed=seed, device=device)
         first = first or trained
         start = time.perf_counter()
         voted = predict_proba(first, graph, known=train, raw=True)
         said = {"voted": voted, "retrained": predict_proba(trained, graph, known=train, raw=True)}
         found[f"+{more:.0%}"] = {
-            **{how: scores(graph, parts.test, p, first.class_names).accuracy for how, p in said.items()},
+            **{how: scores(graph, parts.test, p, first.target).accuracy for how, p in said.items()},
             "labels": int(train.sum()),
             "seconds_to_vote": round(time.perf_counter() - start, 3),
             "seconds_to_train": round(trained.run.seconds, 2),

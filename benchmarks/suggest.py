@@ -25,7 +25,7 @@ from gcn_lpa.cli.text import print_table
 from gcn_lpa.data.json_files import write_json
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.insight.suggest import uncertainty
-from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.runs.environment import environment
@@ -76,7 +76,7 @@ def work(job):
     for number in range(job["rounds"] + 1):
         shown = graph.reveal(given)  # all that a strategy may see
         options = {"classes": graph.class_names, "seed": seed, "device": job["device"], "threads": 1}
-        trained = learn_whole(shown, given, nobody, recipe, **options)
+        trained = learn(shown, given, nobody, recipe, **options)
         accuracies.append(scores(graph, test, predict_proba(trained, shown, raw=True)).accuracy)
         if number < job["rounds"]:
             named = choose(job["strategy"], trained, shown, pool & ~given, job["batch"], [seed, number])

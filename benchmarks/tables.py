@@ -33,8 +33,8 @@ from ledgers import newest
 from gcn_lpa import load
 from gcn_lpa.data.json_files import write_json
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import facts_of, recipe_for
-from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.learning.choose_recipe import case_of, recipe_for
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.trees import neighbour_columns, without_loops
 from gcn_lpa.predict import predict_proba
@@ -270,15 +270,15 @@ def as_train_does(place: str, seed: int, *, recipe: str = "default") -> Said:
 def as_method(place: str, seed: int, *, method: str) -> Said:
     """A method that is fitted at once to all labels, with the columns that the default recipe sees."""
     graph = load(place)
-    recipe = METHODS[method].fair(recipe_for("default", graph.name, **facts_of(graph, graph.labeled)))
-    trained = learn_whole(graph, graph.labeled, [], recipe, seed=seed, device="cpu")
+    recipe = METHODS[method].fair(recipe_for(case_of(graph, graph.labeled)))
+    trained = learn(graph, graph.labeled, [], recipe, seed=seed, device="cpu")
     return predict_proba(trained, graph), list(trained.class_names), {"recipe_hash": recipe.hash()}
 
 
 def nearby(place: str) -> tuple[Graph, np.ndarray, np.ndarray]:
     """The graph, own and neighbours' columns and those about the structure, and the nodes with a label."""
     graph = load(place)
-    prepared = recipe_for("default", graph.name).prepare(graph)
+    prepared = recipe_for(case_of(graph, graph.labeled)).prepare(graph)
     x = prepared.x.to_dense() if hasattr(prepared.x, "to_dense") else prepared.x
     columns = torch.cat([x, *neighbour_columns(without_loops(graph), x)], dim=1).double().numpy()
     return graph, columns, np.flatnonzero(graph.labeled.numpy())

@@ -20,7 +20,7 @@ from gcn_lpa.data.json_files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.tune import Search, tune
-from gcn_lpa.learning.learn import learn_whole
+from gcn_lpa.learning.learn import learn
 from reproduction.data import graph_of
 from reproduction.ledger import Job, Ledger, Outcome
 from reproduction.recipes import SPACE
@@ -44,7 +44,7 @@ def work(job: Job, *, device: str, root: str | None) -> Outcome:
     if job["trials"] == 0:
         options = {"seed": 0, "device": device, "threads": 1}
         try:
-            best = learn_whole(graph, parts.train, parts.val, recipe, **options).run.best
+            best = learn(graph, parts.train, parts.val, recipe, **options).run.best
         except DivergedError:
             return {"val_accuracy": 0.0}
         return {"val_accuracy": best.val_accuracy}

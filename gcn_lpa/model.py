@@ -99,23 +99,18 @@ class Convolutions(nn.Module):
     ) -> Tensor:
         if self.is_plain:
             return relu_layers(smoothing, graph.x, list(self.weights), (self.rate(0), self.rate(1)), key, at)
-        x = self.layer(0, smoothing, graph.x, key)
-        for k in range(1, len(self.weights)):
-            x = self.layer(k, smoothing, x, key)
-        return x if at is None else x.index_select(0, at)
-
-    def layer(self, k: int, smoothing: SparseMatrix, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        """X^(k+1) of X^(k), with all that the recipe adds to Eq. (16)."""
-        is_last = k == len(self.weights) - 1
-        x = dropout(x, self.rate(k), key, layer=k)
-        h = smoothing @ (x @ self.weights[k])  # Eq. (16)
-        if self.skips:
-            h = x @ self.skips[k] + h
-        if self.biases:
-            h = h + self.biases[k]
-        if self.norms and not is_last:
-            h = self.norms[k](h)
-        return cast(Tensor, h if is_last else h.relu())
+        x, last = graph.x, len(self.weights) - 1
+        for k, weight in enumerate(self.weights):
+            x = dropout(x, self.rate(k), key, layer=k)
+            own, x = (x @ self.skips[k] if self.skips else None), x @ weight  # what x was is not held any longer
+            x = smoothing @ x  # Eq. (16)
+            x = x if own is None else own + x
+            if self.biases:
+                x = x + self.biases[k]
+            if k < last:
+                x = (self.norms[k](x) if self.norms else x).relu()
+        logits = cast(Tensor, x)
+        return logits if at is None else logits.index_select(0, at)
 
     def rate(self, k: int) -> float:
         """Of the dropout before layer k."""
@@ -177,7 +172,7 @@ class GCNLPA(nn.Module):
 
     def smoothing(self, graph: Graph, key: Key | None = None, scores: SparseMatrix | None = None) -> SparseMatrix:
         """What features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
-        if self.recipe.normalization == "row":
+        if self.is_one_walk:
             return self.transition(graph, key, scores)
         if not self.edge_parameters() and (key is None or not self.recipe.edge_dropout):
             return graph.adjacency.symmetric_normalized()
@@ -196,13 +191,17 @@ class GCNLPA(nn.Module):
         recipe, bits, key = self.recipe, key if self.training else None, key or Key(0)
         labels, scores = self._labels(recipe, graph, nodes, key.seed, key.rows), self.edge_scores(graph)
         transition = self.transition(graph, bits, scores) if self.has_lpa else None
-        is_one = transition is not None and recipe.normalization == "row"
-        smoothing = transition if is_one else self.smoothing(graph, bits, scores)
+        smoothing = transition if transition is not None and self.is_one_walk else self.smoothing(graph, bits, scores)
         gcn = labels.mean_cost(self.body(graph, smoothing, bits, labels.nodes), "logits")  # Eq. (17)
         if transition is None:
             return Loss(gcn, gcn.new_zeros(()), recipe.lpa_weight)
         lpa = READINGS[recipe.loss](transition, labels, recipe.lpa_iterations, key)  # Eq. (15)
         return Loss(gcn, lpa, recipe.lpa_weight)
+
+    @property
+    def is_one_walk(self) -> bool:
+        """Whether features walk the matrix that labels walk."""
+        return self.recipe.normalization == "row"
 
     @property
     def has_lpa(self) -> bool:

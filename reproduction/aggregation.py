@@ -101,11 +101,20 @@ class AggregatingGCNLPA(GCNLPA):
         if recipe.aggregation == "sum":  # of the training graph, also where the model is asked about another
             self.register_buffer("mean_degree", _mean_degree(graph.adjacency))
 
+    @property
+    def averages(self) -> bool:
+        """Whether a row of what features walk sums to 1."""
+        return self.recipe.aggregation not in ("sum", "max")
+
+    @property
+    def is_one_walk(self) -> bool:
+        return self.averages and super().is_one_walk
+
     def smoothing(self, graph: Graph, key: Key | None = None, scores: SparseMatrix | None = None) -> Any:
         """A* for a maximum; for a sum A* divided by the mean degree of the training graph, so that a layer neither grows nor
         shrinks features much; else what features of the library's model walk.
         """
-        if self.recipe.aggregation not in ("sum", "max"):
+        if self.averages:
             return super().smoothing(graph, key, scores)
         strength = strengths(self.edge_scores(graph) if scores is None else scores)
         is_sum = self.recipe.aggregation == "sum"

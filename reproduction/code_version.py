@@ -19,7 +19,7 @@ ROOMS = (
 )  # every file of them, but these:
 UNRELATED = (
     *("gcn_lpa/__init__", "gcn_lpa/__main__", "gcn_lpa/calibration", "gcn_lpa/estimator"),
-    *("gcn_lpa/palette", "gcn_lpa/progress", "gcn_lpa/pyg", "gcn_lpa/stats"),
+    *("gcn_lpa/palette", "gcn_lpa/pyg", "gcn_lpa/stats"),
     *("gcn_lpa/data/constructors", "gcn_lpa/data/describe", "gcn_lpa/learning/workers"),
 )
 FURTHER = (  # models of the study, and what is measured beside accuracies in the study of influence
@@ -32,7 +32,7 @@ NOT_IN_STUDY = (  # what no training of the study of the paper runs: models of i
     *("gcn_lpa/data/parquet_files", "gcn_lpa/data/read_folder", "gcn_lpa/data/warnings"),
     *("gcn_lpa/learning/choose_recipe", "gcn_lpa/learning/ensemble", "gcn_lpa/learning/folds"),
     *("gcn_lpa/learning/updated", "gcn_lpa/learning/votes"),
-    *("gcn_lpa/methods/hops", "gcn_lpa/methods/smoothed_lr", "gcn_lpa/methods/trees"),
+    *("gcn_lpa/methods/smoothed_lr", "gcn_lpa/methods/trees"),
 )
 
 

@@ -364,7 +364,11 @@ def hidden_layers(model: GCNLPA, prepared: Graph) -> list[Tensor]:
     """X^(1) … X^(K-1) of a model of convolutions on a prepared graph."""
     smoothing, body, outputs = model.smoothing(prepared), cast(Convolutions, model.body), list[Tensor]()
     for k in range(len(body.weights) - 1):
-        outputs.append(body.layer(k, smoothing, outputs[-1] if outputs else prepared.x))
+        x = outputs[-1] if outputs else prepared.x
+        h = smoothing @ (x @ body.weights[k])
+        h = h + x @ body.skips[k] if body.skips else h
+        h = h + body.biases[k] if body.biases else h
+        outputs.append((body.norms[k](h) if body.norms else h).relu())
     return outputs
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import io
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from gcn_lpa import (
     GCNLPAClassifier,
     Graph,
-    ProgressBar,
     as_graph,
     audit_edges,
     audit_labels,
@@ -55,10 +53,9 @@ def run_example(monkeypatch):
 
 
 @pytest.mark.long
-def test_the_notebook_about_own_tables(run_example, capsys):
+def test_the_notebook_about_own_tables(run_example):
     names, shown = run_example("own_tables.ipynb")
     assert "34" in shown[1]._repr_html_()
-    assert "epoch 200 of 200" in capsys.readouterr().err
     table = names["table"].set_index("id")
     assert table.loc["member-11", "label"] == "Mr. Hi"  # a friend of three who said so; as NetworkX has it
     assert len(shown[-1]) > 0
@@ -126,17 +123,6 @@ def test_what_a_notebook_shows_is_a_table_of_escaped_text():
         assert tags.seen <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}, type(shown)
         assert "&lt;script&gt;" in html
     assert '<th style="text-align:left">nodes</th><td style="text-align:left">12</td>' in graph._repr_html_()
-
-
-def test_a_progress_bar_writes_one_line_over_and_over(karate):
-    stream = io.StringIO()
-    with ProgressBar(10, stream) as bar:
-        learn(karate, list(range(20)), list(range(20, 30)), QUICK, on_epoch=bar)
-    written = stream.getvalue()
-    assert written.count("\n") == 1
-    last = written.rstrip("\n").split("\r")[-1]
-    assert last.startswith("█" * 20 + " epoch 10 of 10, loss ")
-    assert "validation" in last
 
 
 FRAME = pandas.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "a"], "weight": [1.0, 2.0, 1.0]})

@@ -15,19 +15,10 @@ from gcn_lpa.engine.gpu_kernels import bits as bits  # what fused.py asks of one
 from gcn_lpa.engine.gpu_kernels import listed as listed
 from gcn_lpa.engine.gpu_programs import block_of_rows, keeps, visit, walk_chunks, word_of
 
+BITS = ["threshold", "seed_low", "seed_high", "layer"]  # of a layer's dropout: one program serves all layers
 
-@triton.jit(
-    do_not_specialize=[
-        "threshold",
-        "seed_low",
-        "seed_high",
-        "layer",
-        "in_threshold",
-        "in_seed_low",
-        "in_seed_high",
-        "in_layer",
-    ]
-)
+
+@triton.jit(do_not_specialize=[*BITS, *(f"in_{name}" for name in BITS)])
 def _layer_forward(
     rowptr,
     col,
@@ -153,16 +144,11 @@ def _dense_backward(
         dz_j = tl.load(grad_z + ids[:, None] * STRIDE + cols[None, :], mask=in_row, other=0)
         x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
         grad_weight += tl.dot(tl.trans(x_j), dz_j, input_precision=PRECISION)
-        down = tl.dot(dz_j, w_t, input_precision=PRECISION)
-        tl.store(
-            below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], tl.where(x_j > 0, down * scale, 0.0), mask=ours
-        )
+        down = tl.where(x_j > 0, tl.dot(dz_j, w_t, input_precision=PRECISION) * scale, 0.0)
+        tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], down, mask=ours)
     spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
-    tl.store(
-        spot + below_cols[:, None] * D + cols[None, :],
-        grad_weight,
-        mask=(below_cols < BELOW)[:, None] & (cols < D)[None, :],
-    )
+    of_weight = (below_cols < BELOW)[:, None] & (cols < D)[None, :]
+    tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=of_weight)
 
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
@@ -320,17 +306,8 @@ def relu_stack_backward(
             grads.append(_through_weight(grad_z, x, weight, below, scale))
         grad = below
     first, hops = torch.empty_like(zs[0]), len(xs)
-    _walk(
-        transpose,
-        _pad(grad),
-        values=values,
-        out=first,
-        y=zs[0],
-        dot=dot,
-        add=hops > 0,
-        drop=drop_rows,
-        **_sparsity(rows, hops),
-    )
+    options = {"add": hops > 0, "drop": drop_rows, **_sparsity(rows, hops)}
+    _walk(transpose, _pad(grad), values=values, out=first, y=zs[0], dot=dot, **options)
     return first, grads[::-1]
 
 
@@ -390,21 +367,10 @@ def propagation(
         is_last = k == iterations - 1
         of = rows if is_last else None
         out = steps[0].new_empty(csr.num_rows if of is None else len(of.rows), steps[0].shape[1])
-        mode = 1 if clamp and not is_last else 0
+        reset = {"held": held, "seeds": steps[0], "mode": 1 if clamp and not is_last else 0}
         nonzero = held if k == 0 else None  # at first only the seeds have a row that is not zero
         wanted = None if rows is None else rows.within(iterations - 1 - k)
-        _walk(
-            csr,
-            steps[-1],
-            values=values,
-            out=out,
-            held=held,
-            seeds=steps[0],
-            mode=mode,
-            of=of,
-            wanted=wanted,
-            nonzero=nonzero,
-        )
+        _walk(csr, steps[-1], values=values, out=out, of=of, wanted=wanted, nonzero=nonzero, **reset)
         steps.append(out)
         if not keeps:
             del steps[1:-1]

@@ -41,9 +41,7 @@ class Pattern:
     """
 
     is_part = False
-    cut_from: tuple[str, Tensor] | None = (
-        None  # the fingerprint of a larger pattern, and the number of each entry there
-    )
+    cut_from: tuple[str, Tensor] | None = None  # fingerprint of a larger pattern, and the number of each entry there
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
@@ -413,10 +411,8 @@ class SparseMatrix:
         a random share `rate` of the entries is left out first, as in `drop_edges`.
         """
         if key is not None and rate:
-            kept, lowest = (
-                self._kept_edges(rate, key),
-                torch.finfo(self.dtype).min / 4,
-            )  # no softmax leaves anything of it
+            kept = self._kept_edges(rate, key)
+            lowest = torch.finfo(self.dtype).min / 4  # no softmax leaves anything of it
             remaining = self.with_values(torch.where(kept, self.values, lowest)).symmetric_softmax()
             return remaining.with_values(remaining.values * kept)
         share = self.pattern.row_softmax(self.values)
@@ -444,9 +440,7 @@ class SparseMatrix:
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
         col, step = self.pattern.ids_of(self.pattern.col), key.step_tensor(self.device)
         dropped = self.with_values(apply(Dropout, self.values, row, col, rate, key.seed, step, layer))
-        dropped.__dict__["is_identity"] = (
-            False  # without asking the device, which a step that is being recorded may not
-        )
+        dropped.__dict__["is_identity"] = False  # a step that is being recorded may not ask the device
         return dropped
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:

@@ -70,7 +70,7 @@ def train_run(
             storage.check_free(folder, storage.OUTPUTS)  # before the work
             storage.add(folder, outputs(run))
         return run
-    training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
+    training = _Undertaking(plan, graph, folder, choose_device(device), threads, watch or Watch())
     training.check()  # before the folder is touched
     if folder is None:
         return training.run()
@@ -104,7 +104,7 @@ def evaluate_run(run: TrainedRun) -> Results:
 
 
 @dataclass(frozen=True, eq=False)
-class _Training:
+class _Undertaking:
     plan: Plan
     graph: Graph
     folder: Path | None

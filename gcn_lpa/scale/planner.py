@@ -267,7 +267,7 @@ class _Formula:
         inputs, outputs = [0, *self.hidden()], [*self.hidden(), self.size.classes]
         if self.recipe.propagation == "hops":
             return max(*map(sum, zip(inputs, outputs, strict=True)), 4 * self.size.classes)
-        made = [(2 if self.has_skips() else 1) * width for width in outputs]
+        made = outputs  # what the matrix multiplies, or the product of a node's own columns
         return max(map(sum, zip(inputs, outputs, made, strict=True)))
 
     def prediction(self) -> float:

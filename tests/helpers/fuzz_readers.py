@@ -53,7 +53,9 @@ from gcn_lpa.data.csv_files import Format, read_delimited
 from gcn_lpa.data.datasets import DATASETS, load, read_npz_graph
 from gcn_lpa.data.json_files import encode_json
 from gcn_lpa.data.parquet_files import read_parquet
+from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.tables import predict_run
 from gcn_lpa.runs.train_run import resume_run, train_run
@@ -406,7 +408,7 @@ def damage_file(path, chance):
 
 
 def predicted(folder):
-    table = predict_run(folder, every=True)
+    table = predict_run(load_run(folder), every=True)
     numbers = table["probability"].to_numpy(float)
     if not ((numbers >= 0) & (numbers <= 1)).all():
         return "differs from probabilities"
@@ -584,14 +586,11 @@ def stop_training(folder):
     stages.CHECKPOINT_SECONDS = 0.0
     plan, graph = make_plan(Source("karate"), changes=SETTINGS, split="uniform", checkpoint_every=1)
 
-    def watch(stage, num_epochs, to_come):
-        def on_epoch(epoch):
-            if epoch.epoch == 2:
-                raise KeyboardInterrupt
+    def on_epoch(name, epoch):
+        if epoch.epoch == 2:
+            raise KeyboardInterrupt
 
-        return on_epoch
-
-    train_run(plan, graph, folder, device="cpu", threads=1, watch=watch)
+    train_run(plan, graph, folder, device="cpu", threads=1, watch=Watch(on_epoch=on_epoch))
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()

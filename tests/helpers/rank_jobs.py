@@ -17,7 +17,7 @@ from gcn_lpa.runs.checkpoints import CheckpointFolder
 from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.ranks import RankCheckpoints, Ranks, joined
 from gcn_lpa.scale.together import own_parameters, train_parts
-from gcn_lpa.train import Batch, Validation, Watching, fit
+from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
 
 CPU = torch.device("cpu")
 PATIENCE = 120  # seconds that a test waits for its ranks
@@ -135,7 +135,11 @@ def trained(batch, validation, recipe, dtype, steps, world):
         if epoch.epoch == steps:
             kept["weights"] = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-    run = fit(model, [batch], validation, recipe.replace(epochs=steps), watching=Watching(on_epoch=note), world=world)
+    if METHODS[recipe.method].at_once:
+        run = fit_at_once(model, batch.graph, batch.nodes, validation, recipe, world=world)
+    else:
+        watching = Watching(on_epoch=note)
+        run = fit(model, [batch], validation, recipe.replace(epochs=steps), watching=watching, world=world)
     lines = [(e.loss, e.gcn, e.lpa, e.val_accuracy, e.val_loss) for e in run.history]
     received = getattr(world, "received", 0)
     with torch.no_grad():

@@ -21,9 +21,7 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.insight import tune as tuning
 from gcn_lpa.insight.tune import SPACE, Search, choices_of, tune
 from gcn_lpa.recipes import DEFAULT, PAPER
-from reproduction import search as study_search
-from reproduction.recipes import SPACE as APPENDIX_F
-from tests.helpers.searches import QUICK, searched
+from tests.helpers.searches import APPENDIX_F, QUICK, WALKS, one_at_a_time, searched
 
 ROOT = Path(__file__).parents[2]
 GOAL = {"hidden": 16, "gcn_layers": 3, "lpa_iterations": 7, "l2": 2e-6, "lpa_weight": 2, "dropout": 0.3, "lr": 0.2}
@@ -38,11 +36,6 @@ def settings_alone(monkeypatch):
         return [SimpleNamespace(run=SimpleNamespace(best=SimpleNamespace(val_accuracy=right / len(GOAL))))] * len(parts)
 
     monkeypatch.setattr(tuning, "learn_many", reached)
-
-
-def one_at_a_time(graph, out, search, start=PAPER["cora"], on_trial=None):
-    parts = split(graph, seed=0)
-    return study_search.one_at_a_time(graph, parts.train, parts.val, start, out, search, on_trial)
 
 
 @pytest.mark.long
@@ -131,12 +124,11 @@ def test_trials_that_fall_behind_are_pruned_and_a_diverged_one_is_no_result(kara
     assert found.val_accuracy == max(v for v in values.values() if v is not None)
 
 
-WALKS = {"optuna": searched, "coordinate": one_at_a_time}
 SEARCH = """
 import sys, time
 from pathlib import Path
 from gcn_lpa.data.datasets import load
-from tests.insight.test_tune import APPENDIX_F, QUICK, WALKS, Search
+from tests.helpers.searches import APPENDIX_F, QUICK, WALKS, Search
 search = Search(trials=9, space=APPENDIX_F)
 told = lambda trial: (print(trial.number, flush=True), time.sleep(0.2))
 WALKS[sys.argv[2]](load("karate"), Path(sys.argv[1]), search, QUICK, on_trial=told)

@@ -325,7 +325,9 @@ def masks_of(graph):
 def stacked_gradients(models, graph, masks):
     costs = [Cost(model, graph) for model in models]
     state = {name: tensor.detach() for name, tensor in stack_module_state(costs)[0].items()}
-    return vmap(grad(lambda state, mask, seed: functional_call(costs[0], state, (mask, seed))))(state, masks, THREE_SEEDS)
+    return vmap(grad(lambda state, mask, seed: functional_call(costs[0], state, (mask, seed))))(
+        state, masks, THREE_SEEDS
+    )
 
 
 def assert_each_gets_what_it_gets_alone(recipe, graph):

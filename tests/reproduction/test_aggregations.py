@@ -7,12 +7,12 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import aggregations, pages
+from gcn_lpa.data.json_files import write_json
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs import storage
 from reproduction import max_pooling as pooling
 from reproduction.aggregation import AggregatingGCNLPA
 from reproduction.max_pooling import row_blocks, row_max
@@ -117,7 +117,7 @@ def test_labels_walk_the_row_normalised_matrix_whatever_features_do(aggregation)
         random_model(RECIPE.replace(aggregation=name, edges="free"), graph) for name in (aggregation, "mean")
     )
     plain.edges.load_state_dict(model.edges.state_dict())
-    torch.testing.assert_close(model.walks(graph)[0].to_dense(), plain.transition(graph).to_dense())
+    torch.testing.assert_close(model.transition(graph).to_dense(), plain.transition(graph).to_dense())
     torch.testing.assert_close(*(one.loss(graph, TRAIN, Key(0)).lpa for one in (model, plain)))
 
 
@@ -126,7 +126,7 @@ def test_the_first_sum_and_maximum_are_of_the_given_graph():
     for aggregation, scale in (("sum", graph.adjacency.values.sum() / 6), ("max", 1)):
         for edges in ("free", "cosine"):  # forms that start at M = 1
             model = AggregatingGCNLPA(RECIPE.replace(aggregation=aggregation, edges=edges), graph)
-            torch.testing.assert_close(model.walks(graph)[1].values, graph.adjacency.values / scale)
+            torch.testing.assert_close(model.smoothing(graph).values, graph.adjacency.values / scale)
 
 
 def test_a_very_strong_edge_of_a_sum_is_bounded():
@@ -250,7 +250,7 @@ def test_the_table_pairs_splits_and_stands_in_the_page(tmp_path, monkeypatch):
     assert cells[4] == "10.0 ± 0.0" and cells[3] == "5.0 ± 63.5"  # t with one degree of freedom, 12.706, times 5
     page, out = tmp_path / "page.md", tmp_path / "found.json"
     page.write_text(f"above\n{aggregations.PLACE}below\n")
-    storage.write_json(out, {"rows": rows})
+    write_json(out, {"rows": rows})
     monkeypatch.setattr(aggregations, "PAGE", page)
     monkeypatch.setattr(aggregations, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "ROOT", tmp_path)

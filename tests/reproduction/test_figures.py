@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import linprog
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.model import propagate_labels
+from gcn_lpa.propagation import propagate_labels
 from reproduction import figure1, figure6, karate, karate_figures, sweeps, verdicts
 from reproduction.aggregation import AggregatingGCNLPA
 from reproduction.claims import CLAIMS, KARATE, Case
