@@ -35,14 +35,14 @@ from gcn_lpa.calibration import (
     reliability,
 )
 from gcn_lpa.data.datasets import load
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.confidence import held_out_of
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of

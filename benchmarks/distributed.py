@@ -18,8 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gcn_lpa.data.json_files import write_json  # noqa: E402
-from gcn_lpa.runs.environment import environment  # noqa: E402
+from gcn_lpa.data.files import write_json  # noqa: E402
+from gcn_lpa.runs.folder import environment  # noqa: E402
 from tests.helpers.rank_jobs import on_ranks, whole_training  # noqa: E402
 from tests.scale import test_together as cases  # noqa: E402
 

@@ -30,17 +30,17 @@ import torch
 from ledgers import newest
 
 from gcn_lpa import load, split
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
-from gcn_lpa.learning.clusters import clusters, share_cut
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import clusters, share_cut
 from gcn_lpa.learning.updated import Updated
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger

@@ -19,8 +19,8 @@ import numpy as np
 import pandas
 
 from gcn_lpa.cli.text import print_table
-from gcn_lpa.data.json_files import write_json
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.data.files import write_json
+from gcn_lpa.runs.folder import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = ("red", "green", "blue", "black", "white")

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.report.contents import OpenRun
 from gcn_lpa.report.graph_view import graph_view
 from gcn_lpa.report.page import write_report
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 

@@ -12,10 +12,10 @@ import statistics
 import time
 
 from gcn_lpa import DEFAULT, METHODS, Recipe, learn, load, split
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.learning.learn import learn_many
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 
 SIZES = (1, 5, 10)
 RECIPES = {

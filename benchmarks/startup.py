@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from gcn_lpa.data.json_files import write_json
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.data.files import write_json
+from gcn_lpa.runs.folder import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUB = ["examples/club", "-o", "label=club"]

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
 
 from gcn_lpa import learn, load, split
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.recipes import PAPER
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 
 
 class PyGGCN(torch.nn.Module):

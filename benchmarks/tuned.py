@@ -16,7 +16,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.tune import Search, tune

@@ -45,12 +45,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.recipes import DEFAULT as DEFAULT
     from gcn_lpa.recipes import Recipe as Recipe
     from gcn_lpa.report.page import write_report as write_report
+    from gcn_lpa.runs.confidence import predict_run as predict_run
     from gcn_lpa.runs.folder import TrainedRun as TrainedRun
     from gcn_lpa.runs.folder import load_run as load_run
     from gcn_lpa.runs.plan import Plan as Plan
     from gcn_lpa.runs.plan import Source as Source
     from gcn_lpa.runs.plan import make_plan as make_plan
-    from gcn_lpa.runs.tables import predict_run as predict_run
     from gcn_lpa.runs.train_run import resume_run as resume_run
     from gcn_lpa.runs.train_run import train_run as train_run
     from gcn_lpa.runs.updated import predict_on as predict_on
@@ -85,7 +85,7 @@ _NAMES = {  # of each module
     "report.page": ("write_report",),
     "runs.folder": ("TrainedRun", "load_run"),
     "runs.plan": ("Plan", "Source", "make_plan"),
-    "runs.tables": ("predict_run",),
+    "runs.confidence": ("predict_run",),
     "runs.train_run": ("resume_run", "train_run"),
     "runs.updated": ("predict_on",),
     "trained": ("Trained",),
@@ -97,7 +97,7 @@ __all__ = sorted(_MODULE)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = import_module("gcn_lpa.runs.environment").version_of("gcn-lpa")
+        value: Any = _version()
     elif name in _MODULE:
         value = getattr(import_module(f"gcn_lpa.{_MODULE[name]}"), name)
     else:
@@ -106,6 +106,16 @@ def __getattr__(name: str) -> Any:
         )
     globals()[name] = value  # found without this function from now on
     return value
+
+
+def _version() -> str:
+    """That of the installed package; "unknown" of a copy that nobody installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version("gcn-lpa")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from gcn_lpa.data.datasets import as_graph
-from gcn_lpa.data.structural_features import of_sinks
+from gcn_lpa.data.scaling import of_sinks
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph

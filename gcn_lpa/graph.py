@@ -27,9 +27,8 @@ from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import homophily, html_notes, html_table
 from gcn_lpa.data.edge_types import EdgeTypes, loops_added
 from gcn_lpa.data.hints import of_another_kind, similar, some
-from gcn_lpa.data.scaling import Block, Scaling
+from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
-from gcn_lpa.data.structural_features import structural_features
 from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.target import Classes

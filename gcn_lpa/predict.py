@@ -18,7 +18,7 @@ from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.votes import parts_of
+from gcn_lpa.learning.ensemble import parts_of
 from gcn_lpa.target import Classes, Scores
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.data.json_files import decode_as, naming
-from gcn_lpa.engine.adam import Adam
-from gcn_lpa.engine.captured import CapturedStep
+from gcn_lpa.data.files import decode_as, naming
+from gcn_lpa.engine.adam import Adam, CapturedStep
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.epochs import Best, DivergedError, Epoch, Kept, Run, epoch_of

@@ -26,8 +26,7 @@ from gcn_lpa.data.hints import some
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import Ensemble, members_of
-from gcn_lpa.learning.votes import EnsembleWeights
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, members_of
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes

@@ -20,7 +20,7 @@ ROOMS = (
 UNRELATED = (
     *("gcn_lpa/__init__", "gcn_lpa/__main__", "gcn_lpa/calibration", "gcn_lpa/estimator"),
     *("gcn_lpa/palette", "gcn_lpa/pyg", "gcn_lpa/stats"),
-    *("gcn_lpa/data/constructors", "gcn_lpa/data/describe", "gcn_lpa/learning/workers"),
+    *("gcn_lpa/data/constructors", "gcn_lpa/data/describe", "gcn_lpa/learning/many"),
 )
 FURTHER = (  # models of the study, and what is measured beside accuracies in the study of influence
     *("reproduction/aggregation", "reproduction/influence", "reproduction/max_pooling", "reproduction/methods"),
@@ -28,10 +28,10 @@ FURTHER = (  # models of the study, and what is measured beside accuracies in th
     "reproduction/training",
 )
 NOT_IN_STUDY = (  # what no training of the study of the paper runs: models of its methods on its data sets have no need of it
-    *("gcn_lpa/data/cells", "gcn_lpa/data/column_types", "gcn_lpa/data/csv_files", "gcn_lpa/data/encoders"),
-    *("gcn_lpa/data/parquet_files", "gcn_lpa/data/read_folder", "gcn_lpa/data/warnings"),
-    *("gcn_lpa/learning/choose_recipe", "gcn_lpa/learning/ensemble", "gcn_lpa/learning/folds"),
-    *("gcn_lpa/learning/updated", "gcn_lpa/learning/votes"),
+    *("gcn_lpa/data/column_types", "gcn_lpa/data/csv_files", "gcn_lpa/data/encoders"),
+    *("gcn_lpa/data/csv_files", "gcn_lpa/data/read_folder", "gcn_lpa/data/describe"),
+    *("gcn_lpa/learning/choose_recipe", "gcn_lpa/learning/ensemble", "gcn_lpa/learning/learn"),
+    *("gcn_lpa/learning/updated", "gcn_lpa/learning/ensemble"),
     *("gcn_lpa/methods/smoothed_lr", "gcn_lpa/methods/trees"),
 )
 

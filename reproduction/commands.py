@@ -292,8 +292,7 @@ def bench(
     """Time our engine beside PyTorch Geometric and torch's own CSR product, in one run."""
     import torch
 
-    from gcn_lpa.data.files import write_output
-    from gcn_lpa.data.json_files import encode_json
+    from gcn_lpa.data.files import encode_json, write_output
     from gcn_lpa.engine.devices import choose_device
     from reproduction import kernel_timing, timing, timing_report
 

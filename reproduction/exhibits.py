@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa.data.files import write_output
-from gcn_lpa.data.json_files import read_json, write_json
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.data.files import read_json, write_json, write_output
+from gcn_lpa.runs.folder import environment
 from reproduction.code_version import study_hash
 
 LedgerLine = dict[str, Any]  # a job of the ledger and its outcome, with the name of its row

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.datasets import load
-from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.operations import apply
 from gcn_lpa.engine.sparse import SparseMatrix
 from reproduction.timing import PeakMemory, milliseconds
 from reproduction.timing_rivals import Step

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.files import holding
-from gcn_lpa.learning.workers import end_with_parent
+from gcn_lpa.learning.many import end_with_parent
 from reproduction.code_version import code_hash
 
 Job = dict[str, Any]

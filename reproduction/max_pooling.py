@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine.backends import apply
 from gcn_lpa.engine.csr import CSR
+from gcn_lpa.engine.operations import apply
 from gcn_lpa.engine.sparse import SparseMatrix
 
 BLOCK = 1 << 22  # numbers in a block of messages, 16 MB

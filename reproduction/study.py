@@ -26,7 +26,7 @@ from gcn_lpa.epochs import DivergedError
 from gcn_lpa.graph import Graph
 from gcn_lpa.predict import scores
 from gcn_lpa.recipes import PAPER, recipe_of_paper
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from reproduction.code_version import study_hash
 from reproduction.data import authors_split, graph_of, with_unknown_as

@@ -13,7 +13,7 @@ import numpy as np
 
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.describe import describe
-from gcn_lpa.data.json_files import read_json
+from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.recipes import LAYERS, PAPER

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 from gcn_lpa.engine.random import Key
 from gcn_lpa.model import GCNLPA
 from reproduction.claims import PROTOCOLS

@@ -10,7 +10,7 @@ from typing import Any
 
 from gcn_lpa.data.files import write_figure
 from gcn_lpa.palette import BLUE, ORANGE, RED, SKY
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from reproduction.claims import FIGURE5
 from reproduction.kernel_timing import KernelTiming
 from reproduction.timing import (

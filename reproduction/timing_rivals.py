@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa.data.datasets import load
-from gcn_lpa.engine.backends import apply
+from gcn_lpa.engine.operations import apply
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
-from gcn_lpa.runs.environment import environment
-from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.folder import environment, load_run
 from tests.helpers.karate_training import train
 
 ROOT = Path(__file__).parents[1]

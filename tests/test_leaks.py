@@ -15,7 +15,7 @@ from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight import compare as comparison
 from gcn_lpa.insight.audit import audit_edges, audit_labels
 from gcn_lpa.insight.suggest import suggest
-from gcn_lpa.learning import folds
+from gcn_lpa.learning import learn as folds
 from gcn_lpa.learning.choose_recipe import Case, recipe_for
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import Watch

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.readme import ROOT, blocks, session, without_numbers
 
-EXTRAS = {"torch_geometric", "pyarrow", "tensorboard", "triton", "pytest", "hypothesis"}
+EXTRAS = {"torch_geometric", "pyarrow", "triton", "pytest", "hypothesis"}
 
 
 def output(command, folder):

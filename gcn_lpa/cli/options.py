@@ -213,7 +213,7 @@ def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
 
 def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
     """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
-    from gcn_lpa.runs.tables import table_text, write_table
+    from gcn_lpa.runs.confidence import table_text, write_table
 
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
@@ -234,19 +234,15 @@ def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool
 
 
 @contextlib.contextmanager
-def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]:
-    """What happens at every epoch: the loggers, of the first model, and a bar on stderr where that is a terminal.
+def progress() -> Iterator[Watch]:
+    """A bar on stderr where that is a terminal.
 
     One bar, at most 80 columns wide, for all models that the command trains; several may be under way.
     """
     from gcn_lpa.learning.tasks import Watch
 
-    def log(name: JobName, epoch: Epoch) -> None:
-        for logger in loggers if name.stage in ("fit", "fold-1") and not name.member else ():
-            logger(epoch)
-
     if not MANNERS.shows_progress:
-        yield Watch(on_epoch=log if loggers else None)
+        yield Watch()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -263,7 +259,6 @@ def progress(loggers: Iterable[Callable[[Epoch], None]] = ()) -> Iterator[Watch]
             state = f"{epoch.epoch}/{name.epochs} {loss}{accuracy}{clock(forecast.left)} left"
             stage = f"{name.stage} {name.member}".strip()
             bar.update(task, completed=forecast.share, stage=stage, state=state)
-            log(name, epoch)
 
         yield Watch(on_plan=forecast.planned.extend, on_epoch=on_epoch, on_done=forecast.done.add)
 
@@ -326,7 +321,7 @@ def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> G
 
 def print_warnings(notes: Iterable[str], as_json: bool) -> None:
     """Print on stderr those of the notes on a graph that are warnings."""
-    from gcn_lpa.data.warnings import warnings_in
+    from gcn_lpa.data.describe import warnings_in
 
     for note in warnings_in(notes) if not as_json and not MANNERS.quiet else ():
         print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)

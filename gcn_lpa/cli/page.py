@@ -22,7 +22,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write an example of nodes.csv and edges.csv to replace by your own, and a README that explains the columns."""
-    from gcn_lpa.report.starter import write_starter
+    from gcn_lpa.cli.data import write_starter
 
     found = write_starter(folder)
     if as_json:

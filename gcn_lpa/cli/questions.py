@@ -178,8 +178,8 @@ def audit(
     if labels == edges:
         raise typer.BadParameter("audit either --labels or --edges")
     from gcn_lpa.insight import audit as auditing
+    from gcn_lpa.runs.confidence import write_table
     from gcn_lpa.runs.folder import load_run
-    from gcn_lpa.runs.tables import write_table
 
     check_out(out, overwrite=overwrite)
     audited = load_run(run, data)
@@ -244,8 +244,7 @@ def compare(
 
     A field of the recipe given as a flag is set for the methods that use it.
     """
-    from gcn_lpa.data.files import write_output
-    from gcn_lpa.data.json_files import encode_json
+    from gcn_lpa.data.files import encode_json, write_output
     from gcn_lpa.data.splits import require_classes
     from gcn_lpa.insight import compare as comparison
 
@@ -343,8 +342,8 @@ def suggest(
 ) -> None:
     """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
     from gcn_lpa.insight import suggest as suggestions
+    from gcn_lpa.runs.confidence import write_table
     from gcn_lpa.runs.folder import load_run
-    from gcn_lpa.runs.tables import write_table
 
     check_out(out, overwrite=overwrite)
     asked = load_run(run, data)

@@ -324,7 +324,7 @@ def part_lines(facts: PartFacts) -> Iterable[tuple[str, ...]]:
 
 def structural_note(graph: Graph) -> str | None:
     """The structural features that the default recipe adds to the columns of a graph; None: nothing."""
-    from gcn_lpa.data.structural_features import num_structural
+    from gcn_lpa.data.scaling import num_structural
     from gcn_lpa.learning.choose_recipe import choose_recipe
 
     recipe = choose_recipe(graph, graph.labeled)

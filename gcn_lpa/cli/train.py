@@ -7,7 +7,6 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +52,6 @@ from gcn_lpa.cli.text import (
 from gcn_lpa.runs import storage
 
 if TYPE_CHECKING:
-    from gcn_lpa.epochs import Epoch
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
 
@@ -201,8 +199,6 @@ def train(
     ] = 0.0,
     device: Device = "auto",
     threads: Threads = None,
-    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard.")] = None,
-    mlflow: Annotated[bool, typer.Option(help="Log to the active MLflow run.")] = False,
     root: Root = None,
     option: Options = None,
     as_json: AsJson = False,
@@ -224,7 +220,7 @@ def train(
             "--reserve": reserve,
             "--root": root,
         }
-        whole |= {"--minutes": minutes, "--tensorboard": tensorboard, "--mlflow": mlflow, "--option": option}
+        whole |= {"--minutes": minutes, "--option": option}
         if given := [flag for flag, value in whole.items() if value]:
             raise typer.BadParameter(
                 f"{given[0]} is not for the parts of a graph, whose split was chosen with the parts"
@@ -239,15 +235,12 @@ def train(
     if is_torchrun():
         raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
     from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.runs.loggers import MLflowLogger, TensorBoardLogger
     from gcn_lpa.runs.plan import Source, make_plan
     from gcn_lpa.runs.train_run import train_run
 
     if report and out is None:
         raise typer.BadParameter("--report goes with --out DIR, where the page is put")
     start = time.perf_counter()
-    loggers: list[Callable[[Epoch], None]] = [TensorBoardLogger(tensorboard)] if tensorboard else []
-    loggers += [MLflowLogger()] if mlflow else []
     source = Source(name, None if root is None else str(root), reading(name, option))
     plan, graph = make_plan(
         source,
@@ -264,7 +257,7 @@ def train(
     )
     print_warnings(graph.notes, as_json)
     print_room(graph, plan.recipe, device)
-    with progress(loggers) as watch:
+    with progress() as watch:
         trained = train_run(
             plan,
             graph,
@@ -299,7 +292,7 @@ def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
     """The predictions and the page of a run, as files for its folder."""
     from gcn_lpa.report.contents import OpenRun, contents
     from gcn_lpa.report.page import render
-    from gcn_lpa.runs.tables import predict_run, table_text
+    from gcn_lpa.runs.confidence import predict_run, table_text
 
     subject = OpenRun(run)
     table = predict_run(run, prediction=subject.prediction)
@@ -379,8 +372,8 @@ def predict(
     label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
     that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
+    from gcn_lpa.runs.confidence import predict_run
     from gcn_lpa.runs.folder import load_run
-    from gcn_lpa.runs.tables import predict_run
 
     check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
@@ -396,7 +389,7 @@ def predict(
         if option or root is not None:
             raise typer.BadParameter("--root and -o go with --on")
         return print_or_write(predict_run(load_run(run, data), **wanted), out, excel_safe, as_json)
-    from gcn_lpa.runs.tables import write_table
+    from gcn_lpa.runs.confidence import write_table
     from gcn_lpa.runs.updated import predict_on
 
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():

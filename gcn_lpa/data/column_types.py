@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.data.cells import Cells, NumberStyle, date_forms, number_style
 from gcn_lpa.data.encoders import (
     ENCODERS,
     MOST_CATEGORIES,
@@ -29,10 +28,10 @@ from gcn_lpa.data.encoders import (
     TextColumn,
     words_in,
 )
+from gcn_lpa.data.files import decode_as
 from gcn_lpa.data.hints import some
-from gcn_lpa.data.json_files import decode_as
 from gcn_lpa.data.scaling import Block, side_by_side
-from gcn_lpa.data.table import Table
+from gcn_lpa.data.table import Cells, NumberStyle, Table, date_forms, number_style
 
 FEWEST_COUNTS = 20  # columns of counts that make a bag of words
 BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})

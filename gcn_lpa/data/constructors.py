@@ -30,10 +30,10 @@ from gcn_lpa.data.checks import (
     node_labels,
     unique_names,
 )
+from gcn_lpa.data.describe import alike_names
 from gcn_lpa.data.edge_types import EdgeTypes, float32_weights, merged_edges
 from gcn_lpa.data.hints import some
 from gcn_lpa.data.splits import Split
-from gcn_lpa.data.warnings import alike_names
 from gcn_lpa.engine.sparse import SparseMatrix
 
 if TYPE_CHECKING:

@@ -13,8 +13,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import ssl
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +28,11 @@ from typing import Any
 import scipy.sparse
 
 from gcn_lpa.data.array_files import MAX_ARCHIVE_BYTES, csr_matrix, parse_npz, refused
-from gcn_lpa.data.download import download
+from gcn_lpa.data.files import write_output
 from gcn_lpa.data.generators import block_model, digits, karate, random_graph
-from gcn_lpa.data.hints import similar
+from gcn_lpa.data.hints import WARNING, similar
 from gcn_lpa.data.planetoid import PLANETOID_PARTS, PLANETOID_SHA256, read_planetoid, require_sha256
 from gcn_lpa.data.read_folder import read_csv, read_folder
-from gcn_lpa.data.warnings import WARNING
 from gcn_lpa.graph import Graph
 
 PLANETOID_URL = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
@@ -282,3 +284,44 @@ DATASETS: dict[str, Dataset] = {
     "random": Dataset("the paper's timing graphs, any size", random_graph),
     "sbm": Dataset("block model with chosen homophily and noise", block_model),
 }
+
+
+TIMEOUT_SECONDS = 30
+MAX_SECONDS = 900
+MAX_BYTES = 64 * 2**20
+
+
+def download(url: str, path: Path, check: Callable[[bytes], None]) -> None:
+    """Write what `url` serves to `path`, if `check` accepts it; else nothing is left behind.
+
+    Only https is spoken, also after a redirect, with certificates checked against the system's authorities
+    (and those in $SSL_CERT_FILE).
+    """
+    blocks, size, start = [], 0, time.monotonic()
+    with _https_only().open(url, timeout=TIMEOUT_SECONDS) as response:
+        while block := response.read(2**16):
+            blocks.append(block)
+            size += len(block)
+            if size > MAX_BYTES:
+                raise ValueError(f"{url} serves more than {MAX_BYTES:,} bytes")
+            if time.monotonic() - start > MAX_SECONDS:  # a server may send a byte now and then, for ever
+                raise ValueError(f"{url} was not served within {MAX_SECONDS} seconds")
+    received = b"".join(blocks)
+    check(received)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_output(path, received)
+
+
+def _https_only() -> urllib.request.OpenerDirector:
+    """urllib's opener without http, ftp and file, so that no redirect leads to them."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener

@@ -28,10 +28,18 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse
 
-from gcn_lpa.data.cells import CLEAR_DATES, DAY_OR_MONTH_FIRST, ISO, STYLED, THOUSANDS, Cells, NumberStyle, days_in
-from gcn_lpa.data.hints import some
-from gcn_lpa.data.table import FLOAT32_MAX
-from gcn_lpa.data.warnings import WARNING
+from gcn_lpa.data.hints import WARNING, some
+from gcn_lpa.data.table import (
+    CLEAR_DATES,
+    DAY_OR_MONTH_FIRST,
+    FLOAT32_MAX,
+    ISO,
+    STYLED,
+    THOUSANDS,
+    Cells,
+    NumberStyle,
+    days_in,
+)
 
 MOST_CATEGORIES = 50
 LIKE_NUMBERS = 0.75  # share of the values of a category that looks like numbers

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+WARNING = "warning: "  # how such a note begins
 LONGEST_NAME = 100  # characters of a name that others are compared with
 
 

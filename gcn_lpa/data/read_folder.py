@@ -19,16 +19,14 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.cells import Cells, times_in
 from gcn_lpa.data.checks import Ends
 from gcn_lpa.data.column_types import Columns, EncodedTable, learn_columns
-from gcn_lpa.data.csv_files import Format, named_by_first_row, read_delimited, without_first
+from gcn_lpa.data.csv_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet, without_first
+from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
 from gcn_lpa.data.edge_types import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.hints import of_another_kind, similar, some, written_alike
-from gcn_lpa.data.parquet_files import read_frame, read_parquet
+from gcn_lpa.data.hints import WARNING, of_another_kind, similar, some, written_alike
 from gcn_lpa.data.scaling import Block
-from gcn_lpa.data.table import USUAL_NAMES, Series, Table, is_missing, series, text_type
-from gcn_lpa.data.warnings import WARNING, graph_warnings, guessed_label, other_labels, telling_columns
+from gcn_lpa.data.table import USUAL_NAMES, Cells, Series, Table, is_missing, series, text_type, times_in
 from gcn_lpa.graph import Graph
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")

@@ -9,8 +9,6 @@ from contextvars import ContextVar
 
 import torch
 
-from gcn_lpa.engine.backends import use_threads
-
 SMALL = 2_000_000  # numbers in a layer, rows times width
 
 _lock = threading.Lock()
@@ -73,3 +71,19 @@ def num_threads(threads: int | None, *, layer: int | None = None) -> Iterator[No
         with _lock:
             torch.set_num_threads(before)
             _num_open -= 1
+
+
+@contextlib.contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
+    from gcn_lpa.engine import cpu_kernels
+
+    with cpu_kernels.use_threads(threads):
+        yield
+
+
+def num_cpu_threads() -> int:
+    """Among how many threads CPU kernels are shared out."""
+    from gcn_lpa.engine import cpu_kernels
+
+    return cpu_kernels.num_threads()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from gcn_lpa.engine.backends import apply, fused_backend
+from gcn_lpa.engine.operations import apply, fused_backend
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.remembered import is_stacked
 from gcn_lpa.engine.sparse import SparseMatrix

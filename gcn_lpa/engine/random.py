@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.engine.backends import apply
-from gcn_lpa.engine.operations import Dropout
+from gcn_lpa.engine.operations import Dropout, apply
 
 
 class Key(NamedTuple):

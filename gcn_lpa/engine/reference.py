@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.csr import CSR
+if TYPE_CHECKING:
+    from gcn_lpa.engine.csr import CSR
+
 
 MASK = 0xFFFFFFFF
 

@@ -15,19 +15,30 @@ import hashlib
 import weakref
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.backends import apply
 from gcn_lpa.engine.csr import CSR, keep_few
 from gcn_lpa.engine.devices import same_device
-from gcn_lpa.engine.operations import Dropout, EdgeDot, Permute, Product, RowSoftmax, RowSum, SpreadRows, TanhAttention
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.operations import (
+    Dropout,
+    EdgeDot,
+    Permute,
+    Product,
+    RowSoftmax,
+    RowSum,
+    SpreadRows,
+    TanhAttention,
+    apply,
+)
 from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
+
+if TYPE_CHECKING:
+    from gcn_lpa.engine.random import Key
 
 LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric are there larger ones
 EDGE_LAYER = 1000  # names random bits that are not a layer's dropout

@@ -28,7 +28,7 @@ from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.environment import environment
+from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.train import num_epochs
 from gcn_lpa.trained import Trained

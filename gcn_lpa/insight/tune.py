@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gcn_lpa.data.files import holding, write_figure
-from gcn_lpa.data.json_files import encode_json, write_json
+from gcn_lpa.data.files import encode_json, holding, write_figure, write_json
 from gcn_lpa.data.splits import Split
 from gcn_lpa.epochs import DivergedError, Epoch
 from gcn_lpa.graph import Graph

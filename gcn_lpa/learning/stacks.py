@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from gcn_lpa.engine.adam import Adam
-from gcn_lpa.engine.captured import CapturedStep
+from gcn_lpa.engine.adam import Adam, CapturedStep
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.epochs import Best, DivergedError, Epoch, Run, epoch_of

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -15,10 +17,9 @@ from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.epochs import DivergedError, Epoch, Kept, Run
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.clusters import batches_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.train import Checkpoints, Validation, Watching, fit, fit_at_once
+from gcn_lpa.train import Batch, Checkpoints, Validation, Watching, fit, fit_at_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,3 +173,54 @@ class Job:
         """What a checkpoint must agree with for this training to go on from it."""
         parts = Split(self.task.train, self.task.val, torch.zeros_like(self.task.val))
         return {"recipe": self.recipe.hash(), "seed": self.seed, "graph": content, "split": parts.hash}
+
+
+def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
+    """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has some of them.
+
+    A method that follows no gradient, such as a team's trees, learns from all nodes at once.
+    """
+    if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
+        return [Batch(prepared, train.nonzero().squeeze(1))]
+    cluster, sliceable = clusters(prepared, recipe.clusters), dataclasses.replace(prepared, x_kind="given")
+    stored = prepared.x if prepared.mapped and isinstance(prepared.x, Tensor) else None
+    if stored is not None:
+        sliceable = dataclasses.replace(sliceable, x=stored[:, :0])
+    batches = []
+    for k in range(recipe.clusters):
+        inside = torch.from_numpy(cluster == k)
+        if (train & inside).any():
+            part = dataclasses.replace(sliceable.subgraph(inside), x_kind=prepared.x_kind)
+            part.pattern.cut_from = prepared.pattern.fingerprint, entries_inside(prepared, inside)
+            at = inside.nonzero().squeeze(1)
+            batches.append(Batch(part, train[inside].nonzero().squeeze(1), at, stored=stored))
+    return batches
+
+
+def entries_inside(graph: Graph, nodes: Tensor) -> Tensor:
+    """The numbers of the entries between two of the nodes, a mask: those of their `subgraph`, in its order."""
+    nodes = nodes.to(graph.device)
+    return (nodes.index_select(0, graph.row) & nodes.index_select(0, graph.col)).nonzero().squeeze(1)
+
+
+def clusters(graph: Graph, number: int) -> np.ndarray:
+    """The cluster of each node, 0 … number - 1, [n]: about as many nodes in each, few edges between them, by METIS."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ImportError("clusters are found by METIS: pip install 'gcn-lpa[scale]'") from error
+    if not 1 <= number <= graph.num_nodes:
+        raise ValueError(f"clusters = {number}; {graph.name!r} has {graph.num_nodes:,} nodes to cut into clusters")
+    matrix = graph.adjacency.to_scipy()
+    joined = scipy.sparse.csr_array(matrix + matrix.T if graph.directed else matrix)
+    others = joined - scipy.sparse.diags_array(joined.diagonal())  # a new matrix: ours shares its arrays with the graph
+    others.eliminate_zeros()
+    adjacency = pymetis.CSRAdjacency(others.indptr, others.indices)
+    return np.array(pymetis.part_graph(number, adjacency).vertex_part)
+
+
+def share_cut(graph: Graph, cluster: np.ndarray) -> float:
+    """The share of the edges that are between two clusters, and in no batch."""
+    joins = (graph.row != graph.col).cpu().numpy()
+    between = cluster[graph.row.cpu().numpy()] != cluster[graph.col.cpu().numpy()]
+    return float(between.sum() / max(1, joins.sum()))

@@ -16,8 +16,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.hops import Personalized, gcn_lpa
 from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.linear import FeaturesOnly
-from gcn_lpa.methods.networks import CorrectAndSmooth, JKNet, LabelInput
-from gcn_lpa.methods.pyg_networks import GATNetwork, GraphSAGENetwork
+from gcn_lpa.methods.networks import CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
 from gcn_lpa.methods.smoothed_lr import SmoothedLR
 from gcn_lpa.methods.trees import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA

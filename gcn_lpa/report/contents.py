@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import gcn_lpa
 from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import GraphInfo, describe
 from gcn_lpa.insight.advise import Advice, advise
@@ -25,8 +26,7 @@ from gcn_lpa.insight.suggest import Suggestion, suggest
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
 from gcn_lpa.runs.confidence import CalibrationReport, calibrate_run
-from gcn_lpa.runs.environment import environment, version_of
-from gcn_lpa.runs.folder import TrainedRun
+from gcn_lpa.runs.folder import TrainedRun, environment
 from gcn_lpa.runs.storage import encode_tensors
 
 ROWS = 15  # of each list of nodes or edges
@@ -203,7 +203,7 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
     return Contents(
         name=graph.name,
         method=trained.recipe.method,
-        created=f"gcn-lpa {version_of('gcn-lpa')}",
+        created=f"gcn-lpa {gcn_lpa.__version__}",
         info=describe(graph),
         results=run.results,
         accuracy_range=None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),

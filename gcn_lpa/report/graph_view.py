@@ -7,16 +7,18 @@ MOST_EDGES, the edges with the largest learned weight are.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse import csgraph
+from scipy.spatial import cKDTree
 
 from gcn_lpa.insight.evidence import edge_ends
 from gcn_lpa.palette import CLASS_COLORS, SHAPES
 from gcn_lpa.report.contents import KINDS, OpenRun
-from gcn_lpa.report.layout import positions, sample
 
 MOST_NODES = 20_000
 MOST_EDGES = 60_000
@@ -82,3 +84,108 @@ def learned_weights(subject: OpenRun, source: np.ndarray, target: np.ndarray) ->
 
 def _packed(values: np.ndarray, kind: Any) -> str:
     return base64.b64encode(values.ravel().astype(np.dtype(kind).newbyteorder("<")).tobytes()).decode()
+
+
+CELLS = 128  # of the grid, each way
+ROUNDS = 250
+LAST_ROUNDS = 60  # in which near nodes are parted
+NEAREST = 6
+PUSH = 0.1  # beside the springs, which have 1
+GRAVITY = 0.25  # pulls to the middle: the square of the radius of a disc of nodes without edges
+
+
+def positions(adjacency: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray:
+    """A place in the unit square for each node, [n, 2]; larger weights bring neighbours closer."""
+    n = adjacency.shape[0]
+    if n == 1:
+        return np.full((1, 2), 0.5)
+    links = adjacency.maximum(adjacency.T).tocoo()
+    row, col, weight = links.row, links.col, np.sqrt(links.data / links.data.mean()) if links.nnz else links.data
+    num_links = np.bincount(row, minlength=n)
+    mass = 1.0 + num_links
+    place = _start(scipy.sparse.csr_array(links), np.random.Generator(np.random.PCG64(seed)))
+    spacing = 1.0 / np.sqrt(n)
+    for step in range(ROUNDS):
+        apart = place[col] - place[row]
+        force = np.stack([np.bincount(row, weight * apart[:, k], minlength=n) for k in (0, 1)], axis=1) / spacing
+        force += PUSH * spacing * mass[:, None] * _push(place, mass / mass.mean())
+        force -= PUSH * mass[:, None] * (place - place.mean(axis=0)) / (GRAVITY * spacing)
+        if step >= ROUNDS - LAST_ROUNDS:
+            force += mass[:, None] * _part(place, 0.35 * spacing)
+        force /= mass[:, None]
+        length = np.linalg.norm(force, axis=1, keepdims=True)
+        heat = 3 * spacing * (1 - step / ROUNDS) + 0.05 * spacing
+        place = place + force * np.minimum(1.0, heat / np.maximum(length, 1e-12))
+    low, high = place.min(axis=0), place.max(axis=0)
+    unit: np.ndarray = (place - (low + high) / 2) / max(float((high - low).max()), 1e-12) + 0.5
+    return unit
+
+
+def _start(links: scipy.sparse.csr_array, rng: np.random.Generator) -> np.ndarray:
+    """Smooth vectors of the graph: neighbours begin close to each other, components apart."""
+    n = links.shape[0]
+    degree = np.maximum(np.asarray(links.sum(axis=1)).ravel(), 1e-12)
+    walk = scipy.sparse.diags_array(1 / degree) @ links
+    smooth = rng.standard_normal((n, 2))
+    for _ in range(60):
+        smooth = np.linalg.qr(0.5 * (smooth + walk @ smooth) - smooth.mean(axis=0))[0]
+    spread: np.ndarray = (
+        np.argsort(np.argsort(smooth, axis=0), axis=0) / n - 0.5
+    )  # by rank: outliers take no more room than others
+    spread += 0.02 * rng.standard_normal((n, 2)) / np.sqrt(n)
+    return spread
+
+
+def _push(place: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Σ_j m_j (p_i - p_j) / |p_i - p_j|², of masses that are spread over the four cells around each, [n, 2]."""
+    low = place.min(axis=0)
+    cell = max(float((place - low).max()), 1e-12) / (CELLS - 2)
+    at = (place - low) / cell
+    corner = np.minimum(at.astype(np.int64), CELLS - 2)
+    part = at - corner
+    shares = [(dx, dy, abs(1 - dx - part[:, 0]) * abs(1 - dy - part[:, 1])) for dx in (0, 1) for dy in (0, 1)]
+    density = np.zeros(CELLS * CELLS)
+    for dx, dy, share in shares:
+        density += np.bincount((corner[:, 0] + dx) * CELLS + corner[:, 1] + dy, mass * share, minlength=CELLS * CELLS)
+    spectrum = np.fft.rfft2(density.reshape(CELLS, CELLS), (2 * CELLS, 2 * CELLS))
+    fields = [np.fft.irfft2(spectrum * kernel)[:CELLS, :CELLS].ravel() for kernel in _kernels()]
+    push = np.zeros_like(place)
+    for dx, dy, share in shares:
+        here = (corner[:, 0] + dx) * CELLS + corner[:, 1] + dy
+        push += np.stack([field[here] for field in fields], axis=1) * share[:, None]
+    return push / cell
+
+
+@functools.cache
+def _kernels() -> tuple[np.ndarray, np.ndarray]:
+    """The spectra of x / (x² + y²) and y / (x² + y²), in cells."""
+    away = np.fft.fftfreq(2 * CELLS, 1 / (2 * CELLS))
+    x, y = away[:, None], away[None, :]
+    square = x**2 + y**2
+    square[0, 0] = 1.0
+    return np.fft.rfft2(x / square), np.fft.rfft2(y / square)
+
+
+def _part(place: np.ndarray, least: float) -> np.ndarray:
+    """How far nodes move that are closer than `least` to one of their nearest, [n, 2]."""
+    near = min(NEAREST + 1, len(place))
+    far, who = cKDTree(place).query(place, k=near)
+    away = place[:, None] - place[who]
+    short = np.maximum(least - far, 0) / np.maximum(far, 1e-12)
+    moved: np.ndarray = (away * short[:, :, None]).sum(axis=1)
+    return moved
+
+
+def sample(adjacency: scipy.sparse.csr_array, first: Iterable[int], most: int) -> np.ndarray:
+    """At most `most` nodes, ascending: those of `first`, and what is nearest to them, breadth first; then the first others."""
+    n = adjacency.shape[0]
+    if n <= most:
+        return np.arange(n)
+    starts = np.array(list(dict.fromkeys(first)), dtype=np.int64)[:most]
+    links = adjacency.maximum(adjacency.T).tocsr()
+    rows = np.append(links.indptr, links.indptr[-1] + len(starts))
+    cols = np.append(links.indices, starts)
+    whole = scipy.sparse.csr_array((np.ones(len(cols), np.int8), cols, rows), shape=(n + 1, n + 1))
+    order = csgraph.breadth_first_order(whole, n, return_predecessors=False)[1:]
+    kept = np.concatenate([order, np.setdiff1d(np.arange(n), order)])[:most]
+    return np.sort(kept)

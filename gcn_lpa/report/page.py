@@ -13,9 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from gcn_lpa.data.files import check_output, write_output
-from gcn_lpa.report.charts import curve, reliability_chart
 from gcn_lpa.report.contents import ROWS, Contents, OpenRun, Say, contents
 from gcn_lpa.report.graph_view import graph_view
+from gcn_lpa.report.pictures import curve, reliability_chart
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import load_run
 

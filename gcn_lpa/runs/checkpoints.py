@@ -18,8 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcn_lpa.data.files import holding
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json, holding
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import RUN_FILES, read_run
 from gcn_lpa.runs.plan import Plan

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,6 +15,7 @@ from gcn_lpa.calibration import (
     PerfectECE,
     Reliability,
     check_level,
+    check_score,
     conformal_sets,
     conformal_threshold,
     coverage_range,
@@ -20,6 +24,7 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
+from gcn_lpa.data.files import write_output
 from gcn_lpa.predict import Prediction
 from gcn_lpa.runs.folder import TrainedRun
 from gcn_lpa.trained import HeldOut, Trained
@@ -142,3 +147,54 @@ def set_threshold(trained: Trained, where: str, level: float, score: str) -> flo
             "a set could promise nothing. Predict without --sets, or label more nodes"
         )
     return conformal_threshold(held_out.probability, held_out.y, level, score=score)
+
+
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠|%")  # of a cell that some spreadsheet takes for a formula or a command
+
+
+def predict_run(
+    run: TrainedRun,
+    *,
+    every: bool = False,
+    sets: float | None = None,
+    score: str = "lac",
+    prediction: Prediction | None = None,
+    **options: Any,
+) -> Any:
+    """The predictions of a run as a DataFrame, with calibrated probabilities.
+
+    Args:
+        every: also the nodes whose labels were given, and those reserved for calibration, whose status is "reserved".
+        sets: how often the set of a node shall hold its true label, such as 0.9.
+        score: of the sets, a key of `calibration.SCORES`.
+        prediction: of the run's graph, where it is known.
+        options: `raw`, `abstain`, `hops`, `all_classes` of `Prediction.table`.
+    """
+    check_score(score)
+    threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets, score)
+    prediction = prediction or Prediction.of(run.trained, run.graph)
+    table = prediction.table(threshold=threshold, score=score, **options)
+    if run.reserved is not None:
+        table.loc[run.reserved.numpy(), "status"] = "reserved"
+    return table if every else table[~run.used.numpy()]
+
+
+def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
+    """Write a DataFrame as CSV, entirely or not at all; a file that is there is replaced.
+
+    Args:
+        excel_safe: put a ' before text that a spreadsheet would run as a formula.
+    """
+    write_output(path, table_text(table, excel_safe=excel_safe).encode())
+
+
+def table_text(table: Any, *, excel_safe: bool = False) -> str:
+    if excel_safe:
+        table = table.map(
+            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+        )
+    options: dict[str, Any] = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
+    text: str = table.to_csv(**options)
+    if "\r" in text:  # which Python's csv module does not put into quotation marks by itself
+        text = table.to_csv(quoting=csv.QUOTE_NONNUMERIC, **options)
+    return text

@@ -33,8 +33,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcn_lpa.data.files import holding, remove_stale, replace_file, sync, writing
-from gcn_lpa.data.json_files import FileError, decode_as, decode_json, encode_json, naming
+from gcn_lpa.data.files import (
+    FileError,
+    decode_as,
+    decode_json,
+    encode_json,
+    holding,
+    naming,
+    remove_stale,
+    replace_file,
+    sync,
+    writing,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

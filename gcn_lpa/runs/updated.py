@@ -9,15 +9,14 @@ from typing import Any
 
 from gcn_lpa.calibration import check_score
 from gcn_lpa.data.datasets import reading_options
-from gcn_lpa.data.warnings import warnings_in
+from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.confidence import set_threshold
 from gcn_lpa.runs.folder import graph_of, read_run
-from gcn_lpa.runs.graph_files import decode_graph
 from gcn_lpa.runs.plan import Plan, Source
-from gcn_lpa.runs.trained_files import decode_trained
+from gcn_lpa.runs.trained_files import decode_graph, decode_trained
 from gcn_lpa.trained import Trained
 
 OF_ONE_FOLDER = ("labels", "name", "time")  # options that are not for another folder

@@ -25,21 +25,18 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.describe import node_hops
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.clusters import clusters
-from gcn_lpa.learning.tasks import with_classes
+from gcn_lpa.learning.tasks import clusters, with_classes
 from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.graph_files import decode_matrix
 from gcn_lpa.runs.plan import Source
-from gcn_lpa.runs.trained_files import NAMES
-from gcn_lpa.scale.halo import Halo, Part
-from gcn_lpa.scale.ranks import Ranks
+from gcn_lpa.runs.trained_files import NAMES, decode_matrix
+from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
 FORMAT = 1
 FACTS, SCALINGS, NODES, NAMES_FILE = "parts.json", "scalings.safetensors", "nodes.safetensors", "nodes.json"

@@ -10,13 +10,16 @@ import contextlib
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
+from gcn_lpa.engine.sparse import Pattern
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.checkpoints import META, CheckpointFolder, checkpoint_of, shard_name
 from gcn_lpa.train import Checkpoint
@@ -211,3 +214,64 @@ def joined(device: torch.device, *, timeout: float = TIMEOUT) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+@dataclass(frozen=True, eq=False)
+class Halo:
+    """Which rows a rank sends to each other one, and how many it gets of each."""
+
+    ids: Tensor  # of its own nodes, then of its halo, in the whole graph
+    send: Tensor  # positions of its own rows that others read: those of rank 0 first
+    sent: Sequence[int]  # how many of them each rank reads
+    wanted: Sequence[int]  # rows of each rank in its halo
+    most_rows: int  # of any rank
+
+    def to(self, device: torch.device | str) -> Halo:
+        return Halo(self.ids.to(device), self.send.to(device), self.sent, self.wanted, self.most_rows)
+
+
+class Part(Pattern):
+    """The rows of one rank: [own, own + halo]."""
+
+    is_part = True
+
+    def __init__(self, rowptr: Tensor, col: Tensor, halo: Halo, ranks: Ranks) -> None:
+        super().__init__(rowptr, col, (len(rowptr) - 1, len(halo.ids)))
+        self.halo, self.ranks = halo, ranks
+
+    def gathered(self, x: Tensor) -> Tensor:
+        if len(x) != self.shape[0]:
+            raise ValueError(f"{self.shape[0]} rows are this rank's own, not {len(x)}")
+        return _Gathered.apply(self, x)  # type: ignore[no-any-return, no-untyped-call]
+
+    def ids_of(self, columns: Tensor) -> Tensor:
+        return self.halo.ids.index_select(0, columns)
+
+    def total(self, values: Tensor) -> Tensor:
+        return self.ranks.total(values)
+
+    @property
+    def most_rows(self) -> int:
+        return self.halo.most_rows
+
+    def to(self, device: torch.device | str) -> Part:
+        return Part(self.rows.rowptr.to(device), self.rows.col.to(device), self.halo.to(device), self.ranks)
+
+
+class _Gathered(torch.autograd.Function):
+    """Own rows, and below them those of the halo."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Part, x: Tensor) -> Tensor:
+        ctx.part, halo = part, part.halo
+        return torch.cat([x, part.ranks.exchanged(x.index_select(0, halo.send), halo.sent, halo.wanted)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        halo, ranks, own = ctx.part.halo, ctx.part.ranks, ctx.part.shape[0]
+        home = ranks.exchanged(grad[own:], halo.wanted, halo.sent)
+        total = grad[:own].clone()
+        for rows, some in zip(halo.send.split(list(halo.sent)), home.split(list(halo.sent)), strict=True):
+            total.index_add_(0, rows, some)  # no row twice: nothing depends on the order within
+        return None, total

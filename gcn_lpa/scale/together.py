@@ -34,10 +34,10 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished
+from gcn_lpa.runs.confidence import table_text
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.storage import PREDICTIONS
-from gcn_lpa.runs.tables import table_text
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
 from gcn_lpa.scale.ranks import (
     TIMEOUT,

@@ -17,7 +17,7 @@ import pytest
 import sklearn.datasets
 from typer.testing import CliRunner
 
-from gcn_lpa.cli import demo
+from gcn_lpa.cli import data as demo
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.options import clock
 from gcn_lpa.cli.text import warning
@@ -25,8 +25,8 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.insight import compare as comparison
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.confidence import table_text
 from gcn_lpa.runs.folder import Results, load_run
-from gcn_lpa.runs.tables import table_text
 from gcn_lpa.target import ClassScores, Scores
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")

@@ -23,10 +23,9 @@ from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.paths import part_of
 from gcn_lpa.insight.what_if import what_if
 from gcn_lpa.learning.choose_recipe import WITH_PLACES, Case, recipe_for
-from gcn_lpa.learning.clusters import batches_of
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs, together
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Watch, task_of
+from gcn_lpa.learning.tasks import Watch, batches_of, task_of
 from gcn_lpa.methods.hops import edge_type_matrices, gcn_lpa
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES

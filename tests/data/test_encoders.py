@@ -20,19 +20,18 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 from gcn_lpa.data import encoders
-from gcn_lpa.data.cells import Cells, NumberStyle, day_of
 from gcn_lpa.data.column_types import Columns, learn_columns
 from gcn_lpa.data.datasets import load
+from gcn_lpa.data.hints import WARNING
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.scaling import Block
-from gcn_lpa.data.table import Table, series, text_type
-from gcn_lpa.data.warnings import WARNING
+from gcn_lpa.data.table import Cells, NumberStyle, Table, day_of, series, text_type
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.graph_files import decode_graph, encode_graph
 from gcn_lpa.runs.storage import RunFolder
+from gcn_lpa.runs.trained_files import decode_graph, encode_graph
 from gcn_lpa.trained import Trained
 from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
 

@@ -8,9 +8,8 @@ import torch
 
 from gcn_lpa.data.array_files import mapped_features
 from gcn_lpa.data.read_folder import read_folder
-from gcn_lpa.learning.clusters import batches_of
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import task_of
+from gcn_lpa.learning.tasks import batches_of, task_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS
 from gcn_lpa.runs.folder import load_run

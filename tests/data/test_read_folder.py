@@ -14,10 +14,10 @@ import torch
 
 from gcn_lpa.cli.text import structural_note
 from gcn_lpa.data.datasets import load
-from gcn_lpa.data.describe import describe
+from gcn_lpa.data.describe import describe, warnings_in
+from gcn_lpa.data.hints import WARNING
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
-from gcn_lpa.data.warnings import WARNING, warnings_in
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import choose_recipe

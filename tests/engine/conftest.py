@@ -2,7 +2,7 @@
 
 import pytest
 
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 
 
 @pytest.fixture(params=("reference", "cpu"))

@@ -14,7 +14,7 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import fused, gpu_kernels
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph

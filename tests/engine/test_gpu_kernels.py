@@ -8,7 +8,7 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import gpu_kernels, reference
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 

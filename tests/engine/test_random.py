@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 from gcn_lpa.engine.random import Key, dropout, glorot, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from tests.helpers.small_graphs import sparse_of

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcn_lpa.engine import cpu_kernels, reference
-from gcn_lpa.engine.backends import use_backend
 from gcn_lpa.engine.csr import CSR
+from gcn_lpa.engine.operations import use_backend
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from tests.helpers.small_graphs import random_walk, sparse_of

@@ -6,7 +6,7 @@ import shutil
 
 import safetensors.torch
 
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
 
 
 def resign(folder):

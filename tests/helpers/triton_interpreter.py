@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.engine.backends import use_backend
+from gcn_lpa.engine.operations import use_backend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 with pytest.MonkeyPatch.context() as patch:

@@ -12,9 +12,9 @@ from scipy.special import log_softmax, softmax
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
+from gcn_lpa.learning.ensemble import REACH, SMOOTHING, EnsembleWeights, Parts
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.updated import AmongVoters, Updated
-from gcn_lpa.learning.votes import REACH, SMOOTHING, EnsembleWeights, Parts
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import DEFAULT, LAYERS

@@ -14,11 +14,11 @@ import scipy.sparse
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
+from gcn_lpa.cli.data import write_starter
 from gcn_lpa.report import graph_view
 from gcn_lpa.report.contents import OpenRun, contents, wilson
-from gcn_lpa.report.layout import positions, sample
+from gcn_lpa.report.graph_view import positions, sample
 from gcn_lpa.report.page import render, write_report
-from gcn_lpa.report.starter import write_starter
 from gcn_lpa.runs.folder import load_run
 from tests.helpers.ring_runs import HOSTILE, run_of
 
@@ -163,7 +163,7 @@ def test_a_graph_without_edges_has_a_layout(n):
 
 
 def test_the_push_on_the_grid_is_that_of_all_pairs():
-    from gcn_lpa.report.layout import _push
+    from gcn_lpa.report.graph_view import _push
 
     rng = np.random.default_rng(0)
     place, mass = rng.random((200, 2)), rng.random(200) + 0.5

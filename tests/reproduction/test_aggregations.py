@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import aggregations, pages
-from gcn_lpa.data.json_files import write_json
+from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder, claimed, clear, is_finished, unfinished_plan, write_plan
 from gcn_lpa.runs.folder import RUN_FILES, load_run

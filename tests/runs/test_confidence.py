@@ -22,15 +22,14 @@ from gcn_lpa.calibration import (
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
+from gcn_lpa.learning.ensemble import fit_weights, parts_of
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.votes import fit_weights, parts_of
 from gcn_lpa.predict import Prediction, predict_proba
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.confidence import calibrate_run
+from gcn_lpa.runs.confidence import calibrate_run, predict_run
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Plan, Source, make_plan
-from gcn_lpa.runs.tables import predict_run
 from gcn_lpa.runs.train_run import train_run
 
 QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}

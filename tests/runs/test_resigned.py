@@ -16,15 +16,15 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
+from gcn_lpa.runs.confidence import predict_run
 from gcn_lpa.runs.folder import RUN_FILES, load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.storage import CHECKPOINT, listed, replace
-from gcn_lpa.runs.tables import predict_run
 from gcn_lpa.runs.train_run import resume_run, train_run
 from gcn_lpa.trained import Trained
 from tests.helpers.changed_folders import changed, entry, made, put, resign, without

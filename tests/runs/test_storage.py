@@ -16,7 +16,7 @@ import pytest
 
 import gcn_lpa
 from gcn_lpa.data import files
-from gcn_lpa.data.json_files import encode_json
+from gcn_lpa.data.files import encode_json
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.storage import FILES, FORMAT, add, discard, listed, load, read, save
 

@@ -16,19 +16,18 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, Case, recipe_for
-from gcn_lpa.learning.ensemble import members_of
+from gcn_lpa.learning.ensemble import Parts, fit_weights, members_of, parts_of
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import Watch
-from gcn_lpa.learning.votes import Parts, fit_weights, parts_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
 from gcn_lpa.runs import storage
+from gcn_lpa.runs.confidence import table_text, write_table
 from gcn_lpa.runs.folder import load_run
-from gcn_lpa.runs.graph_files import decode_graph, encode_graph
 from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.tables import table_text, write_table
 from gcn_lpa.runs.train_run import evaluate_run, resume_run, train_run
+from gcn_lpa.runs.trained_files import decode_graph, encode_graph
 from tests.helpers.trainings import trained_alone
 
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
@@ -119,7 +118,7 @@ def test_ones_own_graph_is_scored_by_folds_and_predicted_by_their_mean(own):
 
 @pytest.mark.long
 def test_with_many_labels_a_fold_is_scored_by_the_model_whose_epoch_it_chose(own, monkeypatch):
-    monkeypatch.setattr("gcn_lpa.learning.folds.MANY_LABELS", 20)
+    monkeypatch.setattr("gcn_lpa.learning.learn.MANY_LABELS", 20)
     run = trained(Source(str(own)), changes={**SMALL, "votes": False, "members": ""})
     graph, said = run.graph, torch.zeros(30, 2, dtype=torch.float64)
     for fold in folds_by_hand(graph):

@@ -13,9 +13,8 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.random import Key
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.clusters import batches_of, clusters, share_cut
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import task_of
+from gcn_lpa.learning.tasks import batches_of, clusters, share_cut, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import DEFAULT, LAYERS

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 import trustme
 
-from gcn_lpa.data import download as _download
-from gcn_lpa.data.download import download
+from gcn_lpa.data import datasets as _download
+from gcn_lpa.data.datasets import download
 
 CONTENT = b"some bytes" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

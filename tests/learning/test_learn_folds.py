@@ -7,8 +7,7 @@ import torch
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.epochs import DivergedError, Kept
 from gcn_lpa.learning.ensemble import members_of
-from gcn_lpa.learning.folds import Folds
-from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.learn import Folds, learn
 from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
@@ -33,7 +32,7 @@ def test_folds_share_out_each_class_evenly(blocks):
 @pytest.mark.parametrize("many", [0, 10**9], ids=["many labels", "few labels"])
 def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, monkeypatch, many):
     """With few labels, after as many epochs as the other folds choose; with many, at the fold's own best epoch."""
-    monkeypatch.setattr("gcn_lpa.learning.folds.MANY_LABELS", many)
+    monkeypatch.setattr("gcn_lpa.learning.learn.MANY_LABELS", many)
     recipe = DEFAULT.replace(**{**SMALL, "epochs": 20}, members="", votes=False, select="loss")
     trained = by_folds(blocks, recipe)
     folds = label_folds(blocks.y, blocks.labeled, 5, seed=(0, 0))
@@ -78,7 +77,7 @@ def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose
 
 @pytest.mark.parametrize("bytes_kept", [0, 20_000])
 def test_weights_kept_while_training_are_those_of_another_training(blocks, monkeypatch, bytes_kept):
-    monkeypatch.setattr("gcn_lpa.learning.folds.MANY_LABELS", 10**9)
+    monkeypatch.setattr("gcn_lpa.learning.learn.MANY_LABELS", 10**9)
     recipe = DEFAULT.replace(**SMALL, members="layers")
     kept = by_folds(blocks, recipe)
     monkeypatch.setattr(Kept.__init__, "__defaults__", (bytes_kept,))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcn_lpa.data.json_files import decode_as, decode_json, encode_json, encode_lines, naming, read_json, write_json
+from gcn_lpa.data.files import decode_as, decode_json, encode_json, encode_lines, naming, read_json, write_json
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 

@@ -5,9 +5,9 @@ import pytest
 import scipy.optimize
 import torch
 
-import gcn_lpa.learning.votes
+import gcn_lpa.learning.ensemble
 from gcn_lpa import Graph
-from gcn_lpa.learning.votes import (
+from gcn_lpa.learning.ensemble import (
     PULL,
     REACH,
     SMOOTHING,
@@ -70,7 +70,7 @@ def test_of_very_many_held_out_labels_some_are_enough(monkeypatch):
         (log_rows(600, 3, 3, Y.repeat(10), 1.5), log_rows(600, 3, 4, Y.repeat(10), 0.2)),
     )
     all_of_them = fit_weights(many, Y.repeat(10))
-    monkeypatch.setattr(gcn_lpa.learning.votes, "ENOUGH", 200)
+    monkeypatch.setattr(gcn_lpa.learning.ensemble, "ENOUGH", 200)
     some = fit_weights(many, Y.repeat(10))
     assert some == fit_weights(many, Y.repeat(10))
     assert some != all_of_them

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from gcn_lpa.learning.workers import Crew, can_fork
+from gcn_lpa.learning.many import Crew, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux alone")
 
@@ -109,7 +109,7 @@ def test_an_error_that_cannot_be_sent_is_said():
 
 KILLED = """
 import os, signal, time
-from gcn_lpa.learning.workers import Crew
+from gcn_lpa.learning.many import Crew
 def work(task, tell):
     tell(os.getpid())
     time.sleep(1000)
