@@ -44,7 +44,7 @@ FIRST_USE = """
 import sys
 import hypothesis, matplotlib.figure, networkx, pandas, pytest, rich.progress, rich.table
 import scipy.stats, sklearn.linear_model, sklearn.neural_network, torch_geometric.nn
-import gcn_lpa.engine.cpu_kernels, gcn_lpa.estimator, gcn_lpa.insight.explain, gcn_lpa.runs.confidence, gcn_lpa.runs.train_run
+import gcn_lpa.engine.cpu_kernels, gcn_lpa.estimator, gcn_lpa.insight.explain, gcn_lpa.runs.predictions, gcn_lpa.runs.train_run
 from gcn_lpa.cli.app import main
 sys.argv[1:] = ["info", "karate"]
 main()

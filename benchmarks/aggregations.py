@@ -24,9 +24,9 @@ import numpy as np
 
 from gcn_lpa import load, split
 from gcn_lpa.data.files import write_json
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.predict import scores
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger

@@ -47,16 +47,15 @@ from torch.nn import functional as F
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.audit import rank_edges, rank_labels
-from gcn_lpa.insight.cross_fit import cross_fit
+from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.evidence import edge_ends, votes_without_own
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.networks import edge_index
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import mean_of
 from reproduction.ledger import Ledger
 

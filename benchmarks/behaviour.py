@@ -94,7 +94,7 @@ def resumed_run(scratch: Path) -> dict[str, str]:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    gcn_lpa("resume", stopped)
+    gcn_lpa("train", "--resume", "--out", stopped)
     whole, resumed = model_of(scratch / "whole"), model_of(stopped)
     assert whole == resumed, "the resumed run ended elsewhere than the undisturbed one"
     return {"resumed/model": resumed}

@@ -29,7 +29,6 @@ from gcn_lpa.calibration import (
     apply_temperature,
     conformal_sets,
     conformal_threshold,
-    draw_reliability,
     guesses_of,
     perfect_ece,
     reliability,
@@ -37,13 +36,13 @@ from gcn_lpa.calibration import (
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
-from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.engine.devices import choose_device, environment
+from gcn_lpa.insight.drawing import draw_reliability
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.confidence import held_out_of
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.runs.plan import Plan, Source, make_plan
+from gcn_lpa.runs.predictions import held_out_of
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
 from reproduction.ledger import Ledger

@@ -19,12 +19,11 @@ import pandas
 
 from gcn_lpa import read_csv, split
 from gcn_lpa.data.files import write_json
-from gcn_lpa.engine.devices import choose_device, num_threads
+from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.learning.learn import member_jobs, together
 from gcn_lpa.learning.tasks import task_of
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.folder import environment
 
 CLASSES = np.array(["red", "green", "blue", "white", "black"])
 

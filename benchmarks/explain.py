@@ -23,9 +23,10 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa.data.files import write_json
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.propagation import propagate_labels
-from gcn_lpa.runs.folder import environment, load_run
+from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from reproduction.ledger import Ledger

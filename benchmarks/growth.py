@@ -32,6 +32,7 @@ from ledgers import newest
 from gcn_lpa import load, split
 from gcn_lpa.data.files import write_json
 from gcn_lpa.edges import EDGE_FORMS
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.learning.learn import learn
@@ -40,7 +41,6 @@ from gcn_lpa.learning.updated import Updated
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger

@@ -29,11 +29,11 @@ import torch
 from gcn_lpa import load, split
 from gcn_lpa.data.array_files import mapped_features
 from gcn_lpa.data.files import write_json
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS, Recipe
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.scale.planner import Size, estimate
 
 RECIPES = {

@@ -20,7 +20,7 @@ import pandas
 
 from gcn_lpa.cli.text import print_table
 from gcn_lpa.data.files import write_json
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.engine.devices import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = ("red", "green", "blue", "black", "white")

@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa.data.files import write_json
-from gcn_lpa.report.contents import OpenRun
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.report.graph_view import graph_view
-from gcn_lpa.report.page import write_report
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.report.page import OpenRun, write_report
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 
@@ -135,7 +134,7 @@ def main():
         for n in SIZES:
             run = block_run(n, Path(scratch))
             start = time.perf_counter()
-            page = write_report(run.folder, trains=False)
+            page = write_report(run, trains=False)
             writing = time.perf_counter() - start
             found = [measure(page) for _ in range(arguments.repeats)]
             medians = {name: statistics.median(one[name] for one in found) for name in found[0]}

@@ -13,9 +13,8 @@ import time
 
 from gcn_lpa import DEFAULT, METHODS, Recipe, learn, load, split
 from gcn_lpa.data.files import write_json
-from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.engine.devices import choose_device, environment
 from gcn_lpa.learning.learn import learn_many
-from gcn_lpa.runs.folder import environment
 
 SIZES = (1, 5, 10)
 RECIPES = {

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from gcn_lpa.data.files import write_json
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.engine.devices import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUB = ["examples/club", "-o", "label=club"]

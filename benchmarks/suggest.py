@@ -23,12 +23,11 @@ import torch
 from gcn_lpa import load, suggest
 from gcn_lpa.cli.text import print_table
 from gcn_lpa.data.files import write_json
-from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.engine.devices import choose_device, environment
 from gcn_lpa.insight.suggest import uncertainty
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.runs.folder import environment
 from gcn_lpa.stats import Difference, mean_of, signed_rank_test
 from reproduction.ledger import Ledger
 

@@ -16,8 +16,8 @@ from torch_geometric.nn import GCNConv
 
 from gcn_lpa import learn, load, split
 from gcn_lpa.data.files import write_json
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.recipes import PAPER
-from gcn_lpa.runs.folder import environment
 
 
 class PyGGCN(torch.nn.Module):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.data.splits import Split as Split
     from gcn_lpa.data.splits import split as split
     from gcn_lpa.epochs import DivergedError as DivergedError
+    from gcn_lpa.epochs import Watch as Watch
     from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
     from gcn_lpa.graph import Graph as Graph
     from gcn_lpa.insight.advise import advise as advise
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.learning.choose_recipe import choose_recipe as choose_recipe
     from gcn_lpa.learning.learn import calibrate as calibrate
     from gcn_lpa.learning.learn import learn as learn
-    from gcn_lpa.learning.tasks import Watch as Watch
     from gcn_lpa.methods.registry import METHODS as METHODS
     from gcn_lpa.model import GCNLPA as GCNLPA
     from gcn_lpa.predict import edge_table as edge_table
@@ -45,15 +45,15 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with _NAM
     from gcn_lpa.recipes import DEFAULT as DEFAULT
     from gcn_lpa.recipes import Recipe as Recipe
     from gcn_lpa.report.page import write_report as write_report
-    from gcn_lpa.runs.confidence import predict_run as predict_run
     from gcn_lpa.runs.folder import TrainedRun as TrainedRun
     from gcn_lpa.runs.folder import load_run as load_run
     from gcn_lpa.runs.plan import Plan as Plan
     from gcn_lpa.runs.plan import Source as Source
     from gcn_lpa.runs.plan import make_plan as make_plan
+    from gcn_lpa.runs.predictions import predict_on as predict_on
+    from gcn_lpa.runs.predictions import predict_run as predict_run
     from gcn_lpa.runs.train_run import resume_run as resume_run
     from gcn_lpa.runs.train_run import train_run as train_run
-    from gcn_lpa.runs.updated import predict_on as predict_on
     from gcn_lpa.trained import Trained as Trained
 
     __version__: str
@@ -63,7 +63,7 @@ _NAMES = {  # of each module
     "data.describe": ("describe",),
     "data.read_folder": ("read_csv",),
     "data.splits": ("Split", "split"),
-    "epochs": ("DivergedError",),
+    "epochs": ("DivergedError", "Watch"),
     "estimator": ("GCNLPAClassifier",),
     "graph": ("Graph",),
     "insight.advise": ("advise",),
@@ -75,7 +75,6 @@ _NAMES = {  # of each module
     "insight.what_if": ("what_if",),
     "learning.choose_recipe": ("choose_recipe",),
     "learning.learn": ("calibrate", "learn"),
-    "learning.tasks": ("Watch",),
     "methods.registry": ("METHODS",),
     "model": ("GCNLPA",),
     "predict": ("edge_table", "evaluate", "predict_proba", "predictions"),
@@ -85,9 +84,8 @@ _NAMES = {  # of each module
     "report.page": ("write_report",),
     "runs.folder": ("TrainedRun", "load_run"),
     "runs.plan": ("Plan", "Source", "make_plan"),
-    "runs.confidence": ("predict_run",),
     "runs.train_run": ("resume_run", "train_run"),
-    "runs.updated": ("predict_on",),
+    "runs.predictions": ("predict_on", "predict_run"),
     "trained": ("Trained",),
 }
 _MODULE = {name: module for module, names in _NAMES.items() for name in names}

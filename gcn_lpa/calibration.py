@@ -17,16 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from gcn_lpa.data.files import write_figure
-from gcn_lpa.palette import BLUE, ORANGE
 
 BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
@@ -325,44 +321,3 @@ def reserve(val: Tensor, share: float = 0.5, seed: int = 0) -> Halves:
     kept = torch.zeros_like(val, device="cpu")
     kept[torch.from_numpy(shuffled[: int(share * len(nodes))])] = True
     return Halves(val.cpu() & ~kept, kept)
-
-
-def draw_reliability(before: Reliability, after: Reliability, path: str | Path, *, title: str) -> None:
-    """The two reliability diagrams over each other, and how many nodes are in each bin.
-
-    The grey bars are where 95 of 100 points after calibration would be if it were perfect.
-    """
-    from matplotlib.figure import Figure
-
-    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
-        raise ValueError(f"{path} has no ending that says as what to draw it, such as .png")
-    bins = len(before.count)
-    figure = Figure(figsize=(5, 5.6), layout="constrained")  # not pyplot's: a notebook keeps its way to show figures
-    top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
-    series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
-    at, nodes = (torch.tensor(column, dtype=torch.float64) for column in (after.confidence, after.count))
-    chance = 1.96 * (at * (1 - at) / nodes.clamp_min(1)).sqrt()
-    low, high = (at - chance).clamp_min(0), (at + chance).clamp_max(1)
-    drawn = nodes > 0
-    top.vlines(at[drawn], low[drawn], high[drawn], color="#CCCCCC", linewidth=6, label="perfect, by chance")
-    for k, (name, found, color, marker, dash) in enumerate(series):
-        filled = [i for i in range(bins) if found.count[i]]
-        top.plot(
-            [found.confidence[i] for i in filled],
-            [found.accuracy[i] for i in filled],
-            dash,
-            color=color,
-            marker=marker,
-            markersize=5,
-            label=f"{name}: ECE {100 * found.ece:.1f} %",
-        )
-        places = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
-        bottom.bar(places, found.count, width=0.4 / bins, color=color, label=name)
-    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
-    bottom.set(xlabel="confidence", ylabel="nodes")
-    figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
-    for axes in (top, bottom):
-        axes.grid(alpha=0.3, linewidth=0.5)
-        axes.set_axisbelow(True)
-    write_figure(figure, path, dpi=160)

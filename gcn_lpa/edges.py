@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,10 @@ from torch.nn import functional as F
 
 from gcn_lpa.engine.random import glorot
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
 
 SOFTPLUS_ONE = math.log(math.e - 1)  # its softplus is 1
 FULL_KERNEL = 512  # features up to which `bilinear` learns a full H; beyond, H = U Vᵀ
@@ -237,7 +239,7 @@ def _square_distances(graph: Graph, scale: Tensor) -> Tensor:
     return graph.pattern.spread_rows(length) + graph.pattern.spread_cols(length) - 2 * dot
 
 
-Builder = Callable[[Recipe, Graph, torch.Generator], nn.Module]
+Builder = Callable[[Recipe, "Graph", torch.Generator], nn.Module]
 
 
 def _of_features(form: Any) -> Builder:

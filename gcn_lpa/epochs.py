@@ -1,12 +1,13 @@
-"""What training says of itself: its epochs, the best of them by a rule, and what went wrong."""
+"""What training says of itself: its epochs, the best of them by a rule, and what went wrong; and who is told of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -125,3 +126,51 @@ def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: 
             f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
         )
     return Epoch(number, total, gcn, lpa, accuracy, cost, seconds)
+
+
+class Checkpoint(NamedTuple):
+    """What a training goes on from, and the files that say so, which errors name."""
+
+    tensors: Mapping[str, Tensor]
+    meta: Mapping[str, Any]  # as JSON has it
+    tensors_file: Path
+    meta_file: Path
+
+
+class Checkpoints(Protocol):
+    """Where a training keeps what it needs to go on."""
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Replace the checkpoint, entirely or not at all, in all processes."""
+
+    def latest(self) -> Checkpoint | None:
+        """What this process saved in the last complete checkpoint; None if there was none."""
+
+
+class Fit(NamedTuple):
+    """A model that was trained, and how that went."""
+
+    model: Any
+    run: Run
+
+
+class JobName(NamedTuple):
+    """Which of the models of a training a job is about."""
+
+    stage: str  # "fit", or "fold-1", "fold-2" …
+    member: str  # "" for the first
+    epochs: int  # at most
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """What happens beside a training of one or many models: who is told, and where checkpoints go."""
+
+    on_plan: Callable[[Sequence[JobName]], None] | None = None  # told first which models will be trained
+    on_epoch: Callable[[JobName, Epoch], None] | None = None
+    on_done: Callable[[JobName], None] | None = None  # a model has its last epoch
+    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model keeps what it needs to go on
+    every: int = 50  # epochs between two checkpoints
+    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
+    resume: bool = False  # go on from checkpoints, where there are some
+    content: str = ""  # hash of the graph as it was loaded, which a checkpoint must agree with

@@ -14,7 +14,7 @@ A vote of zero has no logarithm, so every share is smoothed: (y_a[c] + TINY) / (
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +24,25 @@ from gcn_lpa.engine.fused import TINY, accelerated
 from gcn_lpa.engine.fused import mean_cost as fused_mean_cost
 from gcn_lpa.engine.random import Key, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import Recipe
 
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+
 SEED_LAYER, RATIO_LAYER = 1001, 1002  # random bits that are not a layer's dropout
+
+
+class Loss(NamedTuple):
+    """The two terms of Eq. (18)."""
+
+    gcn: Tensor
+    lpa: Tensor
+    lpa_weight: float
+
+    @property
+    def total(self) -> Tensor:
+        return self.gcn + self.lpa_weight * self.lpa if self.lpa_weight else self.gcn  # Eq. (18)
 
 
 class Labels(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +24,11 @@ from gcn_lpa.engine.fused import relu_layers as fused_relu_layers
 from gcn_lpa.engine.random import Key, dropout, glorot
 from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
-from gcn_lpa.losses import READINGS, labels_of
+from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.recipes import Recipe
 
-
-class Loss(NamedTuple):
-    """The two terms of Eq. (18)."""
-
-    gcn: Tensor
-    lpa: Tensor
-    lpa_weight: float
-
-    @property
-    def total(self) -> Tensor:
-        return self.gcn + self.lpa_weight * self.lpa if self.lpa_weight else self.gcn  # Eq. (18)
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
 
 
 class Body(Protocol):

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -24,13 +23,13 @@ from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.engine.adam import Adam, CapturedStep
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Best, DivergedError, Epoch, Kept, Run, epoch_of
-from gcn_lpa.graph import Graph
-from gcn_lpa.model import Loss
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.epochs import Best, Checkpoint, Checkpoints, DivergedError, Epoch, Kept, Run, epoch_of
 
 if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
+    from gcn_lpa.recipes import Recipe
 
 
 class Batch(NamedTuple):
@@ -103,25 +102,6 @@ class Alone:
 
 
 ALONE = Alone()
-
-
-class Checkpoint(NamedTuple):
-    """What a training goes on from, and the files that say so, which errors name."""
-
-    tensors: Mapping[str, Tensor]
-    meta: Mapping[str, Any]  # as JSON has it
-    tensors_file: Path
-    meta_file: Path
-
-
-class Checkpoints(Protocol):
-    """Where a training keeps what it needs to go on."""
-
-    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Replace the checkpoint, entirely or not at all, in all processes."""
-
-    def latest(self) -> Checkpoint | None:
-        """What this process saved in the last complete checkpoint; None if there was none."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from gcn_lpa.data.hints import some
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, members_of
-from gcn_lpa.methods.registry import METHODS, Method
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
+from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
 
@@ -234,7 +234,7 @@ class Trained:
         if graph.edge_types is None:
             raise ValueError(
                 f"the model weighs edge types, {some(tuple(self.relations))}, but the edges of {graph.name!r} have none; "
-                "read it with relation=…, the column of edges that says them"
+                "read it with option relation=…, the column of edges that says them"
             )
         return graph.edge_types.named(tuple(self.relations))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.files import write_figure
-from gcn_lpa.palette import BLUE, RED
+from gcn_lpa.insight.drawing import BLUE, RED
 
 CLASS_STYLES = ((BLUE, "o"), (RED, "s"))  # shapes too, for those who print in grey
 

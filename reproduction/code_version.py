@@ -12,15 +12,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     "gcn_lpa",
-    "gcn_lpa/data",
-    "gcn_lpa/engine",
-    "gcn_lpa/learning",
-    "gcn_lpa/methods",
-)  # every file of them, but these:
+    *(f"gcn_lpa/{room}" for room in ("data", "engine", "learning", "methods")),
+)  # all their files, but these:
 UNRELATED = (
     *("gcn_lpa/__init__", "gcn_lpa/__main__", "gcn_lpa/calibration", "gcn_lpa/estimator"),
-    *("gcn_lpa/palette", "gcn_lpa/pyg", "gcn_lpa/stats"),
-    *("gcn_lpa/data/constructors", "gcn_lpa/data/describe", "gcn_lpa/learning/many"),
+    *("gcn_lpa/pyg", "gcn_lpa/stats", "gcn_lpa/data/constructors", "gcn_lpa/data/describe"),
 )
 FURTHER = (  # models of the study, and what is measured beside accuracies in the study of influence
     *("reproduction/aggregation", "reproduction/influence", "reproduction/max_pooling", "reproduction/methods"),
@@ -28,11 +24,9 @@ FURTHER = (  # models of the study, and what is measured beside accuracies in th
     "reproduction/training",
 )
 NOT_IN_STUDY = (  # what no training of the study of the paper runs: models of its methods on its data sets have no need of it
-    *("gcn_lpa/data/column_types", "gcn_lpa/data/csv_files", "gcn_lpa/data/encoders"),
-    *("gcn_lpa/data/csv_files", "gcn_lpa/data/read_folder", "gcn_lpa/data/describe"),
-    *("gcn_lpa/learning/choose_recipe", "gcn_lpa/learning/ensemble", "gcn_lpa/learning/learn"),
-    *("gcn_lpa/learning/updated", "gcn_lpa/learning/ensemble"),
-    *("gcn_lpa/methods/smoothed_lr", "gcn_lpa/methods/trees"),
+    *("gcn_lpa/data/column_types", "gcn_lpa/data/table_files", "gcn_lpa/data/encoders"),
+    *("gcn_lpa/data/read_folder", "gcn_lpa/learning/choose_recipe", "gcn_lpa/learning/ensemble"),
+    *("gcn_lpa/learning/learn", "gcn_lpa/learning/updated", "gcn_lpa/methods/trees"),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.files import read_json, write_json, write_output
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.engine.devices import environment
 from reproduction.code_version import study_hash
 
 LedgerLine = dict[str, Any]  # a job of the ledger and its outcome, with the name of its row

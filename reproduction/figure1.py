@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.palette import BLACK, GREY
+from gcn_lpa.insight.drawing import BLACK, GREY
 from gcn_lpa.recipes import PAPER, Recipe
 from gcn_lpa.stats import mean_of
 from reproduction.canvas import CLASS_STYLES, canvas, save

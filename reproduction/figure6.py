@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.palette import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY
+from gcn_lpa.insight.drawing import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY
 from gcn_lpa.propagation import propagate_labels
 from reproduction.canvas import canvas, save
 from reproduction.exhibits import Exhibit, markdown_table

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.palette import BLACK, BLUE, GREY, ORANGE, SKY
+from gcn_lpa.insight.drawing import BLACK, BLUE, GREY, ORANGE, SKY
 from gcn_lpa.recipes import PAPER
 from gcn_lpa.stats import mean_of
 from reproduction import karate

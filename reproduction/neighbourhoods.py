@@ -11,8 +11,8 @@ from torch import Tensor
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.losses import Loss
 from gcn_lpa.methods.label_propagation import AdaptiveLPA
-from gcn_lpa.model import Loss
 from reproduction.recipes import StudyRecipe
 
 BLOCK = 1 << 24  # numbers in a dense block of feature columns, 64 MB

@@ -17,9 +17,8 @@ from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.random import Key, dropout, glorot
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import labels_of
+from gcn_lpa.losses import Loss, labels_of
 from gcn_lpa.methods.networks import Network
-from gcn_lpa.model import Loss
 from gcn_lpa.recipes import MOST
 from reproduction.recipes import StudyRecipe
 from reproduction.sampling import sample_neighbours

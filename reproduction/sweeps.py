@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.palette import BLUE, SKY
+from gcn_lpa.insight.drawing import BLUE, SKY
 from gcn_lpa.recipes import OFFICIAL, PAPER
 from gcn_lpa.stats import mean_of
 from reproduction import timing, timing_report, timing_rivals

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.files import write_figure
-from gcn_lpa.palette import BLUE, ORANGE, RED, SKY
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.engine.devices import environment
+from gcn_lpa.insight.drawing import BLUE, ORANGE, RED, SKY
 from reproduction.claims import FIGURE5
 from reproduction.kernel_timing import KernelTiming
 from reproduction.timing import (

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.epochs import DivergedError, Run
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.many import fit_many
-from gcn_lpa.learning.tasks import Fit, Job, JobName, Task, task_of
+from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
@@ -86,7 +86,10 @@ def learn_many(
 ) -> list[Learned | DivergedError]:
     """A model of a library's recipe for each (train, val) of `parts`, side by side, or how it diverged."""
     where, tasks = choose_device(device), [task_of(graph, train, val, recipe) for train, val in parts]
-    jobs = [Job(JobName("fit", "", recipe.epochs), task, recipe, seed) for task, seed in zip(tasks, seeds, strict=True)]
+    jobs = [
+        Job(JobName("fit", "", recipe.epochs), task, recipe, METHODS[recipe.method], seed)
+        for task, seed in zip(tasks, seeds, strict=True)
+    ]
     outcomes = fit_many([jobs], device=where, threads=threads)
     if outcomes.interrupted:
         raise KeyboardInterrupt

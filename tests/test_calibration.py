@@ -21,7 +21,6 @@ from gcn_lpa.calibration import (
     conformal_sets,
     conformal_threshold,
     coverage_range,
-    draw_reliability,
     expected_calibration_error,
     fit_calibrator,
     fit_curve,
@@ -31,6 +30,7 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
+from gcn_lpa.insight.drawing import draw_reliability
 
 
 def generator(seed=0):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from gcn_lpa.data.files import write_json
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
-from gcn_lpa.runs.folder import environment, load_run
+from gcn_lpa.runs.folder import load_run
 from tests.helpers.karate_training import train
 
 ROOT = Path(__file__).parents[1]
@@ -73,7 +74,7 @@ COMMANDS = {
         ["train", str(ROOT / "examples" / "club"), "-o", "label=club", "--out", "{out}", "--resume", *FLAGS, *ALONE],
         is_run=True,
     ),
-    "resume": Command(["resume", "{out}", *ALONE], starts_with="begun", is_run=True),
+    "resume": Command(["train", "--resume", "--out", "{out}", *ALONE], starts_with="begun", is_run=True),
     "audit": Command(["audit", "{run}", "--labels", "--repeats", "1", "--folds", "2", *ALONE, *OUT]),
     "calibrate": Command(["calibrate", "{run}", "--plot", "{out}/plot.png"]),
     "predict": Command(["predict", "{run}", *OUT]),

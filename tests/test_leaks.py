@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
+from gcn_lpa.epochs import Watch
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight import compare as comparison
@@ -18,7 +19,6 @@ from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.learning import learn as folds
 from gcn_lpa.learning.choose_recipe import Case, recipe_for
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import evaluate, predict_proba

@@ -11,10 +11,10 @@ from torch import nn
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
-from gcn_lpa.epochs import Best, DivergedError, Epoch, Run
+from gcn_lpa.epochs import Best, DivergedError, Epoch, Run, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs
-from gcn_lpa.learning.tasks import Watch, task_of
+from gcn_lpa.learning.tasks import task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba

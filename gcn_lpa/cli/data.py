@@ -1,4 +1,4 @@
-"""Commands about data: datasets, info, partition."""
+"""Commands about data: info, partition; and demo, with the files to begin with that `init` writes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ if TYPE_CHECKING:
 
 
 @command
-def datasets(root: Root = None, as_json: AsJson = False) -> None:
-    """List the data sets that have a name: what they are, and how large those are whose files are here."""
-    from gcn_lpa.data.datasets import list_datasets
-
-    found = list_datasets(root)
-    if as_json:
-        print_json([dataclasses.asdict(one) for one in found])
-    else:
-        print("\n".join(dataset_lines(found)))
-
-
-@command
-def info(name: Name, root: Root = None, option: Options = None, as_json: AsJson = False) -> None:
-    """Describe a graph: sizes, classes, homophily, components, and the nodes no label can reach."""
-    from gcn_lpa.data.datasets import DATASETS
+def info(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv."),
+    ] = None,
+    root: Root = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe a graph: sizes, classes, homophily, components, reach; without a name, list the data sets that have one."""
+    from gcn_lpa.data.datasets import DATASETS, list_datasets
     from gcn_lpa.data.describe import describe
 
+    if name is None:
+        found = list_datasets(root)
+        return (
+            print_json([dataclasses.asdict(one) for one in found])
+            if as_json
+            else print(*dataset_lines(found), sep="\n")
+        )
     graph = load_graph(name, root, option)
     info, structural = describe(graph), structural_note(graph)
     if as_json:
@@ -140,7 +143,7 @@ Replace the rows by your own, then:
 
     gcn-lpa info {folder}                        what is read, and what is made of each column
     gcn-lpa train {folder} --out run --report    labels in run/predictions.csv, the page in run/report.html
-    gcn-lpa ask run                              the page with answers to further questions
+    gcn-lpa report run --serve                   the page with answers to further questions
 
 Your columns have other names? `-o id=NAME -o label=NAME -o source=NAME -o target=NAME` says which is which.
 """

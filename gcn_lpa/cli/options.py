@@ -20,10 +20,9 @@ from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_facts, run_
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gcn_lpa.epochs import Epoch
+    from gcn_lpa.epochs import Epoch, JobName, Watch
     from gcn_lpa.graph import Graph
     from gcn_lpa.insight.compare import Record
-    from gcn_lpa.learning.tasks import JobName, Watch
     from gcn_lpa.runs.folder import TrainedRun
 
 
@@ -45,17 +44,33 @@ class Manners:
 
 MANNERS = Manners()
 
+COMMANDS = (  # in the order of `--help`
+    *("init", "info", "train", "predict", "report", "evaluate", "calibrate", "explain", "what-if", "audit", "suggest"),
+    *("advise", "compare", "tune", "edges", "plan", "partition", "demo"),
+)
+
+
+class InOrder(typer.core.TyperGroup):
+    """The commands in the order in which people need them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
+
+
 app = typer.Typer(
+    cls=InOrder,
     help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
+MORE, FIELDS = "More options", "Fields of the recipe"  # headings of `train --help`
+
 Name = Annotated[
     str, typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv.")
 ]
-Root = Annotated[Path | None, typer.Option(help="Folder with the files of the named data sets.")]
+Root = Annotated[Path | None, typer.Option(help="Folder with the files of the named data sets.", rich_help_panel=MORE)]
 Options = Annotated[
     list[str] | None,
     typer.Option(
@@ -68,7 +83,7 @@ Data = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Where the graph of the run is now, if not where it was.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", rich_help_panel=MORE)]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
@@ -86,7 +101,22 @@ def check_out(*files: Path | None, overwrite: bool) -> None:
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Make a function a command whose failures are one line on stderr."""
-    return app.command()(one_line_errors(function))
+    return app.command(cls=UnderHeadings)(one_line_errors(function))
+
+
+class UnderHeadings(typer.core.TyperCommand):
+    """A command whose --help has the options that people use first under a heading of their own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                heading = getattr(parameter, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 def one_line_errors(function: Callable[P, None]) -> Callable[P, None]:
@@ -110,7 +140,7 @@ def one_line_errors(function: Callable[P, None]) -> Callable[P, None]:
                 raise  # a mistake of ours
             message = message or " ".join(_said(error).split())
             message = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
-            print(f"gcn-lpa: {visible(message)}{_as_option(message)}", file=sys.stderr)
+            print(f"gcn-lpa: {visible(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
     return run
@@ -159,15 +189,6 @@ def _size(number: str, unit: str) -> str:
     return f"{size:.3g} {units[place]}"
 
 
-def _as_option(message: str) -> str:
-    """How to say on the command line what a message of the library says as label=…"""
-    readers = "id|label|labels|features|text|time|source|target|weight|relation|unknown|header|encoding|delimiter"
-    found = re.search(rf"\b({readers})=(?:'([^']*)'|(\w[\w,-]*\w))?", message)
-    if found is None or "-o " in message:
-        return ""
-    return f" (on the command line: -o {found[1]}={found[2] or found[3] or '…'})"
-
-
 def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag for each field of `Recipe`; those that are used arrive in its argument `changes`."""
     fields = [spec for spec in dataclasses.fields(Recipe) if spec.name not in ("method", "origin")]
@@ -191,7 +212,11 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             annotation=Annotated[
                 hints[spec.name] | None,
-                typer.Option(help=spec.metadata["help"], metavar="|".join(spec.metadata["choices"]) or None),
+                typer.Option(
+                    help=spec.metadata["help"],
+                    metavar="|".join(spec.metadata["choices"]) or None,
+                    rich_help_panel=FIELDS,
+                ),
             ],
         )
         for spec in fields
@@ -213,7 +238,7 @@ def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
 
 def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
     """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
-    from gcn_lpa.runs.confidence import table_text, write_table
+    from gcn_lpa.runs.predictions import table_text, write_table
 
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
@@ -239,7 +264,7 @@ def progress() -> Iterator[Watch]:
 
     One bar, at most 80 columns wide, for all models that the command trains; several may be under way.
     """
-    from gcn_lpa.learning.tasks import Watch
+    from gcn_lpa.epochs import Watch
 
     if not MANNERS.shows_progress:
         yield Watch()
@@ -324,7 +349,7 @@ def print_warnings(notes: Iterable[str], as_json: bool) -> None:
     from gcn_lpa.data.describe import warnings_in
 
     for note in warnings_in(notes) if not as_json and not MANNERS.quiet else ():
-        print(f"gcn-lpa: {visible(note[:LONGEST])}{_as_option(note)}", file=sys.stderr)
+        print(f"gcn-lpa: {visible(note[:LONGEST])}", file=sys.stderr)
 
 
 def print_room(graph: Graph, recipe: Recipe, device: str) -> None:

@@ -1,19 +1,18 @@
-"""Commands that make a page, a picture or a first folder: init, report, picture, ask."""
+"""Commands that make a page or a first folder: init, report."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gcn_lpa.cli.options import AsJson, Data, Device, Overwrite, RunDir, Steps, check_out, command
 from gcn_lpa.cli.text import print_json
 
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Train nothing: no comparison with rivals, no suspicious labels and edges.")
-]
+if TYPE_CHECKING:
+    from gcn_lpa.report.page import OpenRun
 
 
 @command
@@ -35,69 +34,69 @@ def report(
     run: RunDir,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
     overwrite: Overwrite = False,
-    quick: Quick = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train nothing: no rivals, no suspicious labels and edges.")
+    ] = False,
+    picture: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Draw one picture, --out FILE.png, .svg or .pdf: curve, confusion, map, neighbourhood."
+        ),
+    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
+    hops: Annotated[int | None, typer.Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page on this machine alone, with answers about every node.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
     data: Data = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML file about a run: scores, curves, the graph to look at, what looks wrong, what to label next."""
-    from gcn_lpa.report.page import write_report
+    from gcn_lpa.report.page import OpenRun, write_report
+    from gcn_lpa.runs.folder import load_run
 
     check_out(out, overwrite=overwrite)
-    with contextlib.closing(Steps()) as steps:
-        path = write_report(run, out, data=data, trains=not quick, device=device, say=steps.say)
+    if picture is not None:
+        check_picture(picture, out, node, hops)
+    elif node is not None or hops is not None:
+        raise typer.BadParameter("--node and --hops go with --picture neighbourhood")
+    opened = load_run(run, data)
+    if serve:
+        return serve_page(OpenRun(opened), port, trains=not quick, device=device)
+    if picture is not None and out is not None:
+        from gcn_lpa.report.pictures import PICTURES
+
+        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
+        path = out
+    else:
+        with contextlib.closing(Steps()) as steps:
+            path = write_report(opened, out, trains=not quick, device=device, say=steps.say)
     if as_json:
         return print_json({"out": str(path), "bytes": path.stat().st_size})
-    print(f"the page is {path}")
+    print(f"the {'page' if picture is None else picture} is {path}")
 
 
-@command
-def picture(
-    run: RunDir,
-    what: Annotated[str, typer.Argument(metavar="curve|confusion|neighbourhood|map", help="What to draw.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The ending says as what: .png, .svg or .pdf.")],
-    node: Annotated[str | None, typer.Option(metavar="ID", help="neighbourhood: its middle.")] = None,
-    hops: Annotated[int | None, typer.Option(min=1, help="neighbourhood: how far it reaches; else 2.")] = None,
-    overwrite: Overwrite = False,
-    data: Data = None,
-    as_json: AsJson = False,
-) -> None:
-    """Draw the training curve of a run, which class is taken for which, what is near a node, or a map of all predictions."""
-    from gcn_lpa.report.contents import OpenRun
+def check_picture(picture: str, out: Path | None, node: str | None, hops: int | None) -> None:
     from gcn_lpa.report.pictures import PICTURES
-    from gcn_lpa.runs.folder import load_run
 
-    if what not in PICTURES:
-        raise typer.BadParameter(f"there is no picture {what!r}; there are {', '.join(PICTURES)}")
-    if (what == "neighbourhood") != (node is not None) or (hops is not None and node is None):
+    if picture not in PICTURES:
+        raise typer.BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
+    if out is None:
+        raise typer.BadParameter("--picture goes with --out FILE, whose ending says as what: .png, .svg or .pdf")
+    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
         raise typer.BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
-    check_out(out, overwrite=overwrite)
-    about = {"node": node, "hops": hops or 2} if node is not None else {}
-    PICTURES[what](OpenRun(load_run(run, data)), out, **about)
-    if as_json:
-        return print_json({"out": str(out)})
-    print(f"drawn in {out}")
 
 
-@command
-def ask(
-    run: RunDir,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser", help="Open it in your browser.")] = False,
-    data: Data = None,
-) -> None:
-    """Serve the page of a run on this machine alone, with what-ifs and explanations of every node. Ctrl-C ends it."""
-    from gcn_lpa.report.contents import OpenRun
+def serve_page(subject: OpenRun, port: int, *, trains: bool, device: str) -> None:
+    """Serve the page until Ctrl-C."""
+    from gcn_lpa.report.page import page_of
     from gcn_lpa.report.server import Answers, AskServer
-    from gcn_lpa.runs.folder import load_run
 
     with contextlib.closing(Steps()) as steps:
-        answers = Answers.of(OpenRun(load_run(run, data)), say=steps.say)
-    with AskServer(answers, port) as server:
+        page = page_of(subject, trains=trains, device=device, live=True, say=steps.say)
+    with AskServer(Answers(page, subject), port) as server:
         print(f"{server.url}\nCtrl-C ends it", flush=True)
-        if browser:
-            import webbrowser
-
-            webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

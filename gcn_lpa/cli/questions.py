@@ -178,8 +178,8 @@ def audit(
     if labels == edges:
         raise typer.BadParameter("audit either --labels or --edges")
     from gcn_lpa.insight import audit as auditing
-    from gcn_lpa.runs.confidence import write_table
     from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.predictions import write_table
 
     check_out(out, overwrite=overwrite)
     audited = load_run(run, data)
@@ -342,8 +342,8 @@ def suggest(
 ) -> None:
     """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
     from gcn_lpa.insight import suggest as suggestions
-    from gcn_lpa.runs.confidence import write_table
     from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.predictions import write_table
 
     check_out(out, overwrite=overwrite)
     asked = load_run(run, data)

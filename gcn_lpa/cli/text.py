@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
     from gcn_lpa.recipes import Recipe
-    from gcn_lpa.runs.confidence import CalibrationReport
     from gcn_lpa.runs.folder import Results, TrainedRun
+    from gcn_lpa.runs.predictions import CalibrationReport
     from gcn_lpa.scale.partition import PartFacts
     from gcn_lpa.scale.planner import Estimate, Size
     from gcn_lpa.target import Scores

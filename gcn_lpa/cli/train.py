@@ -1,4 +1,4 @@
-"""Commands that train a model and use it: plan, tune, train, resume, evaluate, predict, calibrate, edges."""
+"""Commands that train a model and use it: plan, tune, train, evaluate, predict, calibrate, edges."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcn_lpa.cli.options import (
+    MORE,
     AsJson,
     Data,
     Device,
@@ -158,13 +159,24 @@ def tune(
 @command
 @recipe_flags
 def train(
-    name: Name,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv."),
+    ] = None,
     *,
-    method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write predictions.csv and the page report.html into --out.")
+    ] = False,
     recipe: Annotated[
         str, typer.Option(help="default, best (several kinds of models), paper, official, or a JSON file.")
     ] = "default",
-    seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0, help="About as long as it may take: members for which there is no time are left out. 0: no limit."
+        ),
+    ] = 0.0,
     split: Annotated[
         str | None,
         typer.Option(
@@ -172,36 +184,49 @@ def train(
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out when the new one is complete.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out, if there is one.")] = False,
-    with_data: Annotated[bool, typer.Option(help="Keep the graph in the run folder too.")] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Also write predictions.csv and the page report.html into --out.")
+    seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
+    option: Options = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in --out, if there is one; it knows its graph and settings."),
     ] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in --out when the new one is complete.")
+    ] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.", rich_help_panel=MORE),
+    ] = None,
     reserve: Annotated[
         float,
         typer.Option(
             metavar="SHARE",
             help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
+            rich_help_panel=MORE,
         ),
     ] = 0.0,
-    timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
-    ] = 300.0,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="For recipe best: leave out kinds of models for which there is no time; try a wide one if there is. 0: no limit.",
-        ),
-    ] = 0.0,
-    device: Device = "auto",
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Keep the graph in the run folder too.", rich_help_panel=MORE)
+    ] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.", rich_help_panel=MORE)
+    ] = 50,
     threads: Threads = None,
     root: Root = None,
-    option: Options = None,
-    as_json: AsJson = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="--resume: where the graph is now, if not where it was.", rich_help_panel=MORE
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.", rich_help_panel=MORE
+        ),
+    ] = 300.0,
     changes: dict[str, Any],
 ) -> None:
     """Train a model on a graph and score it; every field of the recipe is a flag.
@@ -212,6 +237,14 @@ def train(
     from gcn_lpa.scale.ranks import is_torchrun, refused
     from gcn_lpa.scale.together import Order
 
+    if name is None:
+        if not resume or out is None:
+            raise typer.BadParameter(
+                "name a data set or a folder; or --resume --out DIR goes on with an unfinished run"
+            )
+        return resume_training(out, data, device, threads, as_json=as_json)
+    if data is not None:
+        raise typer.BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if is_partition(name):
         whole: dict[str, Any] = {
             "--split": split,
@@ -290,27 +323,23 @@ def train_in_parts(order: Order, *, as_json: bool) -> None:
 
 def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
     """The predictions and the page of a run, as files for its folder."""
-    from gcn_lpa.report.contents import OpenRun, contents
-    from gcn_lpa.report.page import render
-    from gcn_lpa.runs.confidence import predict_run, table_text
+    from gcn_lpa.report.page import OpenRun, page_of
+    from gcn_lpa.runs.predictions import predict_run, table_text
 
     subject = OpenRun(run)
     table = predict_run(run, prediction=subject.prediction)
     with contextlib.closing(Steps()) as steps:
-        page = render(subject, contents(subject, device=device, say=steps.say), say=steps.say)
+        page = page_of(subject, device=device, say=steps.say)
     return {storage.PREDICTIONS: table_text(table).encode(), storage.PAGE: page}
 
 
-@command
-def resume(
-    run: RunDir, data: Data = None, device: Device = "auto", threads: Threads = None, as_json: AsJson = False
-) -> None:
+def resume_training(out: Path, data: Path | None, device: str, threads: int | None, *, as_json: bool) -> None:
     """Finish a training that was stopped, as if it had not been."""
     from gcn_lpa.runs.train_run import resume_run
 
     start = time.perf_counter()
     with progress() as watch:
-        trained = resume_run(run, data, device=device, threads=threads, watch=watch)
+        trained = resume_run(out, data, device=device, threads=threads, watch=watch)
     print_run(trained, as_json, start)
 
 
@@ -372,8 +401,8 @@ def predict(
     label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
     that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.confidence import predict_run
     from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.predictions import predict_run
 
     check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {
@@ -389,8 +418,7 @@ def predict(
         if option or root is not None:
             raise typer.BadParameter("--root and -o go with --on")
         return print_or_write(predict_run(load_run(run, data), **wanted), out, excel_safe, as_json)
-    from gcn_lpa.runs.confidence import write_table
-    from gcn_lpa.runs.updated import predict_on
+    from gcn_lpa.runs.predictions import predict_on, write_table
 
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise typer.BadParameter(f"--out {out} is a file that is read; choose another")
@@ -422,9 +450,9 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
-    from gcn_lpa.calibration import draw_reliability
-    from gcn_lpa.runs.confidence import calibrate_run
+    from gcn_lpa.insight.drawing import draw_reliability
     from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.runs.predictions import calibrate_run
 
     check_out(plot, overwrite=True)
     found = calibrate_run(load_run(run, data), level=level, score=score)

@@ -174,7 +174,9 @@ def _encoder_of_texts(cells: Cells) -> Encoder:
         odd = int((~cells.is_blank & ~is_number).argmax())
         why = f"{cells.where(odd)} is {cells.texts[odd]!r:.40}, which is no number; leave the cell empty"
         return LeftOut(name=cells.name, why=why)
-    return LeftOut(name=cells.name, why="its cells are nearly all different, like an id; text=… reads it as words")
+    return LeftOut(
+        name=cells.name, why="its cells are nearly all different, like an id; option text=… reads it as words"
+    )
 
 
 def _are_counts(numbers: np.ndarray | None) -> bool:

@@ -1,4 +1,7 @@
-"""What a user wants to know of a graph before training on it: sizes, classes, homophily, reach."""
+"""What a user wants to know of a graph before training on it: sizes, classes, homophily, reach.
+
+Warnings say what in the user's data may not be meant as it was read. Commands that train print them first.
+"""
 
 from __future__ import annotations
 
@@ -196,10 +199,10 @@ def guessed_label(table: Table, column: str, labels: Sequence[Any] | np.ndarray)
     row = _first_fraction(labels)
     if row is not None:
         raise ValueError(
-            f"{table.where(row, column)} is {labels[row]!r}, which is no class; the column is read as the label: say label=… "
-            "which it is, or label='' for none (features=… can then name this column)"
+            f"{table.where(row, column)} is {labels[row]!r}, which is no class; the column is read as the label: say with option "
+            "label=… which it is, or label='' for none (features=… can then name this column)"
         )
-    return [f"column {column!r} is read as the label; label=… says otherwise"]
+    return [f"column {column!r} is read as the label; option label=… says otherwise"]
 
 
 def other_labels(table: Table, taken: Sequence[str]) -> list[str]:
@@ -229,15 +232,17 @@ def _class_warnings(graph: Graph) -> list[str]:
     """Warnings about classes that may not be meant as such, or not as classes of their own."""
     notes = []
     if "-1" in graph.class_names and graph.num_classes >= 3:
-        notes.append(f"{WARNING}the label '-1' is read as a class; if it means unknown, say unknown='-1'")
+        notes.append(f"{WARNING}the label '-1' is read as a class; if it means unknown, say option unknown=-1")
     alike: dict[str, list[str]] = {}
     for name in graph.class_names:
         alike.setdefault(name.strip().casefold(), []).append(name)
         if name.strip().casefold() in UNKNOWN:
-            notes.append(f"{WARNING}the label {name!r} is read as a class; if it means unknown, say unknown={name!r}")
+            notes.append(
+                f"{WARNING}the label {name!r} is read as a class; if it means unknown, say option unknown={name}"
+            )
     for text, names in alike.items():
         if not text:
-            how = "if it means unknown, say so with unknown=…"
+            how = "if it means unknown, say so with option unknown=…"
             notes.append(f"{WARNING}the blank label {some(names)} is read as a class; {how}")
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
@@ -310,6 +315,6 @@ def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | 
             without = f"features={rest}" if 0 < len(rest) <= 60 else "features=…"
             notes.append(
                 f"{WARNING}column {name!r} alone tells the class of every labelled node; if it says the label in other words, "
-                f"{without} leaves it out"
+                f"option {without} leaves it out"
             )
     return notes

@@ -1,4 +1,7 @@
-"""Files on disk: written whole or not at all, where a user says, and by one process at a time."""
+"""Files on disk: written whole or not at all, where a user says, and by one process at a time.
+
+JSON is strict when written and checked when read; whatever is wrong is one ValueError that names the file.
+"""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import Ends
 from gcn_lpa.data.column_types import Columns, EncodedTable, learn_columns
-from gcn_lpa.data.csv_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet, without_first
 from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
 from gcn_lpa.data.edge_types import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.hints import WARNING, of_another_kind, similar, some, written_alike
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import USUAL_NAMES, Cells, Series, Table, is_missing, series, text_type, times_in
+from gcn_lpa.data.table_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet, without_first
 from gcn_lpa.graph import Graph
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
@@ -269,7 +269,7 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
     types = graph.edge_types
     if stated.relation == DIRECTION and types is None:
         if not directed:
-            right = "directed=True keeps it"
+            right = "option directed=true keeps it"
             raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
         types = EdgeTypes.directions(graph.adjacency)
     graph = dataclasses.replace(graph, blocks=nodes.blocks, columns=nodes.columns, time=nodes.time, edge_types=types)
@@ -293,7 +293,7 @@ def _require_header(table: Table, guessed: Sequence[str], names: Sequence[Any]) 
     if table.first_row_names and node is not None:
         raise ValueError(
             f"the first row of {table.path.name} is {some(list(table.columns))}, and {node!r} is also a node: that row may be "
-            "an edge. Say header=False if it is, or source=… and target=… if these are names of columns"
+            "an edge. Say option header=false if it is, or source=… and target=… if these are names of columns"
         )
 
 
@@ -324,7 +324,7 @@ def _edges(tables: Tables, stated: Stated) -> EdgeColumns:
     types = None if relation is None else _edge_types(table, relation, (source, target))
     unread = [column for column in table.columns if column not in (source, target, weight, relation)]
     if unread:
-        how = "weight=… reads one as the weight, relation=… as the type of each edge"
+        how = "option weight=… reads one as the weight, relation=… as the type of each edge"
         tables.notes.append(f"columns of {table.path.name} not read: {some(unread)}; {how}")
     if types is not None:
         counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
@@ -342,7 +342,7 @@ def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
     if (number := len(set(types))) > MOST_EDGE_TYPES:
         raise ValueError(
             f"column {column!r} of {table.path.name} names {number:,} edge types; at most {MOST_EDGE_TYPES} can be weighed. "
-            "Put rare ones together, or name another column with relation=…"
+            "Put rare ones together, or name another column with option relation=…"
         )
     return types
 
@@ -400,11 +400,13 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
     columns, encoded, warnings = _features(table, taken, stated)
     tables.notes.extend(warnings)
     if aside is not None and aside not in _several(stated.features, table):
-        tables.notes.append(f"column {aside!r} is left aside: neither label nor feature; features=… reads it as one")
+        tables.notes.append(
+            f"column {aside!r} is left aside: neither label nor feature; option features=… reads it as one"
+        )
     if others and stated.features is None:
         tables.notes.append(
             f"{WARNING}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
-            f"label={others[0]} chooses it, features=… reads it as a feature"
+            f"option label={others[0]} chooses it, features=… reads it as a feature"
         )
     return NodeColumns(names, encoded.x, y, encoded.blocks, columns, time)
 

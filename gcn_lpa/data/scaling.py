@@ -1,4 +1,7 @@
-"""What is done to raw features before a model reads them, and what is learned of them for that."""
+"""What is done to raw features before a model reads them, and what is learned of them for that.
+
+Structural features are what the edges of a node say about it, as columns beside its own.
+"""
 
 from __future__ import annotations
 

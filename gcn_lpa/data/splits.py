@@ -114,7 +114,7 @@ def shuffled(parts: Split, seed: int) -> Split:
 
 def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
     if graph.time is None:
-        raise ValueError(f"{graph.name!r} does not say when its nodes came; time=… names the column that does")
+        raise ValueError(f"{graph.name!r} does not say when its nodes came; option time=… names the column that does")
     nodes = np.flatnonzero(graph.y.cpu().numpy() >= 0)
     time = graph.time.numpy()[nodes]
     moments, counts = np.unique(time, return_counts=True)

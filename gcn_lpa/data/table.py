@@ -1,6 +1,8 @@
 """A table read from a file: its columns, found by their names and checked cell by cell.
 
 Errors say file, row, column and value; rows are counted as a spreadsheet shows them, with the header as row 1.
+
+Columns of plain numbers are read at once. Of any other, each distinct text is looked at once.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Table:
             usual = ", ".join(USUAL_NAMES[role][:4])
             raise ValueError(
                 f"{self.path.name} has no column for the {role} (such as {usual}); its first row is "
-                f"{some(list(self.columns), 6)}. Say {role}=… which it is, or header=False if that row is data"
+                f"{some(list(self.columns), 6)}. Say with option {role}=… which it is, or header=false if that row is data"
             )
         return column
 

@@ -1,6 +1,8 @@
 """Adam (Kingma & Ba 2015) on torch's fused kernel, with the bits of torch.optim.Adam(fused=True, capturable=True).
 
 The first torch.optim.Adam of a process imports torch's compiler, which takes longer than training on a small graph.
+
+`CapturedStep` records a step of training as one CUDA graph.
 """
 
 from __future__ import annotations

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import torch
+
+import gcn_lpa
 
 SMALL = 2_000_000  # numbers in a layer, rows times width
 
@@ -87,3 +92,18 @@ def num_cpu_threads() -> int:
     from gcn_lpa.engine import cpu_kernels
 
     return cpu_kernels.num_threads()
+
+
+def environment() -> dict[str, Any]:
+    """The versions and the machine, as environment.json of a run and every result of a benchmark keep them."""
+    from importlib.metadata import version  # slow to import
+
+    return {
+        "gcn_lpa": gcn_lpa.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "numpy", "scipy", "numba")},
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

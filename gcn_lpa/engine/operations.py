@@ -8,6 +8,8 @@ block-diagonal matrix. Either way a row is summed in the same order, and each mo
 Inside `grad` the passes of a Function call `kernel` with tensors that stand for many models; it has rules of the same kind.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
+
+Triton has the kernels on a GPU, Numba on the CPU, plain torch where neither has the type.
 """
 
 from __future__ import annotations

@@ -22,19 +22,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from gcn_lpa.engine import operations as ops
 from gcn_lpa.engine.csr import CSR, keep_few
 from gcn_lpa.engine.devices import same_device
-from gcn_lpa.engine.operations import (
-    Dropout,
-    EdgeDot,
-    Permute,
-    Product,
-    RowSoftmax,
-    RowSum,
-    SpreadRows,
-    TanhAttention,
-    apply,
-)
 from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
 
 if TYPE_CHECKING:
@@ -193,7 +183,7 @@ class Pattern:
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
         _check_length(values, self.num_entries)
-        return apply(RowSum, self, values)
+        return ops.apply(ops.RowSum, self, values)
 
     def col_sum(self, values: Tensor) -> Tensor:
         """Σ_i over the entries of each column, [E] -> [m]."""
@@ -203,18 +193,18 @@ class Pattern:
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
         _check_length(per_row, self.shape[0])
-        return apply(SpreadRows, self, per_row)
+        return ops.apply(ops.SpreadRows, self, per_row)
 
     def spread_cols(self, per_col: Tensor) -> Tensor:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
         per_col = self.gathered(per_col)
         _check_length(per_col, self.shape[1])
-        return _to_rows(self, apply(SpreadRows, self.T, per_col))
+        return _to_rows(self, ops.apply(ops.SpreadRows, self.T, per_col))
 
     def row_softmax(self, scores: Tensor) -> Tensor:
         """Softmax of the scores of each row, [E]."""
         _check_length(scores, self.num_entries)
-        return apply(RowSoftmax, self, scores)
+        return ops.apply(ops.RowSoftmax, self, scores)
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
@@ -222,11 +212,11 @@ class Pattern:
         if (len(u), len(v)) != self.shape or u.shape[1:] != v.shape[1:] or u.dim() != 2:
             shape = f"{self.shape[0]} x {self.shape[1]}"
             raise ValueError(f"edge_dot: a pattern {shape} cannot join rows of {tuple(u.shape)} and {tuple(v.shape)}")
-        return apply(EdgeDot, self, u, v)
+        return ops.apply(ops.EdgeDot, self, u, v)
 
     def tanh_attention(self, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
         """Σ_h a_h tanh(u_ih + v_jh) for each entry (i, j), [E]."""
-        return apply(TanhAttention, self, u, v, a)
+        return ops.apply(ops.TanhAttention, self, u, v, a)
 
 
 def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
@@ -346,7 +336,7 @@ class SparseMatrix:
             return x if self.is_identity else x * self.values.unsqueeze(1)
         learns = self.values.requires_grad and torch.is_grad_enabled()  # inside torch.func no tensor seems to
         values_t = self.transposed_values if learns or is_wrapped(self.values) else None
-        return apply(Product, self, self.values, values_t, x)
+        return ops.apply(ops.Product, self, self.values, values_t, x)
 
     @cached_property
     def is_identity(self) -> bool:
@@ -450,7 +440,7 @@ class SparseMatrix:
         rows = key.rows if rows is None else rows
         row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
         col, step = self.pattern.ids_of(self.pattern.col), key.step_tensor(self.device)
-        dropped = self.with_values(apply(Dropout, self.values, row, col, rate, key.seed, step, layer))
+        dropped = self.with_values(ops.apply(ops.Dropout, self.values, row, col, rate, key.seed, step, layer))
         dropped.__dict__["is_identity"] = False  # a step that is being recorded may not ask the device
         return dropped
 
@@ -500,8 +490,8 @@ def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _to_columns(pattern: Pattern, values: Tensor) -> Tensor:
-    return apply(Permute, values, pattern.order, pattern.inverse_order)
+    return ops.apply(ops.Permute, values, pattern.order, pattern.inverse_order)
 
 
 def _to_rows(pattern: Pattern, values: Tensor) -> Tensor:
-    return apply(Permute, values, pattern.inverse_order, pattern.order)
+    return ops.apply(ops.Permute, values, pattern.inverse_order, pattern.order)

@@ -1,17 +1,33 @@
-"""The picture of an explanation: the paths of its votes, and the scores of the classes."""
+"""Pictures with Matplotlib: of an explanation, of reliability, of a search for settings; and the colours of every picture."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from gcn_lpa.data.files import write_figure
-from gcn_lpa.insight.answers import Explanation
+from gcn_lpa.insight.answers import hops_in_words, number_in_words, title
 from gcn_lpa.insight.paths import EQUAL
-from gcn_lpa.insight.wording import hops_in_words, number_in_words, title
-from gcn_lpa.palette import CLASS_COLORS, PALE, SHAPES
+
+if TYPE_CHECKING:
+    from gcn_lpa.calibration import Reliability
+    from gcn_lpa.insight.answers import Explanation
+    from gcn_lpa.insight.tune import Tuning
+
+# those of Okabe and Ito (2008), which colour-blind readers can tell apart, and a few beside
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, RED, PINK = "#0072B2", "#D55E00", "#CC79A7"  # their yellow is left out: it is lost on white
+VIOLET, BROWN = "#6A4C93", "#8C5A2B"
+GREY = "#8A8A8A"
+PALE = "#DDDDDD"  # of what is there and says nothing, such as a node without a label
+
+CLASS_COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN)  # in the order in which classes take them
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those who print in grey
 
 
 def draw_explanation(why: Explanation, path: str | Path) -> None:
@@ -133,3 +149,67 @@ def _short(name: Hashable, most: int) -> str:
     text = str(name)
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return text.replace("$", r"\$")  # not a formula
+
+
+def draw_reliability(before: Reliability, after: Reliability, path: str | Path, *, title: str) -> None:
+    """The two reliability diagrams over each other, and how many nodes are in each bin.
+
+    The grey bars are where 95 of 100 points after calibration would be if it were perfect.
+    """
+    from matplotlib.figure import Figure
+
+    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
+        raise ValueError(f"{path} has no ending that says as what to draw it, such as .png")
+    bins = len(before.count)
+    figure = Figure(figsize=(5, 5.6), layout="constrained")  # not pyplot's: a notebook keeps its way to show figures
+    top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
+    series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
+    at, nodes = (torch.tensor(column, dtype=torch.float64) for column in (after.confidence, after.count))
+    chance = 1.96 * (at * (1 - at) / nodes.clamp_min(1)).sqrt()
+    low, high = (at - chance).clamp_min(0), (at + chance).clamp_max(1)
+    drawn = nodes > 0
+    top.vlines(at[drawn], low[drawn], high[drawn], color="#CCCCCC", linewidth=6, label="perfect, by chance")
+    for k, (name, found, color, marker, dash) in enumerate(series):
+        filled = [i for i in range(bins) if found.count[i]]
+        top.plot(
+            [found.confidence[i] for i in filled],
+            [found.accuracy[i] for i in filled],
+            dash,
+            color=color,
+            marker=marker,
+            markersize=5,
+            label=f"{name}: ECE {100 * found.ece:.1f} %",
+        )
+        places = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
+        bottom.bar(places, found.count, width=0.4 / bins, color=color, label=name)
+    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
+    bottom.set(xlabel="confidence", ylabel="nodes")
+    figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+    for axes in (top, bottom):
+        axes.grid(alpha=0.3, linewidth=0.5)
+        axes.set_axisbelow(True)
+    write_figure(figure, path, dpi=160)
+
+
+def draw_tuning(found: Tuning, path: str | Path) -> None:
+    """Draw what the trials reached, and how much each setting mattered."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
+        figure = Figure(figsize=(10, 0.6 + 0.28 * max(9, len(found.importance))), layout="constrained")
+        values, shares = figure.subplots(1, 2)
+        done = [
+            (k, 100 * trial.val_accuracy) for k, trial in enumerate(found.trials, 1) if trial.val_accuracy is not None
+        ]
+        numbers, reached = zip(*done, strict=True)
+        values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
+        values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")
+        values.xaxis.get_major_locator().set_params(integer=True)
+        values.set(xlabel="trial", ylabel="validation accuracy, %", title=f"{len(found.trials)} trials")
+        figure.legend(*values.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
+        names = [*found.importance][::-1]
+        shares.barh(names, [found.importance[name] for name in names], color=BLUE, height=0.6)
+        shares.set(xlim=(0, 1), xlabel="share of the variance between trials", title="which settings mattered")
+        write_figure(figure, path, dpi=150)

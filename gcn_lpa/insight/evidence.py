@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.cross_fit import CrossFit
 from gcn_lpa.propagation import leave_one_out_votes, one_hot
+
+if TYPE_CHECKING:
+    from gcn_lpa.insight.audit import CrossFit
 
 ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
 LEAST = 1e-6  # probability, so that zero has a logarithm

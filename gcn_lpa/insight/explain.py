@@ -26,11 +26,10 @@ from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.answers import Explanation, Influence, Others, Vote, VotePath
+from gcn_lpa.insight.answers import Explanation, Influence, Others, Vote, VotePath, hops_in_words
 from gcn_lpa.insight.paths import EQUAL, is_highest, ranked, rounded, strongest_paths, winner, winners
-from gcn_lpa.insight.wording import hops_in_words
-from gcn_lpa.learning.ensemble import members_of
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
+from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction, posteriors
 from gcn_lpa.propagation import feature_influence, label_influence, one_hot, propagate_labels
 from gcn_lpa.recipes import Recipe

@@ -17,17 +17,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from gcn_lpa.data.files import encode_json, holding, write_figure, write_json
+from gcn_lpa.data.files import encode_json, holding, write_json
 from gcn_lpa.data.splits import Split
-from gcn_lpa.epochs import DivergedError, Epoch
+from gcn_lpa.epochs import DivergedError, Epoch, JobName, Watch
 from gcn_lpa.graph import Graph
+from gcn_lpa.insight.drawing import draw_tuning
 from gcn_lpa.learning.learn import learn_many
-from gcn_lpa.learning.tasks import JobName, Watch
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.palette import BLUE, GREY
 from gcn_lpa.recipes import Recipe
 
 SPACE: dict[str, tuple[Any, ...]] = {  # around the recipe `default`
@@ -298,26 +296,3 @@ def choices_of(start: Recipe, space: Mapping[str, tuple[Any, ...]]) -> dict[str,
     if not found:
         raise ValueError(f"method {start.method!r} uses no setting of this space: {', '.join(space)}")
     return found
-
-
-def draw_tuning(found: Tuning, path: str | Path) -> None:
-    """Draw what the trials reached, and how much each setting mattered."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
-        figure = Figure(figsize=(10, 0.6 + 0.28 * max(9, len(found.importance))), layout="constrained")
-        values, shares = figure.subplots(1, 2)
-        done = [
-            (k, 100 * trial.val_accuracy) for k, trial in enumerate(found.trials, 1) if trial.val_accuracy is not None
-        ]
-        numbers, reached = zip(*done, strict=True)
-        values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
-        values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")
-        values.xaxis.get_major_locator().set_params(integer=True)
-        values.set(xlabel="trial", ylabel="validation accuracy, %", title=f"{len(found.trials)} trials")
-        figure.legend(*values.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
-        names = [*found.importance][::-1]
-        shares.barh(names, [found.importance[name] for name in names], color=BLUE, height=0.6)
-        shares.set(xlim=(0, 1), xlabel="share of the variance between trials", title="which settings mattered")
-        write_figure(figure, path, dpi=150)

@@ -1,13 +1,19 @@
-"""Models that predict together: members of different kinds, and for each of them one model for every fold of the labels.
+"""Models that predict together: members of different kinds, one model of each for every fold of the labels, and label votes.
 
-The members of a recipe are the recipe itself, which comes first, and those of MEMBERS that `recipe.members` names. All of them
-read the same prepared graph. Their weights are fitted to held-out labels: see `votes`.
+All members read the same prepared graph. log p = Σ_e a_e log p_e + Σ_k b_k log v_k, up to a constant. The p_e are the predictions
+of the members. The label votes v_k of a node are the shares of the labels of its neighbours, and those that reach it by label
+propagation, along the given edges and, where a model has learned edges, along those too. A node that is predicted or held out has
+no label among the votes; at a labelled node, propagated votes hold what comes back of its own. The few weights are fitted to
+held-out labels, with a pull to "the members alone, alike": where votes do not help, they get no weight.
+
+Before they are pooled, every member and every vote is tempered for itself: networks are too sure, and with few labels propagated
+votes are nearly flat.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,45 +24,7 @@ from torch.nn import functional as F
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.propagation import propagate_labels
-from gcn_lpa.recipes import FIXED_EDGES, Recipe
-
-SHARED = (  # fields that members have as the first has
-    *("features", "structure", "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters"),
-)
-LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
-WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
-MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made of that of the first member
-    "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
-    "linear": lambda first: first.replace(propagation="hops", gcn_layers=1, **FIXED_EDGES),
-    "cosine-hops": lambda first: first.replace(propagation="hops", **LEARNED_EDGES),
-    "layers": lambda first: first.replace(propagation="layers", bias=True, **FIXED_EDGES),
-    "deep": lambda first: first.replace(propagation="layers", bias=True, gcn_layers=3, **FIXED_EDGES),
-    "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
-    "label-input": lambda first: METHODS["label-input"].fair(first),
-    "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first).replace(propagation_steps=20),
-    "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
-    "trees": lambda first: METHODS["trees"].fair(first),
-    "smoothed-lr": lambda first: METHODS["smoothed-lr"].fair(first),
-    "wide": lambda first: first.replace(propagation="layers", **FIXED_EDGES, **WIDE),
-}
-
-
-def members_of(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe of each member by its name; the first has none."""
-    if recipe.method not in METHODS:
-        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
-    if not recipe.members:
-        return {"": recipe}
-    first = recipe.replace(members="", votes=False)
-    recipes = {"": first}
-    for name in recipe.members.split():
-        if name not in MEMBERS:
-            raise ValueError(f"recipe: unknown member {name!r}; there are {', '.join(MEMBERS)}")
-        shared = {field: getattr(first, field) for field in SHARED}
-        recipes[name] = MEMBERS[name](first).replace(**shared)
-    return recipes
 
 
 class Ensemble(nn.Module):
@@ -65,12 +33,6 @@ class Ensemble(nn.Module):
     def __init__(self, members: Sequence[Sequence[nn.Module]]) -> None:
         super().__init__()
         self.members = nn.ModuleList(nn.ModuleList(models) for models in members)
-
-    @classmethod
-    def built(cls, recipe: Recipe, graph: Graph, seed: int, copies: int = 1) -> Ensemble:
-        """An ensemble of a recipe for a prepared graph, with so many models of each member, before training."""
-        recipes = members_of(recipe).values()
-        return cls([[METHODS[one.method].build(one, graph, seed) for _ in range(copies)] for one in recipes])
 
     def models(self, member: int) -> list[Any]:
         """The models of a member, one for each fold."""

@@ -17,13 +17,14 @@ from gcn_lpa.calibration import Calibration, fit_calibrator
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.epochs import DivergedError, Kept, Run
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Run, Watch
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.choose_recipe import choose_recipe
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, members_of, parts_of
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
 from gcn_lpa.learning.many import Outcomes, fit_many
-from gcn_lpa.learning.tasks import Fit, Job, JobName, Task, Watch, task_of
+from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.train import num_epochs
@@ -111,7 +112,7 @@ class Folds:
 
     def job(self, name: str, recipe: Recipe, k: int, task: Task) -> Job:
         where = JobName(f"fold-{k + 1}", name, num_epochs(recipe))
-        return Job(where, task, recipe, self.seed, kept=Kept() if self.has_few else None)
+        return Job(where, task, recipe, METHODS[recipe.method], self.seed, kept=Kept() if self.has_few else None)
 
     def finished(self, groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> tuple[list[list[Fit]], Recipe]:
         """The models of each member that was trained, and the recipe of those.
@@ -146,7 +147,7 @@ class Folds:
         return Ensemble(members).eval()
 
     def refit(self, job: Job, seed: int, like: Sequence[Any]) -> Any:
-        return Job(job.name, self.whole, job.recipe, seed, like=like).run(self.device).model
+        return dataclasses.replace(job, task=self.whole, seed=seed, kept=None, like=like).run(self.device).model
 
     def out_of_fold(self, jobs: Sequence[Sequence[Job]], fits: Sequence[Sequence[Fit]]) -> list[Parts]:
         """What models without a fold, and the labels of the others, say of it, for each fold."""
@@ -172,7 +173,7 @@ class Folds:
         state = None if job.kept is None else job.kept.after(stop_at)
         if state is None:
             unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing
-            fit = Job(job.name, unseen, job.recipe, job.seed, stop_at=stop_at).run(self.device)
+            fit = dataclasses.replace(job, task=unseen, stop_at=stop_at, kept=None).run(self.device)
             if fit.run.interrupted:
                 raise KeyboardInterrupt
             return fit.model
@@ -309,7 +310,7 @@ def _training_nodes(graph: Graph, train: Any, val: Tensor | None) -> Tensor:
 def member_jobs(task: Task, recipe: Recipe, seed: int, *, stop_at: int | None = None) -> list[Job]:
     """A job for each member of a recipe."""
     return [
-        Job(JobName("fit", name, num_epochs(member)), task, member, seed, stop_at)
+        Job(JobName("fit", name, num_epochs(member)), task, member, METHODS[member.method], seed, stop_at)
         for name, member in members_of(recipe).items()
     ]
 

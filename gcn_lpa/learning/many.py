@@ -4,6 +4,8 @@ On a GPU the models of one recipe are trained as one stack. On a CPU several pro
 processes do in half the time what one does, where two threads wait for each other in all that is not a product. Where a graph is
 so large that one model has all threads, or so small that processes are not worth their start, models are trained one after the
 other. A model has the same bits in a process as here; in a stack the same to rounding.
+
+Processes are forked: they have all that this one has in memory, and begin at once.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from typing import Any
 import torch
 
 from gcn_lpa.engine.devices import SMALL, num_cpu_threads, num_threads
-from gcn_lpa.epochs import DivergedError, Epoch
+from gcn_lpa.epochs import DivergedError, Epoch, Fit, Watch
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Fit, Job, Watch
+from gcn_lpa.learning.tasks import Job
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
 FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,13 @@ from torch.nn import functional as F
 from gcn_lpa.engine.adam import Adam, CapturedStep
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Best, DivergedError, Epoch, Run, epoch_of
-from gcn_lpa.graph import Graph
-from gcn_lpa.learning.tasks import Fit, Job, Watch
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.epochs import Best, DivergedError, Epoch, Fit, Run, Watch, epoch_of
 from gcn_lpa.train import PHASES, Phase, is_patience_over, last_epoch
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.learning.tasks import Job
+    from gcn_lpa.recipes import Recipe
 
 RECORDING = 50  # steps of a stack that take about as long as to record one as a CUDA graph
 LARGEST = 1 << 26  # numbers in a layer of all models, or entries of their matrices, 256 MB: more make several stacks

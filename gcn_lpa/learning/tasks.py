@@ -1,11 +1,17 @@
-"""What one model is to learn: labels are hidden, and the graph prepared, before anything is trained."""
+"""What one model is to learn: labels are hidden, and the graph prepared, before anything is trained.
+
+Mini-batches are clusters of the graph with few edges between them (Chiang et al. 2019), one gradient step for each. An edge between
+two clusters is in no batch: while training, convolutions, hops and label propagation stop at the border, and a free weight of such
+an edge stays as it is given. That is an approximation, and `share_cut` says of how many edges. Validation and predictions have
+the whole graph.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -15,11 +21,13 @@ from torch import Tensor
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
-from gcn_lpa.epochs import DivergedError, Epoch, Kept, Run
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.train import Batch, Checkpoints, Validation, Watching, fit, fit_at_once
+from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
+
+if TYPE_CHECKING:
+    from gcn_lpa.methods.registry import Method
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,35 +87,6 @@ def with_classes(graph: Graph, classes: Sequence[str] | None = None) -> Graph:
     return dataclasses.replace(graph, y=codes.index_select(0, graph.y % len(codes)), class_names=tuple(classes))
 
 
-class Fit(NamedTuple):
-    """A model that was trained, and how that went."""
-
-    model: Any
-    run: Run
-
-
-class JobName(NamedTuple):
-    """Which of the models of a training a job is about."""
-
-    stage: str  # "fit", or "fold-1", "fold-2" …
-    member: str  # "" for the first
-    epochs: int  # at most
-
-
-@dataclass(frozen=True, eq=False)
-class Watch:
-    """What happens beside a training of one or many models: who is told, and where checkpoints go."""
-
-    on_plan: Callable[[Sequence[JobName]], None] | None = None  # told first which models will be trained
-    on_epoch: Callable[[JobName, Epoch], None] | None = None
-    on_done: Callable[[JobName], None] | None = None  # a model has its last epoch
-    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model keeps what it needs to go on
-    every: int = 50  # epochs between two checkpoints
-    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
-    resume: bool = False  # go on from checkpoints, where there are some
-    content: str = ""  # hash of the graph as it was loaded, which a checkpoint must agree with
-
-
 @dataclass(frozen=True, eq=False)
 class Job:
     """One model to train."""
@@ -115,6 +94,7 @@ class Job:
     name: JobName
     task: Task
     recipe: Recipe  # of one member
+    method: Method  # that of the recipe
     seed: int
     stop_at: int | None = None  # end after this epoch, although the recipe has more
     kept: Kept | None = None  # gets the weights after each epoch
@@ -124,11 +104,11 @@ class Job:
 
     @property
     def is_at_once(self) -> bool:
-        return METHODS[self.recipe.method].at_once
+        return self.method.at_once
 
     def built(self) -> Any:
         """The model before training."""
-        return METHODS[self.recipe.method].build(self.recipe, self.task.prepared, self.seed)
+        return self.method.build(self.recipe, self.task.prepared, self.seed)
 
     def run(self, device: torch.device, watch: Watch | None = None, *, capture: str = "auto") -> Fit:
         """Train it here."""
@@ -180,7 +160,7 @@ def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
 
     A method that follows no gradient, such as a team's trees, learns from all nodes at once.
     """
-    if not recipe.clusters or "clusters" not in METHODS[recipe.method].fields:
+    if not recipe.clusters:
         return [Batch(prepared, train.nonzero().squeeze(1))]
     cluster, sliceable = clusters(prepared, recipe.clusters), dataclasses.replace(prepared, x_kind="given")
     stored = prepared.x if prepared.mapped and isinstance(prepared.x, Tensor) else None

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, members_of
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import Prediction, predict_proba
 from gcn_lpa.trained import Trained
 

@@ -9,14 +9,15 @@ that need labels to predict read those of the graph they are given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
-from gcn_lpa.model import Loss
+if TYPE_CHECKING:
+    from gcn_lpa.engine.random import Key
+    from gcn_lpa.engine.sparse import SparseMatrix
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.losses import Loss
 
 
 class Predictor(Protocol):

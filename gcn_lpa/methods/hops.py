@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from gcn_lpa.engine.random import Key, dropout, glorot
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
-from gcn_lpa.model import GCNLPA, Convolutions
-from gcn_lpa.recipes import Recipe
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.recipes import Recipe
 
 
 class Perceptron(nn.Module):
@@ -83,7 +85,9 @@ class RelationHops(nn.Module):
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         if graph.edge_types is None:
-            raise ValueError("propagation 'relations' needs edge types; relation=… names the column that says them")
+            raise ValueError(
+                "propagation 'relations' needs edge types; option relation=… names the column that says them"
+            )
         self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, generator)
         number, start = len(graph.edge_types.names), hop_weights(recipe).detach()
         self.own = nn.Parameter(start[:1].clone())  # γ_0
@@ -99,14 +103,6 @@ class RelationHops(nn.Module):
         """What a node's own prediction says, and what comes along each edge type, [n, c] each."""
         matrices = edge_type_matrices(graph, self.recipe.edge_dropout, key)
         return walk_edge_types(self.own, self.gamma, matrices, self.perceptron(graph.x, key))
-
-
-BODIES = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
-
-
-def gcn_lpa(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
-    """The model of a recipe, with the body that `recipe.propagation` names."""
-    return GCNLPA(recipe, graph, seed, body=BODIES[recipe.propagation])
 
 
 def edge_type_matrices(graph: Graph, rate: float = 0.0, key: Key | None = None) -> Sequence[SparseMatrix]:

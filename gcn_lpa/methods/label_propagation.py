@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
-from gcn_lpa.losses import READINGS, labels_of
+from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.model import Loss
 from gcn_lpa.propagation import propagate_labels
-from gcn_lpa.recipes import Recipe
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.recipes import Recipe
 
 LEAST = 1e-12  # probability, so that zero has a logarithm
 

@@ -1,4 +1,4 @@
-"""Networks that we write ourselves: JK-Net, APPNP, Correct & Smooth, label input."""
+"""Networks that we write ourselves: JK-Net, Correct & Smooth, label input; and PyTorch Geometric's GAT and GraphSAGE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,15 @@ from torch.nn import functional as F
 
 from gcn_lpa.engine.random import Key, dropout, glorot, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.graph import Graph
-from gcn_lpa.losses import SEED_LAYER, Labels, labels_of
+from gcn_lpa.losses import SEED_LAYER, Labels, Loss, labels_of
 from gcn_lpa.methods.contract import OnGivenEdges
 from gcn_lpa.methods.hops import Perceptron, personalized
 from gcn_lpa.methods.label_propagation import LEAST, known_labels
-from gcn_lpa.model import GCNLPA, Convolutions, Loss
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.model import GCNLPA, Convolutions
+
+if TYPE_CHECKING:
+    from gcn_lpa.graph import Graph
+    from gcn_lpa.recipes import Recipe
 
 
 class Network(OnGivenEdges):

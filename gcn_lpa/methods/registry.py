@@ -1,6 +1,8 @@
-"""Every method there is: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), today's rivals, and GCN-LPA.
+"""Every method there is: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), today's rivals, and GCN-LPA; and the
+members that an ensemble may have.
 
-All have one interface: see `contract`.
+All have one interface: see `contract`. The members of a recipe are the recipe itself, which comes first, and those of MEMBERS that
+`recipe.members` names.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from typing import Any
 from torch import nn
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.hops import Personalized, gcn_lpa
+from gcn_lpa.methods.hops import Hops, Personalized, RelationHops
 from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
-from gcn_lpa.methods.linear import FeaturesOnly
+from gcn_lpa.methods.linear import FeaturesOnly, SmoothedLR
 from gcn_lpa.methods.networks import CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
-from gcn_lpa.methods.smoothed_lr import SmoothedLR
 from gcn_lpa.methods.trees import NeighbourLR, Trees
-from gcn_lpa.model import GCNLPA
-from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
+from gcn_lpa.model import GCNLPA, Convolutions
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER, Recipe
 
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "clusters")  # of all that follow a gradient
 EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges", "edge_dropout")
@@ -149,6 +150,14 @@ _TABULAR = _PLAIN.replace(
     propagation_steps=20,
     origin="our trials on development seeds of benchmarks/tables.py",
 )
+
+
+BODIES = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
+
+
+def gcn_lpa(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
+    """The model of a recipe, with the body that `recipe.propagation` names."""
+    return GCNLPA(recipe, graph, seed, body=BODIES[recipe.propagation])
 
 
 def appnp(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
@@ -320,3 +329,39 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+
+SHARED = (  # fields that members have as the first has
+    *("features", "structure", "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters"),
+)
+LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
+WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
+MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made of that of the first member
+    "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
+    "linear": lambda first: first.replace(propagation="hops", gcn_layers=1, **FIXED_EDGES),
+    "cosine-hops": lambda first: first.replace(propagation="hops", **LEARNED_EDGES),
+    "layers": lambda first: first.replace(propagation="layers", bias=True, **FIXED_EDGES),
+    "deep": lambda first: first.replace(propagation="layers", bias=True, gcn_layers=3, **FIXED_EDGES),
+    "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
+    "label-input": lambda first: METHODS["label-input"].fair(first),
+    "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first).replace(propagation_steps=20),
+    "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
+    "trees": lambda first: METHODS["trees"].fair(first),
+    "smoothed-lr": lambda first: METHODS["smoothed-lr"].fair(first),
+    "wide": lambda first: first.replace(propagation="layers", **FIXED_EDGES, **WIDE),
+}
+
+
+def members_of(recipe: Recipe) -> dict[str, Recipe]:
+    """The recipe of each member by its name; the first has none."""
+    if recipe.method not in METHODS:
+        raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    if not recipe.members:
+        return {"": recipe}
+    first = recipe.replace(members="", votes=False)
+    recipes = {"": first}
+    for name in recipe.members.split():
+        if name not in MEMBERS:
+            raise ValueError(f"recipe: unknown member {name!r}; there are {', '.join(MEMBERS)}")
+        shared = {field: getattr(first, field) for field in SHARED}
+        recipes[name] = MEMBERS[name](first).replace(**shared)
+    return recipes

@@ -16,8 +16,7 @@ they had not, fewer votes for a class would tell that the own fold, and so the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -30,7 +29,7 @@ from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.linear import UNSEEN, affine_layers
+from gcn_lpa.methods.linear import UNSEEN, affine_layers, on_one_thread, only
 from gcn_lpa.propagation import one_hot, propagate_labels
 from gcn_lpa.recipes import Recipe
 
@@ -55,22 +54,6 @@ SCALES = (
     (1.0, 0.1),
     (0.1, 0.1),
 )  # of own and of neighbours' columns beside votes: the smaller, the more they cost
-
-
-Learning = Callable[[Any, Graph, Tensor], None]
-
-
-def on_one_thread(learns: Learning) -> Learning:
-    """scikit-learn on one thread: for some hundred rows it is several times as fast, and sums are added in one order."""
-
-    @wraps(learns)
-    def limited(model: Any, graph: Graph, nodes: Tensor) -> None:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1):
-            learns(model, graph, nodes)
-
-    return limited
 
 
 class NearbyColumns(AtOnce):
@@ -379,11 +362,6 @@ class Trees(NearbyColumns):
                 raise ValueError(f"feature names columns beyond the {self.width} that the trees read")
             self.make_room(len(feature))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def only(graph: Graph, nodes: Tensor) -> Graph:
-    """The graph with the labels of `nodes` and no others."""
-    return graph.reveal(torch.zeros_like(graph.labeled).index_fill(0, nodes, True))
 
 
 def without_loops(graph: Graph) -> SparseMatrix:

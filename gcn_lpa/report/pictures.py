@@ -1,6 +1,8 @@
 """Pictures of a run as files: the training curve, the confusion of classes, the neighbourhood of a node, a map of predictions.
 
 Classes have the colours and shapes that they have everywhere; legends stand beside the picture.
+
+The page has its charts as points of an SVG: a training curve and a reliability diagram.
 """
 
 from __future__ import annotations
@@ -10,18 +12,20 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
 from gcn_lpa.data.files import write_figure
+from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES
 from gcn_lpa.insight.evidence import edge_ends
-from gcn_lpa.palette import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES
-from gcn_lpa.report.contents import OpenRun
 from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_weights, note, positions, sample
-from gcn_lpa.runs.confidence import CalibrationReport
+
+if TYPE_CHECKING:
+    from gcn_lpa.report.page import OpenRun
+    from gcn_lpa.runs.predictions import CalibrationReport
 
 STYLE: dict[Any, Any] = {
     **{"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlesize": 10},

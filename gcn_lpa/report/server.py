@@ -14,15 +14,16 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from gcn_lpa.insight.what_if import Asked
-from gcn_lpa.report.contents import OpenRun, Say, contents
-from gcn_lpa.report.page import render
+
+if TYPE_CHECKING:
+    from gcn_lpa.report.page import OpenRun
 
 LARGEST_BODY = 64 * 1024
 SECONDS = 20  # for a client to send its request, and to take the answer
@@ -51,12 +52,7 @@ class Answers:
 
     page: bytes
     subject: OpenRun
-    lock: threading.Lock
-
-    @classmethod
-    def of(cls, subject: OpenRun, *, trains: bool = False, say: Say = lambda text: None) -> Answers:
-        page = render(subject, contents(subject, trains=trains, say=say), live=True, say=say)
-        return cls(page, subject, threading.Lock())
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def explain(self, query: str) -> dict[str, Any]:
         found = parse_qs(query, keep_blank_values=True, max_num_fields=4).get("node", [])

@@ -14,16 +14,20 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from gcn_lpa.data.files import encode_json, holding
+from gcn_lpa.epochs import Checkpoint
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import RUN_FILES, read_run
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, RunFolder, encode_tensors, inside
-from gcn_lpa.train import Checkpoint
+
+if TYPE_CHECKING:
+    from gcn_lpa.scale.ranks import Ranks
 
 PLAN, META, TENSORS = "plan.json", "meta.json", "tensors.safetensors"
 
@@ -99,7 +103,11 @@ def _require_room(folder: Path, overwrite: bool) -> None:
     if not (has_plan := is_unfinished(folder)):
         clear(folder)  # what a process that was killed before it had written its plan has left
     if not overwrite and os.listdir(folder):
-        state = "holds an unfinished run: `gcn-lpa resume` goes on with it" if has_plan else "is not empty"
+        state = (
+            f"holds an unfinished run: `gcn-lpa train --resume --out {folder}` goes on with it"
+            if has_plan
+            else "is not empty"
+        )
         raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
     clear(folder)
     if os.path.lexists(folder / CHECKPOINT):
@@ -151,3 +159,33 @@ def clear(folder: Path) -> None:
         entries = storage.listed(path)
         if not entries or entries.keys() & {PLAN, META}:  # else it is a folder of another kind, such as a finished run
             storage.discard(path)
+
+
+class RankCheckpoints:
+    """The checkpoints of processes that train together, as `train.Checkpoints`: a shard of each rank; rank 0 commits them all."""
+
+    def __init__(self, ranks: Ranks, place: CheckpointFolder) -> None:
+        self.ranks, self.place = ranks, place
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        folder, ranks = self.place.folder, self.ranks
+        ranks.first(lambda: storage.begin(folder))
+        entries = self._entries(storage.write_part(folder, shard_name(ranks.rank), storage.encode_tensors(tensors)))
+
+        def commit() -> None:
+            storage.commit(folder, {**entries, META: storage.write_part(folder, META, encode_json(meta))})
+
+        ranks.first(commit)
+
+    def _entries(self, shard: storage.Entry) -> dict[str, storage.Entry]:
+        """What the manifest says of the shards of all ranks, given this one's: once all of them are on the disk."""
+        row = [shard["size"], *bytes.fromhex(shard["sha256"])]
+        rows = torch.cat(self.ranks.collected(torch.tensor([row], dtype=torch.int64))).tolist()
+        return {
+            shard_name(rank): {"sha256": bytes(digest).hex(), "size": size} for rank, (size, *digest) in enumerate(rows)
+        }
+
+    def latest(self) -> Checkpoint | None:
+        shard = shard_name(self.ranks.rank)
+        found = storage.read(self.place.folder, (shard, META))
+        return None if found is None else checkpoint_of(found, shard)

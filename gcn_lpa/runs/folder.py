@@ -15,8 +15,6 @@ Nothing of a folder is trusted: every file is checked against the others.
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import gcn_lpa
 from gcn_lpa.data.files import decode_as, encode_json
 from gcn_lpa.data.splits import Split
 from gcn_lpa.edges import Free
+from gcn_lpa.engine.devices import environment
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
@@ -201,18 +199,3 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
                 raise ValueError("its nodes are not labelled nodes of the graph")
             if held_out.fold is not None and not torch.equal(held_out.node, parts.train.nonzero().squeeze(1)):
                 raise ValueError("its nodes are not the training nodes of split.json")
-
-
-def environment() -> dict[str, Any]:
-    """The versions and the machine, as environment.json of a run and every result of a benchmark keep them."""
-    from importlib.metadata import version  # slow to import
-
-    return {
-        "gcn_lpa": gcn_lpa.__version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy", "scipy", "numba")},
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }

@@ -23,10 +23,10 @@ from torch import Tensor
 from gcn_lpa.calibration import reserve
 from gcn_lpa.data.splits import Split, shuffled, split
 from gcn_lpa.engine.devices import choose_device
+from gcn_lpa.epochs import JobName, Watch
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import members_of
 from gcn_lpa.learning.learn import calibrate, learn
-from gcn_lpa.learning.tasks import JobName, Watch
+from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished, unfinished_plan

@@ -6,6 +6,8 @@ model.safetensors     the weights of all models
 labels.safetensors    the known labels, and what was learned of the columns for scaling
 history.jsonl         the epochs of the first model
 columns.json, calibration.json, weights.json, held_out.safetensors   where there are such
+
+A graph is kept as graph.safetensors, its arrays, and graph.json, everything else; arrays are checked before a kernel reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.epochs import Epoch, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.storage import RunFolder, encode_tensors
 from gcn_lpa.target import Classes
@@ -187,7 +189,10 @@ def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scalin
     state, num_bytes = files.tensors("model.safetensors"), len(files.content("model.safetensors"))
     # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
     blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
-    ensemble = Ensemble.built(recipe, blank, facts.seed, facts.copies)
+    recipes = members_of(recipe).values()
+    ensemble = Ensemble(
+        [[METHODS[one.method].build(one, blank, facts.seed) for _ in range(facts.copies)] for one in recipes]
+    )
     for name, tensor in ensemble.state_dict().items():
         kept = state.get(name)
         if kept is not None and kept.dtype != tensor.dtype:

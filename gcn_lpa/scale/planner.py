@@ -24,9 +24,8 @@ from gcn_lpa.edges import FULL_KERNEL
 from gcn_lpa.engine.fused import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import POOLED, members_of
-from gcn_lpa.methods.hops import gcn_lpa
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.learning.ensemble import POOLED
+from gcn_lpa.methods.registry import METHODS, gcn_lpa, members_of
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes

@@ -2,6 +2,10 @@
 
 Rank 0 writes what is about the whole run. An answer that does not come ends a process with one sentence: either the other one
 has ended, or the time is over.
+
+A row of a matrix, its entries, their weights, gradients and Adam's means all live with the owner of the row. Columns are its own
+nodes first, then its halo, the rows of others that it reads, by owner. Before a product the owners send these rows of x; in the
+backward pass their gradients come home, and are added rank by rank: the same bits at every run.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,11 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.data.files import encode_json
 from gcn_lpa.engine.sparse import Pattern
-from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import META, CheckpointFolder, checkpoint_of, shard_name
-from gcn_lpa.train import Checkpoint
 
 TIMEOUT = 300.0  # seconds
 T = TypeVar("T")
@@ -108,36 +108,6 @@ class Ranks:
                 f"rank {self.rank} of {self.size} got no answer from the others ({_reason(error)}); what was saved before is "
                 "intact, and the same command with --resume, or torchrun --max-restarts, goes on from it"
             ) from error
-
-
-class RankCheckpoints:
-    """The checkpoints of processes that train together, as `train.Checkpoints`: a shard of each rank; rank 0 commits them all."""
-
-    def __init__(self, ranks: Ranks, place: CheckpointFolder) -> None:
-        self.ranks, self.place = ranks, place
-
-    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        folder, ranks = self.place.folder, self.ranks
-        ranks.first(lambda: storage.begin(folder))
-        entries = self._entries(storage.write_part(folder, shard_name(ranks.rank), storage.encode_tensors(tensors)))
-
-        def commit() -> None:
-            storage.commit(folder, {**entries, META: storage.write_part(folder, META, encode_json(meta))})
-
-        ranks.first(commit)
-
-    def _entries(self, shard: storage.Entry) -> dict[str, storage.Entry]:
-        """What the manifest says of the shards of all ranks, given this one's: once all of them are on the disk."""
-        row = [shard["size"], *bytes.fromhex(shard["sha256"])]
-        rows = torch.cat(self.ranks.collected(torch.tensor([row], dtype=torch.int64))).tolist()
-        return {
-            shard_name(rank): {"sha256": bytes(digest).hex(), "size": size} for rank, (size, *digest) in enumerate(rows)
-        }
-
-    def latest(self) -> Checkpoint | None:
-        shard = shard_name(self.ranks.rank)
-        found = storage.read(self.place.folder, (shard, META))
-        return None if found is None else checkpoint_of(found, shard)
 
 
 def _reason(error: Exception) -> str:

@@ -24,32 +24,21 @@ from gcn_lpa.data.column_types import Columns
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import DivergedError, Epoch, Run
+from gcn_lpa.epochs import DivergedError, Epoch, JobName, Run, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import case_for
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import calibration_by
-from gcn_lpa.learning.tasks import JobName, Watch
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished
-from gcn_lpa.runs.confidence import table_text
+from gcn_lpa.runs.checkpoints import CheckpointFolder, RankCheckpoints, claimed, clear, is_finished
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
+from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.runs.storage import PREDICTIONS
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
-from gcn_lpa.scale.ranks import (
-    TIMEOUT,
-    RankCheckpoints,
-    Ranks,
-    is_torchrun,
-    joined,
-    local_device,
-    num_restarts,
-    refused,
-    world_size,
-)
+from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
 from gcn_lpa.target import Classes
 from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained

@@ -97,7 +97,7 @@ FILES = {
         {"edges.csv": EDGES.replace("n1,", "N1,")},
     ),
     "a label that means unknown": Mistake(
-        "warning: the label '?' is read as a class; if it means unknown, say unknown='?' (on the command line: -o unknown=?)",
+        "warning: the label '?' is read as a class; if it means unknown, say option unknown=?",
         TRAIN,
         {"nodes.csv": labels("red", "blue", "?")},
     ),
@@ -214,7 +214,9 @@ WORDS = {
     "a setting misspelt": words(
         "'epoch=3' is not NAME=VALUE with a field of the recipe", "tune {data} --set epoch=3 --out {data}/s"
     ),
-    "a picture misspelt": words("there is no picture 'mapp'; there are curve", "picture {run} mapp --out x.png"),
+    "a picture misspelt": words(
+        "there is no picture 'mapp'; there are curve", "report {run} --picture mapp --out x.png"
+    ),
     "a device misspelt": words("unknown device 'gpu'; it is one of auto, cpu, cuda", "train {data} --device gpu"),
     "a score of sets misspelt": words(
         "unknown score 'lca'; there are lac, aps", "predict {run} --sets 0.9 --score lca"
@@ -286,10 +288,10 @@ WORDS = {
     ),
     "an option of growth without --on": words("--root and -o go with --on", "predict {run} --root {data}"),
     "a picture of no node": words(
-        "--node ID (and --hops) goes with neighbourhood", "picture {run} neighbourhood --out x.png"
+        "--node ID (and --hops) goes with neighbourhood", "report {run} --picture neighbourhood --out x.png"
     ),
     "a picture without an ending": words(
-        "has no ending that says as what to draw it", "picture {run} map --out {data}/picture"
+        "has no ending that says as what to draw it", "report {run} --picture map --out {data}/picture"
     ),
 }
 CSV = {

@@ -25,8 +25,8 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.insight import compare as comparison
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.confidence import table_text
 from gcn_lpa.runs.folder import Results, load_run
+from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.target import ClassScores, Scores
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
@@ -126,7 +126,7 @@ def test_every_field_of_the_recipe_is_a_flag_with_its_help(tmp_path):
         (["train", "nowhere"], 1, "gcn-lpa: 'nowhere' is neither a data set nor a folder"),
         (["train", "karate", "--split", "public"], 1, "was not published with a split"),
         (["evaluate", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
-        (["resume", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
+        (["train", "--resume", "--out", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message):
@@ -416,7 +416,7 @@ def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
     assert b"loss" in bar
     assert b"/400" in bar
     assert load_run(folder).run.interrupted
-    assert "interrupted" not in ok("resume", folder, "--device", "cpu", "--threads", 1)
+    assert "interrupted" not in ok("train", "--resume", "--out", folder, "--device", "cpu", "--threads", 1)
     ok("train", "karate", "--out", tmp_path / "whole", *settings)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
@@ -467,7 +467,7 @@ def test_warnings_come_with_the_option_that_answers_them(tmp_path):
     (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 1}\n" for i in range(12)))
     result = run("train", tmp_path, "--epochs", 1)
     assert result.exit_code == 0
-    assert "if it means unknown, say unknown='?' (on the command line: -o unknown=?)\n" in result.stderr
+    assert "if it means unknown, say option unknown=?\n" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

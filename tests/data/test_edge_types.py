@@ -18,6 +18,7 @@ from gcn_lpa.data.edge_types import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
+from gcn_lpa.epochs import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.paths import part_of
@@ -25,8 +26,9 @@ from gcn_lpa.insight.what_if import what_if
 from gcn_lpa.learning.choose_recipe import WITH_PLACES, Case, recipe_for
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs, together
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Watch, batches_of, task_of
-from gcn_lpa.methods.hops import edge_type_matrices, gcn_lpa
+from gcn_lpa.learning.tasks import batches_of, task_of
+from gcn_lpa.methods.hops import edge_type_matrices
+from gcn_lpa.methods.registry import gcn_lpa
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
 from gcn_lpa.runs.checkpoints import CheckpointFolder
@@ -131,7 +133,7 @@ def test_where_edges_have_kinds_the_default_walks_each_by_itself_and_its_members
 
 
 def test_relations_need_kinds_of_edges(karate):
-    with pytest.raises(ValueError, match="'relations' needs edge types; relation=… names the column"):
+    with pytest.raises(ValueError, match="'relations' needs edge types; option relation=… names the column"):
         gcn_lpa(FIXED, FIXED.prepare(karate))
 
 

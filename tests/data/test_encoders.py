@@ -269,7 +269,7 @@ def test_every_column_of_a_mixed_table_is_read(mixed):
     assert graph.columns.num_features == graph.num_features == graph.blocks[-1].stop
     assert isinstance(graph.x, SparseMatrix)
     assert [note for note in graph.notes if note.startswith(WARNING)] == [
-        f"{WARNING}column 'email' is left out: its cells are nearly all different, like an id; text=… reads it as words"
+        f"{WARNING}column 'email' is left out: its cells are nearly all different, like an id; option text=… reads it as words"
     ]
 
 

@@ -21,8 +21,7 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import choose_recipe
-from gcn_lpa.learning.ensemble import members_of
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.registry import METHODS, members_of
 from tests.helpers.bad_files import BAD_FILES, EDGES, NODES
 
 NAN, INF = float("nan"), float("inf")
@@ -423,14 +422,17 @@ def test_other_labels_can_mean_unknown(folder):
     assert load(path, unknown=["-1", "?"]).y.tolist() == [1, -1, 0, -1]
     as_class = load(path, unknown="?")
     assert as_class.class_names == ("-1", "0", "1")
-    assert "warning: the label '-1' is read as a class; if it means unknown, say unknown='-1'" in as_class.notes
+    assert "warning: the label '-1' is read as a class; if it means unknown, say option unknown=-1" in as_class.notes
 
 
 def test_blanks_in_labels_are_kept_and_said(folder):
     path = folder(nodes_csv='id,label\na,red\nb, red\nc,"  "\n', edges_csv=EDGES)
     graph = load(path)
     assert sorted(graph.class_names) == ["  ", " red", "red"]
-    assert "warning: the blank label '  ' is read as a class; if it means unknown, say so with unknown=…" in graph.notes
+    assert (
+        "warning: the blank label '  ' is read as a class; if it means unknown, say so with option unknown=…"
+        in graph.notes
+    )
     assert (
         "warning: the labels ' red', 'red' differ by blanks around them, and are read as classes apart" in graph.notes
     )
@@ -439,7 +441,7 @@ def test_blanks_in_labels_are_kept_and_said(folder):
 
 
 def test_a_guessed_label_is_said(folder):
-    said = "column 'y' is read as the label; label=… says otherwise"
+    said = "column 'y' is read as the label; option label=… says otherwise"
     path = folder(nodes_csv="id,y\na,1\nb,2.0\nc,\n", edges_csv=EDGES)
     assert said in load(path).notes
     assert said not in load(path, label="y").notes
@@ -452,7 +454,9 @@ def test_measurements_are_not_guessed_to_be_labels(folder, labels):
     if not labels:
         files = {"nodes_csv": "id,x,y\na,1,2\nb,4.5,1.5\nc,1,3\n"}
     path = folder(edges_csv=EDGES, **files)
-    with pytest.raises(ValueError, match=r"\.csv, row 3, column 'y' is '1\.5', which is no class; .*say label=… which"):
+    with pytest.raises(
+        ValueError, match=r"\.csv, row 3, column 'y' is '1\.5', which is no class; .*say with option label=… which"
+    ):
         load(path)
     assert load(path, label="y").num_classes == (2 if labels else 3)  # as stated
     if not labels:
@@ -465,7 +469,7 @@ def test_a_second_column_that_could_be_the_label_is_left_aside_and_said(folder):
     graph = load(folder(nodes_csv=nodes))
     assert graph.content_hash() == plain
     assert (
-        "warning: 'class' could be the label too, and a feature that is one would tell the answer: left aside; label=class "
+        "warning: 'class' could be the label too, and a feature that is one would tell the answer: left aside; option label=class "
         "chooses it, features=… reads it as a feature"
     ) in graph.notes
     chosen = load(folder(), label="class")
@@ -598,7 +602,7 @@ def test_columns_with_usual_names_can_be_left_aside(folder):
     path = folder(nodes_csv="id,class,age\na,1,5\nb,2,6\n", edges_csv="source,target,weight\na,b,7\n")
     graph = load(path, label="", weight="")
     assert (graph.num_classes, graph.x.tolist()) == (0, [[5], [6]])  # a label that is not read is no feature either
-    assert "column 'class' is left aside: neither label nor feature; features=… reads it as one" in graph.notes
+    assert "column 'class' is left aside: neither label nor feature; option features=… reads it as one" in graph.notes
     assert graph.adjacency.values.tolist() == [1, 1]
     asked = load(path, label="", features=["class", "age"])
     assert (asked.num_classes, asked.x.tolist()) == (0, [[1, 5], [2, 6]])
@@ -816,10 +820,10 @@ def labelled(folder, labels, **files):
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (["red", "blue", "?"], ["the label '?' is read as a class; if it means unknown, say unknown='?'"]),
+        (["red", "blue", "?"], ["the label '?' is read as a class; if it means unknown, say option unknown=?"]),
         (
             ["red", "blue", "Unknown"],
-            ["the label 'Unknown' is read as a class; if it means unknown, say unknown='Unknown'"],
+            ["the label 'Unknown' is read as a class; if it means unknown, say option unknown=Unknown"],
         ),
         (
             ["red", "Red", "blue"],

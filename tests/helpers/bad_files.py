@@ -5,9 +5,9 @@ EDGES = "source,target\na,b\nb,c\n"
 BAD_FILES = {
     "latin-1": (
         {"nodes_csv": NODES.replace("red", "rosé").encode("latin-1")},
-        "nodes.csv, line 2: byte 0xe9 is not utf-8; say which encoding it is, for instance encoding='latin-1'",
+        "nodes.csv, line 2: byte 0xe9 is not utf-8; say which encoding it is, for instance with option encoding=latin-1",
     ),
-    "UTF-16": ({"nodes_csv": NODES.encode("utf-16")}, "for instance encoding='utf-16'"),
+    "UTF-16": ({"nodes_csv": NODES.encode("utf-16")}, "for instance with option encoding=utf-16"),
     "NUL": ({"nodes_csv": NODES.replace("blue", "bl\0ue")}, "nodes.csv, line 3 holds a NUL character"),
     "too few cells": (
         {"nodes_csv": NODES.replace("b,blue,2", "b,blue")},

@@ -49,14 +49,14 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.data import planetoid
-from gcn_lpa.data.csv_files import Format, read_delimited, read_parquet
 from gcn_lpa.data.datasets import DATASETS, load, read_npz_graph
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.learning.tasks import Watch
+from gcn_lpa.data.table_files import Format, read_delimited, read_parquet
+from gcn_lpa.epochs import Watch
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.confidence import predict_run
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.train_run import resume_run, train_run
 
 REFUSALS = (ValueError, OSError, ImportError, MemoryError)  # what a command prints as one line
@@ -730,7 +730,7 @@ def main():
     found["minutes"] = round((time.perf_counter() - start) / 60, 1)
     if arguments.out is not None:
         from gcn_lpa.data.files import write_json
-        from gcn_lpa.runs.folder import environment
+        from gcn_lpa.engine.devices import environment
 
         write_json(arguments.out, {**found, "environment": environment()})
     print(json.dumps(found["total"]))

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.runs.checkpoints import CheckpointFolder
+from gcn_lpa.runs.checkpoints import CheckpointFolder, RankCheckpoints
 from gcn_lpa.scale.partition import read_facts, read_part
-from gcn_lpa.scale.ranks import RankCheckpoints, Ranks, joined
+from gcn_lpa.scale.ranks import Ranks, joined
 from gcn_lpa.scale.together import own_parameters, train_parts
 from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
 

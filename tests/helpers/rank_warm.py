@@ -3,7 +3,7 @@
 import torch
 
 import gcn_lpa.cli.app
-import gcn_lpa.runs.confidence
+import gcn_lpa.runs.predictions
 import gcn_lpa.scale.together  # noqa: F401
 from gcn_lpa.data.datasets import load
 from gcn_lpa.engine.devices import num_threads

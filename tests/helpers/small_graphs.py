@@ -9,7 +9,8 @@ from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, Labels, labels_of
-from gcn_lpa.methods.hops import edge_type_matrices, gcn_lpa
+from gcn_lpa.methods.hops import edge_type_matrices
+from gcn_lpa.methods.registry import gcn_lpa
 from gcn_lpa.recipes import Recipe
 from tests.helpers.twin import Twin
 

@@ -14,8 +14,7 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import audit as auditing
-from gcn_lpa.insight.audit import audit_edges, audit_labels, rank_labels
-from gcn_lpa.insight.cross_fit import cross_fit, label_folds
+from gcn_lpa.insight.audit import audit_edges, audit_labels, cross_fit, label_folds, rank_labels
 from gcn_lpa.insight.evidence import (
     ErrorModel,
     PairEvidence,

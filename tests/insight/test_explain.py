@@ -24,7 +24,7 @@ from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.drawing import draw_explanation
+from gcn_lpa.insight.drawing import BLACK, CLASS_COLORS, PALE, draw_explanation
 from gcn_lpa.insight.explain import Explainer, explain, explain_all
 from gcn_lpa.insight.paths import strongest_paths
 from gcn_lpa.insight.suggest import suggest
@@ -33,7 +33,6 @@ from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.palette import BLACK, CLASS_COLORS, PALE
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.propagation import label_influence, propagate_labels
 from gcn_lpa.recipes import LAYERS, PAPER

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from gcn_lpa.data.splits import label_folds
-from gcn_lpa.epochs import DivergedError, Kept
-from gcn_lpa.learning.ensemble import members_of
+from gcn_lpa.epochs import DivergedError, Kept, Watch
 from gcn_lpa.learning.learn import Folds, learn
-from gcn_lpa.learning.tasks import Watch
+from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
 from tests.helpers.trainings import trained_alone

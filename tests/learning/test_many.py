@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import DivergedError
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Watch
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.learning.many import fit_many, num_workers
-from gcn_lpa.learning.tasks import Fit, Job, JobName, Watch, task_of
+from gcn_lpa.learning.tasks import Job, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS
@@ -39,7 +39,7 @@ def pairs(graph):
 def jobs_of(graph, recipe, seeds=SEEDS):
     tasks = [task_of(graph, train, val, recipe) for train, val in pairs(graph)]
     return [
-        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed)
+        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, METHODS[recipe.method], seed)
         for k, (task, seed) in enumerate(zip(tasks, seeds, strict=True))
     ]
 
@@ -152,7 +152,7 @@ import sys, torch
 from pathlib import Path
 from gcn_lpa import learn
 from gcn_lpa.data.datasets import load
-from gcn_lpa.learning.tasks import Watch
+from gcn_lpa.epochs import Watch
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
 from gcn_lpa.runs.checkpoints import CheckpointFolder
 torch.set_num_threads(2)

@@ -16,12 +16,11 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import DivergedError, Kept
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
 from gcn_lpa.learning import stacks
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Fit, Job, JobName, Watch, task_of
-from gcn_lpa.methods.hops import gcn_lpa
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.learning.tasks import Job, task_of
+from gcn_lpa.methods.registry import METHODS, gcn_lpa
 from gcn_lpa.recipes import LAYERS, LOSSES, PAPER, SELECTION, Recipe
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
@@ -46,7 +45,15 @@ def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, classes=None, kept=
     tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
     ends = stop_at or [None] * len(tasks)
     return [
-        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed, end, Kept() if kept else None)
+        Job(
+            JobName(f"split-{k}", "", recipe.epochs),
+            task,
+            recipe,
+            METHODS[recipe.method],
+            seed,
+            end,
+            Kept() if kept else None,
+        )
         for k, (task, seed, end) in enumerate(zip(tasks, SEEDS * 2, ends, strict=False))
     ]
 

@@ -8,7 +8,8 @@ import torch
 
 from gcn_lpa.engine.random import Key
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.hops import BODIES, gcn_lpa, hop_weights
+from gcn_lpa.methods.hops import hop_weights
+from gcn_lpa.methods.registry import BODIES, gcn_lpa
 from gcn_lpa.recipes import LAYERS, Recipe
 from tests.helpers.small_graphs import random_model, twin_of
 from tests.helpers.twin import Twin

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.data import write_starter
 from gcn_lpa.report import graph_view
-from gcn_lpa.report.contents import OpenRun, contents, wilson
 from gcn_lpa.report.graph_view import positions, sample
-from gcn_lpa.report.page import render, write_report
+from gcn_lpa.report.page import OpenRun, contents, render, wilson, write_report
 from gcn_lpa.runs.folder import load_run
 from tests.helpers.ring_runs import HOSTILE, run_of
 
@@ -225,7 +224,8 @@ def test_init_overwrites_nothing(tmp_path):
     [
         (["train", "karate", "--report"], "--report goes with --out DIR"),
         (["report", "nowhere"], "nowhere"),
-        (["ask", "nowhere"], "nowhere"),
+        (["report", "nowhere", "--serve"], "nowhere"),
+        (["report", "nowhere", "--picture", "map"], "--picture goes with --out FILE"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments, said, tmp_path, monkeypatch):
@@ -238,10 +238,10 @@ def test_a_mistake_is_one_sentence(arguments, said, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_report_goes_where_there_is_a_folder(tmp_path):
-    run_of(tmp_path)
+    run = run_of(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        write_report(tmp_path / "run", tmp_path / "none" / "page.html", trains=False)
-    assert write_report(tmp_path / "run", tmp_path / "page.html", trains=False).stat().st_size > 10_000
+        write_report(run, tmp_path / "none" / "page.html", trains=False)
+    assert write_report(run, tmp_path / "page.html", trains=False).stat().st_size > 10_000
 
 
 def test_the_commands_of_the_page_start_without_jinja():

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcn_lpa.report.contents import OpenRun
-from gcn_lpa.report.page import write_report
+from gcn_lpa.report.page import OpenRun, page_of, write_report
 from gcn_lpa.report.server import Answers, AskServer
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
@@ -81,7 +80,8 @@ def find(browser, text):
 
 @contextlib.contextmanager
 def serving(run):
-    with AskServer(Answers.of(OpenRun(run))) as server:
+    subject = OpenRun(run)
+    with AskServer(Answers(page_of(subject, trains=False, live=True), subject)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -100,7 +100,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(run):
-    return write_report(run.folder, trains=False)
+    return write_report(run, trains=False)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -201,7 +201,7 @@ def test_a_page_of_another_site_can_neither_read_nor_drive_the_server(browser, r
 
 def test_twenty_thousand_nodes_open_in_two_seconds(browser, tmp_path):
     plan, graph = make_plan(Source("sbm", None, {"n": 20_000}), changes={"epochs": 3})
-    page = write_report(train_run(plan, graph, tmp_path / "run").folder, trains=False)
+    page = write_report(train_run(plan, graph, tmp_path / "run"), trains=False)
     start = time.perf_counter()
     show(browser, page.as_uri())
     assert (

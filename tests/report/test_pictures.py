@@ -14,10 +14,10 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import write_figure
 from gcn_lpa.insight import drawing
 from gcn_lpa.insight import tune as tuning
-from gcn_lpa.palette import CLASS_COLORS, GREY, PALE
+from gcn_lpa.insight.drawing import CLASS_COLORS, GREY, PALE
 from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.report import pictures
-from gcn_lpa.report.contents import OpenRun
+from gcn_lpa.report.page import OpenRun
 from gcn_lpa.runs.folder import load_run
 from tests.helpers.ring_runs import run_of
 
@@ -44,7 +44,7 @@ def drawn(monkeypatch, tmp_path):
         FigureCanvasAgg(figure).draw()
         found.append(figure)
 
-    for module in (pictures, calibration, drawing, tuning):
+    for module in (pictures, drawing):
         monkeypatch.setattr(module, "write_figure", keep)
     return found
 
@@ -78,11 +78,11 @@ def test_no_legend_covers_anything(subject, drawn, tmp_path, what):
 
 def test_nor_does_one_of_the_other_pictures(subject, drawn, tmp_path):
     bins = calibration.Reliability((0.25, 0.75), (0.2, 0.9), (5, 6))
-    calibration.draw_reliability(bins, bins, tmp_path / "a.png", title="x")
+    drawing.draw_reliability(bins, bins, tmp_path / "a.png", title="x")
     drawing.draw_explanation(subject.explainer.explain(subject.graph.node_names[0]), tmp_path / "b.png")
     trials = tuple(tuning.TuningTrial(k, {"lr": 0.1 * k}, 0.5 + 0.1 * k, 1.0) for k in range(4))
     found = tuning.Tuning(DEFAULT, DEFAULT, 0.8, 0.5, trials, {"lr": 1.0})
-    tuning.draw_tuning(found, tmp_path / "c.png")
+    drawing.draw_tuning(found, tmp_path / "c.png")
     assert len(drawn) == 3
     assert not any(map(covered, drawn))
     words = [text.get_text() for figure in drawn for legend in figure.legends for text in legend.get_texts()]
@@ -125,11 +125,11 @@ def test_the_confusion_shows_the_counts_of_the_run(subject, drawn, tmp_path):
 
 def test_the_command_draws_what_it_is_asked(folder, tmp_path):
     def said(*words):
-        return CliRunner().invoke(app, ["picture", str(folder), *map(str, words)])
+        return CliRunner().invoke(app, ["report", str(folder), "--picture", *map(str, words)])
 
     for what in ("curve", "confusion", "map"):
         done = said(what, "--out", tmp_path / f"{what}.svg")
-        assert done.stdout == f"drawn in {tmp_path}/{what}.svg\n"
+        assert done.stdout == f"the {what} is {tmp_path}/{what}.svg\n"
         assert (tmp_path / f"{what}.svg").read_text().startswith("<?xml")
     first = (tmp_path / "map.svg").read_bytes()
     assert "exists; choose another file" in said("map", "--out", tmp_path / "map.svg").stderr

@@ -14,7 +14,7 @@ import pytest
 
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.insight.what_if import what_if
-from gcn_lpa.report.contents import OpenRun
+from gcn_lpa.report.page import OpenRun
 from gcn_lpa.report.server import LARGEST_BODY, Answers, AskServer, asked_of
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
@@ -30,7 +30,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def server(run):
-    with AskServer(Answers(b"<!doctype html>", OpenRun(run), threading.Lock())) as found:
+    with AskServer(Answers(b"<!doctype html>", OpenRun(run))) as found:
         thread = threading.Thread(target=found.serve_forever, daemon=True)
         thread.start()
         yield found
@@ -168,7 +168,7 @@ def test_a_question_is_read_as_it_was_meant():
 def test_the_command_prints_its_address_answers_and_ends_with_ctrl_c(run, tmp_path):
     plan, graph = make_plan(Source("karate"), changes={"epochs": 2})
     train_run(plan, graph, tmp_path / "run")
-    command = [sys.executable, "-m", "gcn_lpa", "ask", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "gcn_lpa", "report", str(tmp_path / "run"), "--serve", "--quick"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url, told = (process.stdout.readline().strip() for _ in range(2))
         host, token = url.removeprefix("http://").rstrip("/").split("/")

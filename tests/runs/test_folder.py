@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gcn_lpa
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.runs.folder import environment
+from gcn_lpa.engine.devices import environment
 
 VERSION = tomllib.loads((Path(gcn_lpa.__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
 

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
+from gcn_lpa.epochs import Watch
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
-from gcn_lpa.runs.confidence import predict_run
 from gcn_lpa.runs.folder import RUN_FILES, load_run
 from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.storage import CHECKPOINT, listed, replace
 from gcn_lpa.runs.train_run import resume_run, train_run
 from gcn_lpa.trained import Trained
@@ -396,8 +396,9 @@ def test_a_folder_of_the_old_format_is_refused_with_the_command_that_makes_a_new
     (folder / "recipe.json").write_bytes(encode_json({"method": "lpa"}))
     (folder / "model.safetensors").write_bytes(safetensors.torch.save({}))
     resign(folder)
-    for arguments in (["predict"], ["evaluate"], ["resume"], ["explain", "--all"], ["calibrate"]):
-        refused = CliRunner().invoke(app, [arguments[0], str(folder), *arguments[1:]])
+    commands = ("predict", "evaluate", "train --resume --out", "explain --all", "calibrate")
+    for command in commands:
+        refused = CliRunner().invoke(app, [*command.split(), str(folder)])
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
         assert refused.stderr.startswith(
             f"gcn-lpa: {folder} was kept by an older version of gcn-lpa, which this one does not"

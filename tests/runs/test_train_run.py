@@ -14,18 +14,18 @@ import torch
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
+from gcn_lpa.epochs import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, Case, recipe_for
-from gcn_lpa.learning.ensemble import Parts, fit_weights, members_of, parts_of
+from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import Watch
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.confidence import table_text, write_table
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.predictions import table_text, write_table
 from gcn_lpa.runs.train_run import evaluate_run, resume_run, train_run
 from gcn_lpa.runs.trained_files import decode_graph, encode_graph
 from tests.helpers.trainings import trained_alone
@@ -260,7 +260,7 @@ def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage, 
     assert stopped.run.interrupted
     assert load_run(tmp_path / "part").run.interrupted
     assert predict_proba(stopped.trained, stopped.graph).shape == (30, 2)
-    with pytest.raises(ValueError, match="holds an unfinished run: `gcn-lpa resume` goes on with it"):
+    with pytest.raises(ValueError, match=r"holds an unfinished run: `gcn-lpa train --resume --out .*` goes on with it"):
         trained(Source(str(own)), tmp_path / "part", **options)
     with pytest.raises(ValueError, match="unfinished run with other settings or data"):
         trained(Source(str(own)), tmp_path / "part", **options, seed=7, resume=True)

@@ -26,9 +26,9 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.checkpoints import CheckpointFolder
-from gcn_lpa.runs.confidence import predict_run, table_text
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.predictions import predict_run, table_text
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
 from gcn_lpa.scale.planner import Size, estimate

@@ -1,7 +1,6 @@
-"""Delimited text files (.csv, .tsv): every cell is text, exactly as written.
+"""Delimited text files (.csv, .tsv), whose cells are text exactly as written, and Parquet files and DataFrames, column by column.
 
-pandas parses a file whose rows are equally long and whose quotation marks enclose whole cells, which a quick look at its
-bytes decides. Any other is read with Python's csv module, which is slower and knows the row where something is wrong.
+A Parquet file of a few bytes can hold a billion rows, or one long text a million times: what it would unpack to is counted first.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def _decode(path: Path, encoding: str) -> str:
         other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
         raise ValueError(
             f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not {encoding.removesuffix('-sig')}; "
-            f"say which encoding it is, for instance encoding='{other}'"
+            f"say which encoding it is, for instance with option encoding={other}"
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1

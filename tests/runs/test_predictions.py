@@ -27,9 +27,9 @@ from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import Prediction, predict_proba
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.confidence import calibrate_run, predict_run
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Plan, Source, make_plan
+from gcn_lpa.runs.predictions import calibrate_run, predict_run
 from gcn_lpa.runs.train_run import train_run
 
 QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}

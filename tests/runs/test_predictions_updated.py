@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import shuffled, split
+from gcn_lpa.epochs import Watch
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.tasks import Watch
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.predictions import predict_on
 from gcn_lpa.runs.train_run import evaluate_run, past_of, resume_run, train_run
-from gcn_lpa.runs.updated import predict_on
 from tests.helpers.mixed_tables import mixed_rows, write_mixed
 
 ROOT = Path(__file__).parents[2]
