@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gcn_lpa.data import table_files
 from gcn_lpa.data import table as tables
+from gcn_lpa.data import table_files
 from gcn_lpa.data.table_files import Format, read_delimited
 
 CELLS = ["a", "NA", "001", "ü", " ", "", '"', '""', '"x"', '"a,b"', '"q""r"', '"\r\n"']
