@@ -1,8 +1,8 @@
 """Edge forms: how strong an edge is, as a function of its two ends (Sections 2.4, 3.2 and 3.3 of the paper).
 
-The contract: `form(graph)` is log M_ij for every entry of the graph's adjacency, any real number, [E]. Logs make M
-positive by construction, make row normalisation a stable softmax, and make attention scores and kernel exponents
-the same kind of thing. No form builds an [E, d] array. Every form but `Free` can score a graph it has never seen.
+The contract: `form(graph)` is log M_ij for every entry of the graph's adjacency, any real number, [E]. Logs make M positive by
+construction, make row normalisation a stable softmax, and treat attention scores and kernel exponents alike. No form builds an
+[E, d] array. Every form but `Free` can score a graph it has never seen.
 """
 
 from __future__ import annotations
@@ -36,31 +36,22 @@ class Fixed(nn.Module):
 class Free(nn.Module):
     """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4), or the log of its softplus.
 
-    `ties` gives each entry the number of its parameter, [E]: the two directions of an edge (`symmetric=True`)
-    or all edges of one type share theirs.
+    With `symmetric_edges` the two directions of an edge share their number.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        init: str = "zeros",
-        mask: str = "exp",
-        ties: Tensor | None = None,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
-        self.mask = mask
-        num_weights = graph.pattern.num_entries if ties is None else int(ties.max()) + 1 if len(ties) else 0
+        self.mask = recipe.edge_mask
+        self.shared = both_directions(graph.pattern) if recipe.symmetric_edges else None
+        num_weights = graph.pattern.num_entries if self.shared is None else self.shared.shape[1]
         start = torch.zeros(num_weights)
-        if init == "glorot":  # the authors' code: fan-in and fan-out of a vector are its length
+        if recipe.edge_init == "glorot":  # the authors' code: fan-in and fan-out of a vector are its length
             start.uniform_(-1, 1, generator=generator).mul_(math.sqrt(3 / max(1, num_weights)))
         self.weight = nn.Parameter(start)
-        self.shared = None if ties is None else _selection(ties, num_weights)
         self.fingerprint = graph.pattern.fingerprint
 
     def get_extra_state(self) -> Tensor:
-        """Which edges the weights belong to: the fingerprint of their pattern, and their ties, as bytes."""
+        """The edges that the weights belong to, as bytes: the fingerprint of their pattern, and which weight each entry has."""
         ties = self.shared.pattern.col.cpu().numpy().astype("<i8").tobytes() if self.shared is not None else b""
         return torch.frombuffer(bytearray(bytes.fromhex(self.fingerprint) + ties), dtype=torch.uint8)
 
@@ -83,25 +74,32 @@ class Free(nn.Module):
         return weight if self.mask == "exp" else log_softplus(weight + SOFTPLUS_ONE)
 
     def of_entries(self, graph: Graph) -> Tensor:
-        """w_ij of every entry, [E]; of a cluster's, with a sparse gradient, so that Adam moves no others."""
-        if graph.pattern.cut_from is not None and graph.pattern.cut_from[0] == self.fingerprint:
-            at = graph.pattern.cut_from[1]
-            return torch.gather(self.weight, 0, at if self.shared is None else self._ties(at), sparse_grad=True)
-        if graph.pattern.fingerprint != self.fingerprint:
+        """w_ij of every entry, [E]; for a cluster of the graph with a sparse gradient, so that Adam moves no other weight."""
+        pattern, shared = graph.pattern, self.shared
+        if pattern.cut_from is not None and pattern.cut_from[0] == self.fingerprint:
+            at = pattern.cut_from[1]
+            if shared is not None:
+                at = shared.pattern.col.to(at.device).index_select(0, at).long()
+            return torch.gather(self.weight, 0, at, sparse_grad=True)
+        if pattern.fingerprint != self.fingerprint:
             raise ValueError(
                 "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
                 f"train with one of {forms_for_new_edges()} for inductive use"
             )
-        if self.shared is None:
+        if shared is None:
             return self.weight
-        if (self.shared.device, self.shared.dtype) != (self.weight.device, self.weight.dtype):
-            self.shared = self.shared.to(self.weight.device).to(self.weight.dtype)
-        return self.shared @ self.weight
+        if (shared.device, shared.dtype) != (self.weight.device, self.weight.dtype):
+            self.shared = shared = shared.to(self.weight.device).to(self.weight.dtype)
+        return shared @ self.weight
 
-    def _ties(self, entries: Tensor) -> Tensor:
-        """The numbers of the parameters of some entries."""
-        assert self.shared is not None
-        return self.shared.pattern.col.to(entries.device).index_select(0, entries).long()
+
+def both_directions(pattern: Pattern) -> SparseMatrix:
+    """The matrix that copies one weight to the entries (i, j) and (j, i), [E, number of weights]."""
+    if not torch.equal(pattern.columns.col, pattern.col):
+        raise ValueError("symmetric edge weights need an undirected graph")
+    pair = torch.minimum(torch.arange(pattern.num_entries), pattern.inverse_order.long().cpu())
+    first, ties = torch.unique(pair, return_inverse=True)
+    return _selection(ties, len(first))
 
 
 def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
@@ -110,32 +108,21 @@ def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
     return SparseMatrix(Pattern(rowptr, ties, (len(ties), num_weights)), torch.ones(len(ties)))
 
 
-def both_directions(pattern: Pattern) -> Tensor:
-    """Ties that give (i, j) and (j, i) one number, [E]."""
-    here = torch.arange(pattern.num_entries)
-    if not torch.equal(pattern.columns.col, pattern.col):
-        raise ValueError("symmetric edge weights need an undirected graph")
-    pair = torch.minimum(here, pattern.inverse_order.long().cpu())
-    ties: Tensor = torch.unique(pair, return_inverse=True)[1]
-    return ties
-
-
 class Bilinear(nn.Module):
     """M_ij = log(1 + exp(x_iᵀ H x_j)), Section 2.4; H is full up to FULL_KERNEL features, else H = U Vᵀ of rank `rank`."""
 
     def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.full = num_features <= FULL_KERNEL
-        self.left = glorot(num_features, num_features if self.full else rank, generator=generator)
-        self.right = None if self.full else glorot(num_features, rank, generator=generator)
+        is_full = num_features <= FULL_KERNEL
+        self.left = glorot(num_features, num_features if is_full else rank, generator=generator)
+        self.right = None if is_full else glorot(num_features, rank, generator=generator)
 
     def forward(self, graph: Graph) -> Tensor:
-        if self.right is None:
-            x = graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x  # at most FULL_KERNEL wide
-            score = graph.pattern.edge_dot(graph.x @ self.left, x)
+        if self.right is not None:
+            x = graph.x @ self.right
         else:
-            score = graph.pattern.edge_dot(graph.x @ self.left, graph.x @ self.right)
-        return log_softplus(score)
+            x = graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x  # at most FULL_KERNEL wide
+        return log_softplus(graph.pattern.edge_dot(graph.x @ self.left, x))
 
 
 def log_softplus(score: Tensor) -> Tensor:
@@ -170,23 +157,20 @@ class AGNN(nn.Module):
         return self.scale * graph.pattern.edge_dot(direction, direction)
 
 
-class Cosine(nn.Module):
-    """log M_ij = β · cos(W x_i, W x_j) between two nodes, and a score of its own for every self-loop.
+class Cosine(AGNN):
+    """log M_ij = β · cos(W x_i, W x_j) between two nodes, and one learned number for all self-loops.
 
-    β starts at 0: the first epoch is the graph as it is given. In AGNN a self-loop always has the highest score, its cosine
-    is 1, and takes weight from the neighbours; here labels say how much a node listens to itself.
+    β starts at 0, so that the first epoch has the given graph. In AGNN a self-loop always has the highest score, as its cosine
+    is 1, and takes weight from the neighbours; here labels decide how much a node keeps of itself.
     """
 
     def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.project = glorot(num_features, rank, generator=generator)
+        super().__init__(num_features, rank=rank, generator=generator)
         self.scale = nn.Parameter(torch.zeros(1))
         self.own = nn.Parameter(torch.zeros(1))
 
     def forward(self, graph: Graph) -> Tensor:
-        direction = F.normalize(graph.x @ self.project, dim=1)
-        cosine = graph.pattern.edge_dot(direction, direction)
-        return torch.where(graph.pattern.row == graph.pattern.col, self.own, self.scale * cosine)
+        return torch.where(graph.pattern.row == graph.pattern.col, self.own, super().forward(graph))
 
 
 class GaAN(nn.Module):
@@ -201,13 +185,11 @@ class GaAN(nn.Module):
         return graph.pattern.edge_dot(graph.x @ self.left, graph.x @ self.right)
 
 
-class GeniePath(nn.Module):
+class GeniePath(GaAN):
     """log M_ij = aᵀ tanh(W₁ x_i + W₂ x_j), Liu et al. (2019)."""
 
     def __init__(self, num_features: int, *, rank: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.left = glorot(num_features, rank, generator=generator)
-        self.right = glorot(num_features, rank, generator=generator)
+        super().__init__(num_features, rank=rank, generator=generator)
         self.attend = nn.Parameter(glorot(rank, 1, generator=generator).squeeze(1).detach())
 
     def forward(self, graph: Graph) -> Tensor:
@@ -223,9 +205,9 @@ class Gaussian(nn.Module):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        scale = torch.ones(graph.num_features)
-        distance = _square_distances(graph, scale).clamp_min(0).mean() if graph.pattern.num_entries else torch.ones(())
-        start = 0.5 * math.log(float(distance)) if float(distance) > 0 else 0.0
+        distances = _square_distances(graph, torch.ones(graph.num_features)).clamp_min(0)
+        mean = float(distances.mean()) if len(distances) else 1.0
+        start = 0.5 * math.log(mean) if mean > 0 else 0.0
         self.log_sigma = nn.Parameter(torch.full((graph.num_features,), start))
 
     def forward(self, graph: Graph) -> Tensor:
@@ -246,14 +228,9 @@ def _of_features(form: Any) -> Builder:
     return lambda recipe, graph, generator: form(graph.num_features, rank=recipe.edge_rank, generator=generator)
 
 
-def _free(recipe: Recipe, graph: Graph, generator: torch.Generator) -> nn.Module:
-    ties = both_directions(graph.pattern) if recipe.symmetric_edges else None
-    return Free(graph, init=recipe.edge_init, mask=recipe.edge_mask, ties=ties, generator=generator)
-
-
 EDGE_FORMS: dict[str, Builder] = {
     "fixed": lambda recipe, graph, generator: Fixed(),
-    "free": _free,
+    "free": Free,
     "bilinear": _of_features(Bilinear),
     "gat": _of_features(GAT),
     "agnn": _of_features(AGNN),

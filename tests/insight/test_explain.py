@@ -601,7 +601,7 @@ def test_free_weights_stay_with_their_edges_when_others_go(symmetric):
     with torch.no_grad():
         model.edges.weight.copy_(torch.linspace(-2, 2, len(model.edges.weight)))
         scores = model.edges(prepared).clone()
-    ties = both_directions(prepared.pattern) if symmetric else torch.arange(len(scores))
+    ties = both_directions(prepared.pattern).pattern.col.long() if symmetric else torch.arange(len(scores))
     assert torch.equal(scores, model.edges.weight[ties])
     a, b = int(graph.row[0]), int(graph.col[0])
     explainer = Explainer.of(trained, graph)
