@@ -1,12 +1,12 @@
-"""Label propagation, Eqs. (1), (2), (4), and the influence of one node on another, Section 2.3.
+"""Label propagation, Eqs. (1) and (2), and the influence of one node on another, Section 2.3.
 
-Labels and features walk the same matrix, `transition` = D*⁻¹A*. A walk starts at v_a and leaves a node along its row. Feature
-influence (Lemma 1) is where it is after K steps. Label influence (Lemma 2) is where it ends if labelled nodes absorb it: so the
-influences on v_a are the votes that label propagation counts there, and they add up to its score exactly.
+Labels and features walk the same matrix, `transition` = D*⁻¹A*. A walk starts at v_a and leaves each node along its row. Feature
+influence (Lemma 1) is the probability of where it is after K steps. Label influence (Lemma 2) is the probability of where it ends
+if labelled nodes absorb it: the influences on v_a are the votes that label propagation counts there, and sum to its score exactly.
 
-Walks are followed from v_a on by products with the transpose: one node costs O(kE), a block of b nodes is b columns, and no
-matrix of n x n numbers is built. (Lemmas 1 and 2 print ã_{v(i-1),v(i)}; their use in Appendix B, and Eq. (1), need ã_{v(i),v(i-1)}:
-each step is divided by the degree of the node it leaves.)
+Walks are followed from v_a by products with the transpose: one node costs O(kE), a block of b nodes is b columns, and no n x n
+matrix is built. (Lemmas 1 and 2 print ã_{v(i-1),v(i)}; their use in Appendix B, and Eq. (1), need ã_{v(i),v(i-1)}: each step is
+divided by the degree of the node it leaves.)
 """
 
 from __future__ import annotations
@@ -25,41 +25,33 @@ from gcn_lpa.engine.sparse import SparseMatrix
 def propagate_labels(
     transition: SparseMatrix,
     seeds: Tensor,
-    iterations: int | None,
+    iterations: int,
     *,
     clamp: bool = True,
     labeled: Tensor | None = None,
     at: Tensor | None = None,
-    tolerance: float = 1e-6,
 ) -> Tensor:
-    """Spread the labels of a few nodes over the graph, Eqs. (1) and (2): Y^(k) *before* the last reset, [n, c].
+    """Spread labels over the graph, Eqs. (1) and (2): Y^(k) *before* the last reset, [n, c].
 
-    On unlabelled nodes the reset changes nothing. On labelled nodes this is what their neighbours say about them, which is what
-    Eq. (15) has to score: after the reset every labelled node repeats its own label, and the loss is zero whatever the edge
-    weights.
+    On unlabelled nodes the reset changes nothing. On labelled nodes this is the vote of their neighbours, which Eq. (15) has to
+    score: after the reset every labelled node has its own label again, and the loss is zero whatever the edge weights. With
+    more and more iterations Y^(k) converges to Eq. (4).
 
     Args:
         transition: D⁻¹A, [n, n].
         seeds: Y^(0), a row of label mass for labelled nodes (one-hot, soft, or scaled by confidence), zero rows
             elsewhere, [n, c].
-        iterations: k, the number of hops a label may travel; None repeats until no entry moves by more than
-            `tolerance`, Eq. (4).
+        iterations: k, the number of hops a label may travel.
         clamp: reset labelled nodes between iterations, Eq. (2). The authors' code does not.
         labeled: the nodes that are reset, [n]; None: those with label mass.
         at: the nodes whose Y^(k) is wanted, each once, [m]; None: all.
     """
-    if iterations is None and not clamp:
-        raise ValueError("iterations=None needs clamp=True: without Eq. (2) labels may go round in circles for ever")
     labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
-    y, k, moved = seeds, 0, float("inf")
-    while k < iterations if iterations is not None else moved > tolerance:
-        before = y
+    y = seeds
+    for k in range(iterations):
         if clamp and k > 0:
             y = torch.where(labeled.unsqueeze(1), seeds, y)  # Eq. (2)
         y = transition @ y  # Eq. (1)
-        k += 1
-        if iterations is None:
-            moved = float((y - before).detach().abs().max()) if y.numel() else 0.0
     return y if at is None else y.index_select(0, at)
 
 
@@ -88,7 +80,7 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype | None = None) -> Te
 
 @dataclass(frozen=True)
 class LabelInfluence:
-    """What each labelled node's label counts at each of a few nodes: I_l(v_a, v_b; k) = ∂y_a^(k) / ∂y_b, Definition 2."""
+    """The weight of each label in the score of each of several nodes: I_l(v_a, v_b; k) = ∂y_a^(k) / ∂y_b, Definition 2."""
 
     nodes: Tensor  # [b], the v_a
     by_length: Tensor  # [k, b, n], of walks of 1, 2, … k steps; zero where v_b has no label
@@ -102,8 +94,8 @@ class LabelInfluence:
 def label_influence(transition: SparseMatrix, labeled: Tensor, nodes: Tensor, iterations: int) -> LabelInfluence:
     """The label influence of every labelled node on each of `nodes` after k iterations, Lemma 2; one node in O(kE).
 
-    The walk takes its first step from v_a whether v_a has a label or not, and ends at the first labelled node it meets from then
-    on. So for a labelled v_a it is what its neighbours say about it, itself among them (its self-loop, and walks that come back).
+    The walk takes its first step from v_a whether v_a has a label or not, and ends at the first labelled node it meets after
+    that. So a labelled v_a may count itself: by its self-loop, and by walks that come back.
 
     Args:
         transition: D⁻¹A, [n, n].
@@ -111,7 +103,11 @@ def label_influence(transition: SparseMatrix, labeled: Tensor, nodes: Tensor, it
         nodes: the v_a, [b].
         iterations: k, the number of hops a label may travel.
     """
-    steps = walk_from(transition, columns_at(transition, nodes), iterations, absorbing=check_mask(transition, labeled))
+    n = transition.shape[0]
+    if labeled.dtype != torch.bool or labeled.shape != (n,):
+        given = f"{labeled.dtype} {tuple(labeled.shape)}"
+        raise ValueError(f"a mask of {n} booleans says which nodes are meant, not {given}")
+    steps = _walks_from(nodes, transition, iterations, absorbing=labeled)
     by_length = torch.stack(list(steps)).transpose(1, 2)  # a view: a copy would take longer than the walk
     return LabelInfluence(nodes, by_length)
 
@@ -122,16 +118,23 @@ def feature_influence(transition: SparseMatrix, nodes: Tensor, layers: int) -> T
     Lemma 1: the probability that a walk from v_a is at v_b after K steps, a row of transition^K. Xu et al. (2018), whose
     result it is, take each path of the ReLU network to be active with the same probability.
     """
-    *_, last = walk_from(transition, columns_at(transition, nodes), layers)
+    *_, last = _walks_from(nodes, transition, layers)
     return last.T.contiguous()
 
 
-def walk_from(transition: SparseMatrix, start: Tensor, steps: int, absorbing: Tensor | None = None) -> Iterator[Tensor]:
-    """Where the walks that begin at `start`, a column each, are after 1, 2, … steps; or what was absorbed there at that step."""
+def _walks_from(
+    nodes: Tensor, transition: SparseMatrix, steps: int, absorbing: Tensor | None = None
+) -> Iterator[Tensor]:
+    """The probability of where walks from `nodes` are after 1, 2, … steps, or are absorbed at that step, [n, b] each."""
     if steps < 1:
         raise ValueError(f"a walk of {steps} steps goes nowhere; at least 1 iteration or layer is needed")
-    backwards, at = transition.detach().T, start
-    ends = None if absorbing is None else absorbing.to(start.dtype).unsqueeze(1)
+    n, is_outside = transition.shape[0], (nodes < 0) | (nodes >= transition.shape[0])
+    if is_outside.any():
+        raise ValueError(f"there is no node {int(nodes[is_outside][0])}; the graph has nodes 0 to {n - 1}")
+    at = torch.zeros(n, len(nodes), dtype=transition.dtype, device=transition.device)
+    at.scatter_(0, nodes.unsqueeze(0), 1)
+    backwards = transition.detach().T
+    ends = None if absorbing is None else absorbing.to(at.dtype).unsqueeze(1)
     for _ in range(steps):
         at = backwards @ at
         if ends is None:
@@ -139,22 +142,3 @@ def walk_from(transition: SparseMatrix, start: Tensor, steps: int, absorbing: Te
         else:
             yield at * ends
             at = at * (1 - ends)
-
-
-def columns_at(transition: SparseMatrix, nodes: Tensor) -> Tensor:
-    """One column per node, all of its mass on it, [n, b]."""
-    n = transition.shape[0]
-    if len(nodes) and bool(((nodes < 0) | (nodes >= n)).any()):
-        outside = int(nodes[(nodes < 0) | (nodes >= n)][0])
-        raise ValueError(f"there is no node {outside}; the graph has nodes 0 to {n - 1}")
-    start = torch.zeros(n, len(nodes), dtype=transition.dtype, device=transition.device)
-    return start.scatter_(0, nodes.unsqueeze(0), 1)
-
-
-def check_mask(transition: SparseMatrix, nodes: Tensor) -> Tensor:
-    if nodes.dtype != torch.bool or nodes.shape != (transition.shape[0],):
-        shape = tuple(nodes.shape)
-        raise ValueError(
-            f"a mask of {transition.shape[0]} booleans says which nodes are meant, not {nodes.dtype} {shape}"
-        )
-    return nodes

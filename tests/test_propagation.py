@@ -101,29 +101,10 @@ def test_converged_propagation_equals_the_linear_solve(seed, self_loops):
     labeled, unlabeled = seeds.sum(1) > 0, seeds.sum(1) == 0
     uu, ul = walk[unlabeled][:, unlabeled], walk[unlabeled][:, labeled]
     solution = torch.linalg.solve(torch.eye(len(uu)).double() - uu, ul @ seeds[labeled])
-    converged = propagate_labels(sparse_of(walk), seeds, None, tolerance=1e-13)
+    converged = propagate_labels(sparse_of(walk), seeds, 2000)
     torch.testing.assert_close(converged[unlabeled], solution, rtol=1e-9, atol=1e-9)
     expected = walk[labeled][:, labeled] @ seeds[labeled] + walk[labeled][:, unlabeled] @ solution
     torch.testing.assert_close(converged[labeled], expected, rtol=1e-9, atol=1e-9)
-
-
-def test_convergence_in_float32_ends_where_no_label_reaches_and_where_all_nodes_are_labelled(karate):
-    walk = karate.adjacency.row_normalized()
-    everywhere = F.one_hot(karate.y, 2).float()
-    torch.testing.assert_close(propagate_labels(walk, everywhere, None), walk @ everywhere)
-    nowhere = torch.zeros(34, 2)
-    assert torch.equal(propagate_labels(walk, nowhere, None), nowhere)
-    one = nowhere.clone()
-    one[33, 1] = 1
-    torch.testing.assert_close(propagate_labels(walk, one, None)[:33, 1], torch.ones(33), rtol=0, atol=1e-3)
-    assert propagate_labels(SparseMatrix.identity(0), torch.zeros(0, 2), None).shape == (0, 2)
-
-
-def test_convergence_without_the_reset_is_refused():
-    """0 - 1 would pass its label back and forth for ever."""
-    pair = Graph.from_edges([(0, 1)], y=[0, 1]).adjacency.row_normalized()
-    with pytest.raises(ValueError, match="clamp"):
-        propagate_labels(pair, torch.eye(2), None, clamp=False)
 
 
 def test_soft_labels_and_confidences_travel_as_they_are():

@@ -78,12 +78,11 @@ def propagate(
     loop: Callable[..., Tensor],
     transition: SparseMatrix,
     seeds: Tensor,
-    iterations: int | None,
+    iterations: int,
     *,
     clamp: bool = True,
     labeled: Tensor | None = None,
     at: Tensor | None = None,
-    tolerance: float = 0.0,
 ) -> Tensor | None:
     """Y⁽ᵏ⁾ of Eqs. (1), (2) before the last reset."""
     kernels = fused_backend(seeds)
@@ -103,7 +102,7 @@ def _in_class_blocks(
     transition: SparseMatrix,
     seeds: Tensor,
     width: int,
-    iterations: int | None,
+    iterations: int,
     **options: Any,
 ) -> Tensor:
     """The walk of a few classes at a time. Classes never mix, so this is exact.
