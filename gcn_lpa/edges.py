@@ -118,11 +118,9 @@ class Bilinear(nn.Module):
         self.right = None if is_full else glorot(num_features, rank, generator=generator)
 
     def forward(self, graph: Graph) -> Tensor:
-        if self.right is not None:
-            x = graph.x @ self.right
-        else:
-            x = graph.x.to_dense() if isinstance(graph.x, SparseMatrix) else graph.x  # at most FULL_KERNEL wide
-        return log_softplus(graph.pattern.edge_dot(graph.x @ self.left, x))
+        right = graph.x if self.right is None else graph.x @ self.right
+        right = right.to_dense() if isinstance(right, SparseMatrix) else right  # at most FULL_KERNEL wide
+        return log_softplus(graph.pattern.edge_dot(graph.x @ self.left, right))
 
 
 def log_softplus(score: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import TINY, accelerated
-from gcn_lpa.engine.fused import mean_cost as fused_mean_cost
 from gcn_lpa.engine.random import Key, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
@@ -56,15 +56,19 @@ class Labels(NamedTuple):
     total: Callable[[Tensor], Tensor] | None = None  # sums over processes that share the nodes; None: there is one
 
     def ids(self, key: Key) -> Tensor:
-        """What names the random bits of each node, [m]."""
+        """The ids that name the random bits of each target, [m]."""
         nodes = torch.arange(len(self.target), device=self.target.device) if self.nodes is None else self.nodes
         return nodes if key.rows is None else key.rows.index_select(0, nodes)
 
     def only(self, shown: Tensor) -> Tensor:
-        """Y^(0) of the nodes of a mask over the targets, [m], alone."""
+        """Y^(0) with the labels of the targets in the mask alone, [m] -> [n, c]."""
         if self.nodes is not None:
             shown = torch.zeros_like(self.labeled).index_copy(0, self.nodes, shown)
         return self.seeds * shown.unsqueeze(1)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The rows of the targets, [n, …] -> [m, …]."""
+        return rows if self.nodes is None else rows.index_select(0, self.nodes)
 
     def mean_cost(self, values: Tensor, kind: str, scored: Tensor | None = None) -> Tensor:
         """The mean of `mean_cost` over the targets, or over those of the mask `scored`.
@@ -122,8 +126,7 @@ def held_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key
 
 
 def leave_one_out(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
-    votes = leave_one_out_votes(transition, labels.seeds, iterations)  # Theorem 3
-    return labels.mean_cost(votes if labels.nodes is None else votes.index_select(0, labels.nodes), "share")
+    return labels.mean_cost(labels.of(leave_one_out_votes(transition, labels.seeds, iterations)), "share")  # Theorem 3
 
 
 def influence(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
@@ -136,7 +139,7 @@ READINGS: dict[str, Callable[[SparseMatrix, Labels, int, Key], Tensor]] = {  # o
 }
 
 
-@accelerated(fused_mean_cost)
+@accelerated(fused.mean_cost)
 def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
     """The mean over rows of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from gcn_lpa.edges import edge_form
+from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import accelerated
-from gcn_lpa.engine.fused import relu_layers as fused_relu_layers
 from gcn_lpa.engine.random import Key, dropout, glorot
 from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -42,7 +42,7 @@ class Body(Protocol):
     ) -> Tensor: ...
 
 
-@accelerated(fused_relu_layers)
+@accelerated(fused.relu_layers)
 def relu_layers(
     smoothing: SparseMatrix,
     x: Tensor | SparseMatrix,
@@ -64,35 +64,35 @@ def relu_layers(
 
 
 class Convolutions(nn.Module):
-    """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), for the matrix S it is given; the last X holds logits, [n, c].
+    """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), along a matrix S; the last X holds logits, [n, c].
 
-    With `residual` a node's own X W', with `bias` a constant, and with `layer_norm` a normalisation join in.
+    `residual` adds X W' of the node itself, `bias` a constant; `layer_norm` normalises hidden layers.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.recipe = recipe
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.target.width]
-        self.shapes = list(pairwise(widths))
-        self.weights = nn.ParameterList(glorot(*s, generator=generator) for s in self.shapes)
+        self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
         self.skips = nn.ParameterList()
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:] if recipe.bias)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths[1:-1] if recipe.layer_norm)
 
     def draw_skips(self, generator: torch.Generator) -> None:
-        """Draw the W' of a node's own x, after the edges have drawn theirs: a seed gives the same start with and without them."""
-        new = (glorot(*shape, generator=generator) for shape in self.shapes)
-        self.skips = nn.ParameterList(new)
+        """Draw W' after the edges have drawn theirs: a seed gives the same start with and without them."""
+        self.skips = nn.ParameterList(glorot(*weight.shape, generator=generator) for weight in self.weights)
 
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
-        if self.is_plain:
-            return relu_layers(smoothing, graph.x, list(self.weights), (self.rate(0), self.rate(1)), key, at)
+        recipe = self.recipe
+        rate = recipe.dropout if recipe.feature_dropout is None else recipe.feature_dropout
+        if not (recipe.residual or recipe.bias or recipe.layer_norm):
+            return relu_layers(smoothing, graph.x, list(self.weights), (rate, recipe.dropout), key, at)
         x, last = graph.x, len(self.weights) - 1
         for k, weight in enumerate(self.weights):
-            x = dropout(x, self.rate(k), key, layer=k)
-            own, x = (x @ self.skips[k] if self.skips else None), x @ weight  # what x was is not held any longer
+            x = dropout(x, rate if k == 0 else recipe.dropout, key, layer=k)
+            own, x = (x @ self.skips[k] if self.skips else None), x @ weight  # frees the old x before the product
             x = smoothing @ x  # Eq. (16)
             x = x if own is None else own + x
             if self.biases:
@@ -101,16 +101,6 @@ class Convolutions(nn.Module):
                 x = (self.norms[k](x) if self.norms else x).relu()
         logits = cast(Tensor, x)
         return logits if at is None else logits.index_select(0, at)
-
-    def rate(self, k: int) -> float:
-        """Of the dropout before layer k."""
-        recipe = self.recipe
-        return recipe.dropout if k > 0 or recipe.feature_dropout is None else recipe.feature_dropout
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a layer is Eq. (16) with a ReLU and nothing else."""
-        return not (self.recipe.residual or self.recipe.bias or self.recipe.layer_norm)
 
 
 class GCNLPA(nn.Module):
@@ -123,9 +113,7 @@ class GCNLPA(nn.Module):
     key and never drops out.
     """
 
-    capturable = stackable = (
-        True  # a step never waits for a GPU, and can be mapped over many models: methods/contract.py
-    )
+    capturable = stackable = True  # see `methods.contract.Model`
 
     def __init__(
         self,
@@ -142,7 +130,7 @@ class GCNLPA(nn.Module):
         super().__init__()
         if body is None and recipe.propagation != "layers":
             raise ValueError(
-                f"propagation {recipe.propagation!r} needs a body of its own; METHODS['gcn-lpa'].build makes the model with it"
+                f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
             )
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
         self.body = (body or Convolutions)(recipe, graph, generator)

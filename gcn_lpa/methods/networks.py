@@ -43,7 +43,7 @@ class Network(OnGivenEdges):
         """As in GCNLPA: the random bits of `key` are used in `train()` mode only."""
         labels = labels_of(self.recipe, graph, nodes)
         logits = self.logits(graph, key if self.training else None)
-        return self.cost(logits if labels.nodes is None else logits.index_select(0, labels.nodes), labels)
+        return self.cost(labels.of(logits), labels)
 
     def cost(self, logits: Tensor, labels: Labels, scored: Tensor | None = None) -> Loss:
         cost = labels.mean_cost(logits, "logits", scored)
@@ -152,8 +152,7 @@ class LabelInput(Network):
         labels, bits = labels_of(self.recipe, graph, nodes), key or Key(0)
         shows = random_share(labels.ids(bits), self.recipe.label_rate, bits, SEED_LAYER)
         logits = self.reading(graph, labels.only(shows), key if self.training else None)
-        logits = logits if labels.nodes is None else logits.index_select(0, labels.nodes)
-        return self.cost(logits, labels, ~shows)
+        return self.cost(labels.of(logits), labels, ~shows)
 
 
 class GATNetwork(Network):
