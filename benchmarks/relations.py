@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from gcn_lpa import evaluate, learn, load, split
-from gcn_lpa.data.edge_types import EdgeTypes
+from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.learning.choose_recipe import choose_recipe

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data import constructors
-from gcn_lpa.data.checks import node_mask
+from gcn_lpa.data.checks import node_mask, of_another_kind, similar, some
+from gcn_lpa.data.constructors import EdgeTypes, loops_added
 from gcn_lpa.data.describe import homophily, html_notes, html_table
-from gcn_lpa.data.edge_types import EdgeTypes, loops_added
-from gcn_lpa.data.hints import of_another_kind, similar, some
 from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.devices import same_device

@@ -364,8 +364,8 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
 
 def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
+    from gcn_lpa.data.checks import meant
     from gcn_lpa.data.datasets import reading_options
-    from gcn_lpa.data.hints import meant
 
     known = {key: default for key, default in reading_options(name).items() if key != "columns"}
     chosen: dict[str, Any] = {}
@@ -380,7 +380,7 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
 
 def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
     """Settings NAME=VALUE as fields of a recipe, with their types."""
-    from gcn_lpa.data.hints import meant
+    from gcn_lpa.data.checks import meant
 
     known = {spec.name: spec.default for spec in dataclasses.fields(Recipe) if spec.name != "origin"}
     chosen: dict[str, Any] = {}

@@ -1,10 +1,12 @@
-"""What a caller hands in, checked at the door: ids, weights, features and labels in any shape a user has them.
+"""Checks of what a caller hands in: ids, weights and labels in any shape a user has them; and hints in error messages.
 
 Every refusal says which edge, node, row or column is wrong, with the value, and what would be right.
 """
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -15,11 +17,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.hints import of_another_kind, some
-from gcn_lpa.data.table import FLOAT32_MAX, is_missing
-
+WARNING = "warning: "  # the beginning of a note that is a warning
+LONGEST_NAME = 100  # characters of a name that others are compared with
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")
 Names = Sequence[Hashable]
+
+
+def some(values: Sequence[Any], most: int = 5) -> str:
+    """The first values, and how many there are."""
+    shown = ", ".join(f"{value!r:.80}" for value in values[:most])
+    return shown if len(values) <= most else f"{shown}, … {len(values):,} in all"
+
+
+def similar(text: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that a text may be misspelt for, of the first 2,000 about as long; none for a long text."""
+    if len(text) > LONGEST_NAME:
+        return []
+    alike = (name for name in names if abs(len(name) - len(text)) <= 3)
+    return difflib.get_close_matches(text, itertools.islice(alike, 2_000), n=3)
+
+
+def meant(text: object, names: Iterable[str]) -> str:
+    """The end of a sentence that says what a misspelt name may be meant for; empty where nothing is close."""
+    close = similar(str(text), names)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def of_another_kind(value: Hashable, names: Iterable[Hashable]) -> str:
+    """A hint where a name prints like `value` but has another type, such as 1 and "1"; else nothing."""
+    twin = next((name for name in names if type(name) is not type(value) and str(name) == str(value)), None)
+    both = f"{value!r} is {type_word(value)}, {twin!r} is {type_word(twin)}"
+    return "" if twin is None else f"{both}: ids are of one kind everywhere"
+
+
+def type_word(value: Hashable) -> str:
+    return "text" if isinstance(value, str) else "a number" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, NaT and pandas' NA."""
+    if type(value) is str:
+        return False
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
 def check_seed(seed: int) -> None:
@@ -49,7 +91,7 @@ def unique_names(names: Iterable[Hashable]) -> Names:
     values = names.tolist() if isinstance(names, (np.ndarray, Tensor)) else list(names)
     if set(map(type, values)) == {str} and len(set(values)) == len(values):
         return tuple(values)
-    values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    values = list(map(as_plain, values))
     first: dict[Hashable, int] = {}
     for i, value in enumerate(values):
         if is_missing(value):
@@ -65,7 +107,7 @@ def unique_names(names: Iterable[Hashable]) -> Names:
 
 @dataclass(frozen=True)
 class Ends:
-    """Edges as two columns: of ids, or of positions among the node names, where the caller has found them."""
+    """Edges as two columns: of ids, or of positions among the node names."""
 
     source: Any
     target: Any
@@ -74,8 +116,6 @@ class Ends:
 
 def edge_ends(edges: Any) -> Ends:
     """The two columns of a list of pairs: int64 where all ids are integers that fit, else objects."""
-    if isinstance(edges, Ends):
-        return edges if edges.are_positions else Ends(_ids(edges.source, "source"), _ids(edges.target, "target"))
     if isinstance(edges, Tensor):
         edges = edges.detach().cpu().numpy()
     if isinstance(edges, np.ndarray):
@@ -84,12 +124,14 @@ def edge_ends(edges: Any) -> Ends:
         if edges.ndim != 2 or edges.shape[1] != 2:
             hint = "; PyG's [2, E] goes in as edge_index.T" if edges.ndim == 2 and edges.shape[0] == 2 else ""
             raise ValueError(f"edges are pairs (source, target), [E, 2], not {list(edges.shape)}{hint}")
-        return Ends(_ids(edges[:, 0], "source"), _ids(edges[:, 1], "target"))
-    pairs = list(edges)
-    for i, pair in enumerate(pairs):
-        if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise ValueError(f"edge {i} is {pair!r}, not a pair (source, target); weights go into weights=")
-    return Ends(_ids([pair[0] for pair in pairs], "source"), _ids([pair[1] for pair in pairs], "target"))
+        edges = Ends(*edges.T)
+    elif not isinstance(edges, Ends):
+        pairs = list(edges)
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
+                raise ValueError(f"edge {i} is {pair!r}, not a pair (source, target); weights go into weights=")
+        edges = Ends([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    return edges if edges.are_positions else Ends(_ids(edges.source, "source"), _ids(edges.target, "target"))
 
 
 def _ids(column: Any, side: str) -> np.ndarray:
@@ -102,8 +144,7 @@ def _ids(column: Any, side: str) -> np.ndarray:
             continue
         if is_missing(value):
             raise ValueError(f"edge {i} has no {side}: {value!r}")
-        if isinstance(value, np.generic):
-            value = values[i] = value.item()
+        value = values[i] = as_plain(value)
         if isinstance(value, float):
             if not value.is_integer():
                 raise ValueError(f"edge {i} has {side} {value!r}; a node id is an integer, text or another exact value")
@@ -125,25 +166,32 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
 def name_nodes(
     edges: Any, node_names: Iterable[Hashable] | None, num_nodes: int | None, x: Any, y: Any
 ) -> tuple[Names, np.ndarray, np.ndarray]:
-    """The nodes that a list of edges is about, as `from_edges` says it, and both of its columns as their positions."""
+    """The nodes that a list of edges is about, as `from_edges` documents, and both columns of the list as their positions."""
     ends = edge_ends(edges)
-    source, target, stated = ends.source, ends.target, _stated_size(num_nodes, x, y)
+    source, target = ends.source, ends.target
     if node_names is not None:
         names = unique_names(node_names)
-        both = (source, target) if ends.are_positions else _positions_of(source, target, names, "node_names")
-        return names, *both
-    if stated is not None and all(side.dtype != object or {*map(type, side)} <= {int} for side in (source, target)):
-        return range(stated[0]), *in_range(source, target, *stated)
-    return _names_from_ids(source, target, y if isinstance(y, Mapping) else ())
-
-
-def _stated_size(num_nodes: int | None, x: Any, y: Any) -> tuple[int, str] | None:
-    """The number of nodes that num_nodes, the rows of x and the length of y agree on, and a phrase that says so."""
+        if num_nodes not in (None, len(names)):
+            raise ValueError(f"the number of nodes is not clear: num_nodes is {num_nodes}, node_names are {len(names)}")
+        return (names, source, target) if ends.are_positions else (names, *_positions(ends, names, "node_names"))
     sizes = {"num_nodes is": num_nodes, "the rows of x are": _num_rows(x), "the labels in y are": _num_rows(y)}
     stated = [(size, f"{origin} {size}") for origin, size in sizes.items() if size is not None]
     if len({size for size, _ in stated}) > 1:
         raise ValueError(f"the number of nodes is not clear: {', '.join(phrase for _, phrase in stated)}")
-    return stated[0] if stated else None
+    if stated and all(side.dtype != object or {*map(type, side)} <= {int} for side in (source, target)):
+        return range(stated[0][0]), *in_range(source, target, *stated[0])
+    further = list(y) if isinstance(y, Mapping) else []
+    if source.dtype != object and target.dtype != object and all(type(value) is int for value in further):
+        occurring, positions = np.unique(
+            np.concatenate([source, target, np.asarray(further, dtype=np.int64)]), return_inverse=True
+        )
+        return unique_names(occurring), positions[: len(source)], positions[len(source) : 2 * len(source)]
+    seen = dict.fromkeys([*source.tolist(), *target.tolist(), *further])
+    try:
+        names = unique_names(sorted(seen))
+    except TypeError:
+        names = unique_names(seen)  # ids of mixed types have no order: as they first occur
+    return names, *_positions(ends, names, "the graph")
 
 
 def _num_rows(array: Any) -> int | None:
@@ -162,36 +210,18 @@ def in_range(source: np.ndarray, target: np.ndarray, n: int, origin: str) -> tup
     return source.astype(np.int64), target.astype(np.int64)
 
 
-def _names_from_ids(
-    source: np.ndarray, target: np.ndarray, more: Iterable[Hashable]
-) -> tuple[Names, np.ndarray, np.ndarray]:
-    """The ids that occur, as names, and both columns as positions among them."""
-    extra = list(more)
-    if source.dtype != object and target.dtype != object and all(type(value) is int for value in extra):
-        both = np.concatenate([source, target, np.asarray(extra, dtype=np.int64)])
-        unique, positions = np.unique(both, return_inverse=True)
-        return unique_names(unique), positions[: len(source)], positions[len(source) : 2 * len(source)]
-    seen = dict.fromkeys([*source.tolist(), *target.tolist(), *extra])
-    try:
-        names = unique_names(sorted(seen))
-    except TypeError:
-        names = unique_names(seen)  # ids of mixed types have no order: as they first occur
-    return names, *_positions_of(source, target, names, "the graph")
-
-
-def _positions_of(source: np.ndarray, target: np.ndarray, names: Names, origin: str) -> tuple[np.ndarray, np.ndarray]:
+def _positions(ends: Ends, names: Names, origin: str) -> list[np.ndarray]:
+    """Both columns as positions among the names; an id that is not one of them is refused."""
     index = {name: i for i, name in enumerate(names)}
-
-    def positions(ids: np.ndarray, side: str) -> np.ndarray:
-        values = ids.tolist()
-        known = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(ids))
+    columns = []
+    for side, values in (("starts at", ends.source.tolist()), ("points to", ends.target.tolist())):
+        known = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(values))
         if (known < 0).any():
             i = int((known < 0).argmax())
             hint = of_another_kind(values[i], names) or some(names)
             raise ValueError(f"edge {i} {side} node {values[i]!r}, which {origin} does not hold ({hint})")
-        return known
-
-    return positions(source, "starts at"), positions(target, "points to")
+        columns.append(known)
+    return columns
 
 
 def edge_weights(weights: Any, num_edges: int, edge: Callable[[int], str]) -> np.ndarray:
@@ -249,7 +279,29 @@ def node_labels(y: Any, node_names: Names, class_names: Iterable[str] | None) ->
     if y is None:
         return torch.full((len(node_names),), -1), names or ()
     values = _label_values(y, node_names)
-    return (_text_labels if values.dtype == object else _integer_labels)(values, names, node_names)
+    if values.dtype == object:
+        if names is None:
+            occurring = {value for value in values if value is not None}
+            are_numbers = all(NUMBER.fullmatch(text) for text in occurring)
+            names = tuple(sorted(occurring, key=lambda text: (int(text) if are_numbers else 0, text)))  # "10" after "2"
+        index = {None: -1} | {name: i for i, name in enumerate(names)}
+        if strange := set(values) - set(index):
+            i = next(i for i, value in enumerate(values) if value in strange)
+            raise ValueError(
+                f"label {values[i]!r} of node {node_names[i]!r} is not among the class_names {some(names)}"
+            )
+        return torch.tensor([index[value] for value in values], dtype=torch.int64), names
+    bound = np.inf if names is None else len(names)
+    wrong = np.flatnonzero((values < -1) | (values >= bound))
+    if len(wrong):
+        i = int(wrong[0])
+        problem = "is negative; unknown is -1" if values[i] < -1 else f"is beyond the {bound} class_names"
+        raise ValueError(f"label {values[i]} of node {node_names[i]!r} {problem}")
+    if names is not None:
+        return torch.from_numpy(values), names
+    classes = np.unique(values[values >= 0])
+    positions = np.where(values >= 0, np.searchsorted(classes, values), -1)
+    return torch.from_numpy(positions), tuple(map(str, classes.tolist()))
 
 
 def _label_values(y: Any, node_names: Names) -> np.ndarray:
@@ -289,34 +341,3 @@ def _label(value: Any, node: Hashable) -> int | str | None:
     if isinstance(value, (bool, int, str)):
         return value
     raise ValueError(f"label {value!r} of node {node!r} is not a class; labels are integers, text or booleans")
-
-
-def _integer_labels(
-    values: np.ndarray, names: tuple[str, ...] | None, node_names: Names
-) -> tuple[Tensor, tuple[str, ...]]:
-    wrong = np.flatnonzero(values < -1)
-    if len(wrong):
-        raise ValueError(f"label {values[wrong[0]]} of node {node_names[wrong[0]]!r} is negative; unknown is -1")
-    if names is not None:
-        beyond = np.flatnonzero(values >= len(names))
-        if len(beyond):
-            i = int(beyond[0])
-            raise ValueError(f"label {values[i]} of node {node_names[i]!r} is beyond the {len(names)} class_names")
-        return torch.from_numpy(values), names
-    classes = np.unique(values[values >= 0])
-    positions = np.where(values >= 0, np.searchsorted(classes, values), -1)
-    return torch.from_numpy(positions), tuple(map(str, classes.tolist()))
-
-
-def _text_labels(
-    values: np.ndarray, names: tuple[str, ...] | None, node_names: Names
-) -> tuple[Tensor, tuple[str, ...]]:
-    if names is None:
-        occurring = {value for value in values if value is not None}
-        are_numbers = all(NUMBER.fullmatch(text) for text in occurring)
-        names = tuple(sorted(occurring, key=lambda text: (int(text) if are_numbers else 0, text)))  # "10" after "2"
-    index = {name: i for i, name in enumerate(names)}
-    for i, value in enumerate(values):
-        if value is not None and value not in index:
-            raise ValueError(f"label {value!r} of node {node_names[i]!r} is not among the class_names {some(names)}")
-    return torch.tensor([-1 if value is None else index[value] for value in values], dtype=torch.int64), names

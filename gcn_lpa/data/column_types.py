@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gcn_lpa.data.checks import some
 from gcn_lpa.data.encoders import (
     ENCODERS,
     MOST_CATEGORIES,
@@ -29,7 +30,6 @@ from gcn_lpa.data.encoders import (
     words_in,
 )
 from gcn_lpa.data.files import decode_as
-from gcn_lpa.data.hints import some
 from gcn_lpa.data.scaling import Block, side_by_side
 from gcn_lpa.data.table import Cells, NumberStyle, Table, date_forms, number_style
 

@@ -1,17 +1,19 @@
-"""Graphs from and to other libraries: `Graph.from_edges`, `.from_scipy`, … and `.to_scipy`, `.to_networkx`, …
+"""Graphs from and to other libraries: `Graph.from_edges`, `.from_scipy`, … and `.to_scipy`, `.to_networkx`, …; and edge types.
 
-The functions here are methods of `Graph`, which names them; the constructors check what they are given.
+The functions here are methods of `Graph`, which names them. All constructors end in `from_edges`, which checks what it is given.
 
-Undirected is the default. Weights of repeated rows are summed within a direction, and of the two directions of a
-pair the larger stays, so a list that names every edge twice, (a, b) and (b, a), is the same graph as one that
-names it once. Without weights every edge has weight 1 however often it is named.
+Undirected is the default. Weights of repeated rows are summed within a direction, and of the two directions of a pair the
+larger stays. So a list that names every edge twice, (a, b) and (b, a), is the same graph as one that names it once. Without
+weights every edge has weight 1 however often it is named.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -20,29 +22,32 @@ from torch import Tensor
 
 from gcn_lpa.data.checks import (
     Ends,
-    Names,
     as_array,
     as_numbers,
     as_plain,
     edge_weights,
     in_range,
+    is_missing,
     name_nodes,
     node_labels,
+    some,
     unique_names,
 )
 from gcn_lpa.data.describe import alike_names
-from gcn_lpa.data.edge_types import EdgeTypes, float32_weights, merged_edges
-from gcn_lpa.data.hints import some
 from gcn_lpa.data.splits import Split
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.remembered import unstacked
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
 
 STAND_IN_NOTES = {
-    "identity": ("no features: the identity matrix stands in",),
-    "degree": ("no features: one-hot ⌊log2(1 + degree)⌋ stands in",),
+    "identity": "no features: the identity matrix stands in",
+    "degree": "no features: one-hot ⌊log2(1 + degree)⌋ stands in",
 }
+DIRECTION = "direction"  # in place of a column: the two directions of arcs are the edge types
+DIRECTIONS = ("along arcs", "against arcs")
+MOST_EDGE_TYPES = 20  # each has its own hop weights, and takes as many products as a whole graph
 
 
 def from_edges(
@@ -73,13 +78,27 @@ def from_edges(
         self_loops: add a self-loop of weight 1 to every node that has none.
     """
     names, source, target = name_nodes(edges, node_names, num_nodes, x, y)
-    entries = _entries(source, target, weights, names)
-    notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids"]
+    if len(names) == 0:
+        raise ValueError("the graph has no nodes")
+    values = edge_weights(weights, len(source), lambda i: f"edge {i}, {names[source[i]]!r} → {names[target[i]]!r},")
+    entries = scipy.sparse.coo_array((values, (source, target)), shape=(len(names), len(names)))
     is_weighted = weights is not None
-    graph = _assemble(cls, entries, Nodes(names, x, y, class_names), directed, name, notes, is_weighted)
-    if edge_types is not None:
-        types = EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
-        graph = dataclasses.replace(graph, edge_types=types if types.names else None)
+    matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
+    features, x_kind = node_features(x, matrix)
+    labels, classes = node_labels(y, names, class_names)
+    types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
+    adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
+    graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind)
+    notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids", *alike_names(names)]
+    once = graph.num_edges + graph.num_self_loops
+    if len(source) != once and (directed or len(source) != adjacency.num_entries):
+        summed = "weights summed" if directed else "weights summed, of both directions the larger"
+        notes.append(
+            f"{len(source):,} edge rows merged into {once:,} edges, {summed if is_weighted else 'each of weight 1'}"
+        )
+    if x is None or isinstance(x, str):
+        notes.append(STAND_IN_NOTES[x_kind])
+    graph = dataclasses.replace(graph, notes=tuple(notes), edge_types=types if types and types.names else None)
     return graph.with_self_loops() if self_loops else graph
 
 
@@ -112,9 +131,10 @@ def from_scipy(
     keep = data != 0
     row, col = coo.coords[0][keep], coo.coords[1][keep]
     values = edge_weights(data[keep], len(row), lambda i: f"entry [{row[i]}, {col[i]}]")
-    entries = scipy.sparse.coo_array((values, (row, col)), shape=(n, n))
-    notes = [f"{int((~keep).sum()):,} stored zeros dropped"] if not keep.all() else []
-    return _assemble(cls, entries, Nodes(names, x, y, class_names), directed, name, notes)
+    options: dict[str, Any] = {"x": x, "y": y, "class_names": class_names, "directed": directed, "name": name}
+    graph = from_edges(cls, Ends(row, col, are_positions=True), weights=values, node_names=names, **options)
+    dropped = () if keep.all() else (f"{int((~keep).sum()):,} stored zeros dropped",)
+    return dataclasses.replace(graph, notes=(*dropped, *graph.notes))
 
 
 def from_networkx(
@@ -183,10 +203,17 @@ def from_pyg(
         raise TypeError(f"from_pyg needs a torch_geometric.data.Data with an edge_index, not {type(data).__name__}")
     n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, weight, None)
     source, target = in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
-    names = range(n) if given is None else unique_names(given)
-    nodes = Nodes(names, data.x, data.y, getattr(data, "class_names", None))
-    entries = _entries(source, target, weights, names)
-    graph = _assemble(cls, entries, nodes, directed, name, is_weighted=weights is not None)
+    graph = from_edges(
+        cls,
+        Ends(source, target, are_positions=True),
+        weights=weights,
+        node_names=range(n) if given is None else given,
+        x=data.x,
+        y=data.y,
+        class_names=getattr(data, "class_names", None),
+        directed=directed,
+        name=name,
+    )
     masks = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
     if not all(isinstance(mask, Tensor) and mask.dim() == 1 for mask in masks):
         return graph
@@ -216,51 +243,6 @@ def from_pandas(
             raise ValueError(f"the edge list has no column {column!r}; it has {some(list(edges.columns))}")
     weights = edges[weight].to_numpy() if weight in edges.columns else None
     return from_edges(cls, Ends(edges[source].to_numpy(), edges[target].to_numpy()), weights=weights, **options)
-
-
-def _entries(source: np.ndarray, target: np.ndarray, weights: Any, names: Names) -> scipy.sparse.coo_array:
-    """Checked weights at [source, target], [n, n]."""
-    values = edge_weights(weights, len(source), lambda i: f"edge {i}, {names[source[i]]!r} → {names[target[i]]!r},")
-    return scipy.sparse.coo_array((values, (source, target)), shape=(len(names), len(names)))
-
-
-class Nodes(NamedTuple):
-    """What the caller says of the nodes, unchecked but for their names."""
-
-    names: Names
-    x: Any
-    y: Any
-    class_names: Iterable[str] | None
-
-
-def _assemble(
-    cls: type[Graph],
-    entries: scipy.sparse.coo_array,
-    nodes: Nodes,
-    directed: bool,
-    name: str,
-    notes: Sequence[str] = (),
-    is_weighted: bool = True,
-) -> Graph:
-    """A graph from checked entries [source, target]: merges duplicates, joins directions, checks x and y."""
-    if len(nodes.names) == 0:
-        raise ValueError("the graph has no nodes")
-    matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
-    adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
-    x, x_kind = node_features(nodes.x, matrix)
-    y, class_names = node_labels(nodes.y, nodes.names, nodes.class_names)
-    graph = cls(adjacency, x, y, class_names, nodes.names, name, directed, (), x_kind)
-    stands_in = STAND_IN_NOTES[x_kind] if nodes.x is None or isinstance(nodes.x, str) else ()
-    merged = _merge_note(entries.nnz, graph, is_weighted)
-    return dataclasses.replace(graph, notes=(*notes, *alike_names(nodes.names), *merged, *stands_in))
-
-
-def _merge_note(num_rows: int, graph: Graph, weighted: bool) -> list[str]:
-    once = graph.num_edges + graph.num_self_loops
-    if num_rows == once or (num_rows == graph.adjacency.num_entries and not graph.directed):
-        return []
-    summed = "weights summed" if graph.directed else "weights summed, of both directions the larger"
-    return [f"{num_rows:,} edge rows merged into {once:,} edges, {summed if weighted else 'each of weight 1'}"]
 
 
 def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | SparseMatrix, str]:
@@ -319,6 +301,123 @@ def _degree_features(adjacency: scipy.sparse.csr_array) -> SparseMatrix:
     bucket = np.frexp(1.0 + degree)[1] - 1
     matrix = scipy.sparse.csr_array((np.ones(n), bucket, np.arange(n + 1)), shape=(n, int(bucket.max()) + 1))
     return SparseMatrix.from_scipy(matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTypes:
+    """The edges of each type, [n, n] each. A pair that is joined in two ways is an edge of both types."""
+
+    names: tuple[str, ...]
+    matrices: tuple[SparseMatrix, ...]
+
+    @classmethod
+    def of(cls, types: Any, entries: scipy.sparse.coo_array, *, weighted: bool, directed: bool) -> EdgeTypes:
+        """The edges [source, target] of each type, merged as in the adjacency; `types` names the type of each edge."""
+        values = types.tolist() if isinstance(types, np.ndarray) else list(types)
+        if len(values) != entries.nnz:
+            raise ValueError(f"there are {len(values):,} edge types for {entries.nnz:,} edges; every edge has one")
+        texts = ["" if is_missing(value) else str(value).strip() for value in values]
+        if "" in texts:
+            raise ValueError(f"edge {texts.index('')} has no type; every edge has one")
+        names = tuple(sorted(set(texts)))
+        if len(names) > MOST_EDGE_TYPES:
+            most = f"at most {MOST_EDGE_TYPES} can have weights of their own"
+            raise ValueError(f"edges are of {len(names):,} types, {some(names)}; {most}")
+        code = {name: k for k, name in enumerate(names)}
+        codes, (source, target) = np.array([code[text] for text in texts], dtype=np.int64), entries.coords
+
+        def edges_of(k: int) -> SparseMatrix:
+            mask = codes == k
+            edges = scipy.sparse.coo_array((entries.data[mask], (source[mask], target[mask])), shape=entries.shape)
+            return SparseMatrix.from_scipy(float32_weights(merged_edges(edges, weighted=weighted, directed=directed)))
+
+        return cls(names, tuple(map(edges_of, range(len(names)))))
+
+    @classmethod
+    def directions(cls, adjacency: SparseMatrix) -> EdgeTypes:
+        """The arcs of a directed graph as two types: messages that go along them, and against them."""
+        against = SparseMatrix.from_scipy(adjacency.to_scipy().T).to(adjacency.device)
+        return cls(DIRECTIONS, (adjacency, against))
+
+    @classmethod
+    def without_edges(cls, names: Sequence[str], n: int) -> EdgeTypes:
+        return cls(tuple(names), tuple(no_edges(n) for _ in names))
+
+    @cached_property
+    @unstacked()
+    def smoothing(self) -> tuple[SparseMatrix, ...]:
+        """D^-½ A D^-½ of each type."""
+        return tuple(matrix.symmetric_normalized() for matrix in self.matrices)
+
+    def each(self, change: Callable[[SparseMatrix], SparseMatrix]) -> EdgeTypes:
+        return EdgeTypes(self.names, tuple(map(change, self.matrices)))
+
+    def to(self, device: torch.device | str) -> EdgeTypes:
+        return self.each(lambda matrix: matrix.to(device))
+
+    def with_self_loops(self) -> EdgeTypes:
+        """With a self-loop of weight 1 for every node and type that has none."""
+        added = [loops_added(matrix) for matrix in self.matrices]
+        return EdgeTypes(self.names, tuple(matrix for matrix, _ in added)) if any(n for _, n in added) else self
+
+    def between(self, nodes: np.ndarray) -> EdgeTypes:
+        """The edges between nodes, by their positions."""
+        return self.each(lambda matrix: SparseMatrix.from_scipy(matrix.to_scipy()[nodes][:, nodes]).to(matrix.device))
+
+    def within(self, pattern: Pattern) -> EdgeTypes:
+        """The edges that are also entries of a pattern; of those against arcs, whose arcs are."""
+        arrays = np.ones(pattern.num_entries, np.float32), pattern.col.cpu().numpy(), pattern.rows.rowptr.cpu().numpy()
+        kept = scipy.sparse.csr_array(arrays, shape=pattern.shape)
+        masks = (kept, kept.T.tocsr()) if self.names == DIRECTIONS else (kept,) * len(self.names)
+        pairs = zip(self.matrices, masks, strict=True)
+        matrices = (SparseMatrix.from_scipy(matrix.to_scipy() * mask).to(matrix.device) for matrix, mask in pairs)
+        return EdgeTypes(self.names, tuple(matrices))
+
+    def named(self, names: Sequence[str]) -> EdgeTypes:
+        """The edge types that a model knows, in its order; one that it does not know is refused."""
+        if tuple(names) == self.names:
+            return self
+        if unknown := [name for name in self.names if name not in names]:
+            known = f"it knows {some(names, MOST_EDGE_TYPES)}"
+            raise ValueError(f"edges are of the type {unknown[0]!r:.80}, which the model has not seen; {known}")
+        matrices = dict(zip(self.names, self.matrices, strict=True))
+        empty = no_edges(self.matrices[0].shape[0]).to(self.matrices[0].device)
+        return EdgeTypes(tuple(names), tuple(matrices.get(name, empty) for name in names))
+
+
+def no_edges(n: int) -> SparseMatrix:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return SparseMatrix(Pattern(torch.zeros(n + 1, dtype=torch.int64), nothing, (n, n)), torch.zeros(0))
+
+
+def merged_edges(entries: scipy.sparse.coo_array, *, weighted: bool, directed: bool) -> scipy.sparse.csr_array:
+    """Entries [source, target] as an adjacency: duplicates summed, or all of weight 1, and both directions joined."""
+    matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
+    if not weighted:
+        matrix.data[:] = 1
+    return matrix if directed else matrix.maximum(matrix.T.tocsr())
+
+
+def float32_weights(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    with np.errstate(over="ignore", under="ignore"):
+        values = matrix.data.astype(np.float32)
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if len(wrong):
+        raise ValueError(f"weight {matrix.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
+    return scipy.sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def loops_added(matrix: SparseMatrix) -> tuple[SparseMatrix, int]:
+    """The matrix with 1 on its diagonal where nothing is stored, and how often that is."""
+    row, col = matrix.pattern.row, matrix.pattern.col
+    has_loop = torch.zeros(matrix.shape[0], dtype=torch.bool, device=matrix.device)
+    has_loop[row[row == col].long()] = True
+    missing = (~has_loop).float().cpu().numpy()
+    if not missing.any():
+        return matrix, 0
+    loops = scipy.sparse.diags_array(missing, dtype=np.float32, format="csr")
+    loops.eliminate_zeros()
+    return SparseMatrix.from_scipy(matrix.to_scipy() + loops).to(matrix.device), int(missing.sum())
 
 
 def to_scipy(graph: Graph) -> scipy.sparse.csr_array:

@@ -32,9 +32,8 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.data.array_files import MAX_ARCHIVE_BYTES, csr_matrix, parse_npz, refused
-from gcn_lpa.data.checks import check_seed
+from gcn_lpa.data.checks import WARNING, check_seed, similar
 from gcn_lpa.data.files import write_output
-from gcn_lpa.data.hints import WARNING, similar
 from gcn_lpa.data.planetoid import PLANETOID_PARTS, PLANETOID_SHA256, read_planetoid, require_sha256
 from gcn_lpa.data.read_folder import read_csv, read_folder
 from gcn_lpa.engine.sparse import SparseMatrix

@@ -15,8 +15,8 @@ import scipy.sparse
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from gcn_lpa.data.hints import WARNING, some, type_word
-from gcn_lpa.data.table import USUAL_NAMES, Table, is_missing, is_text, number, series
+from gcn_lpa.data.checks import WARNING, is_missing, some, type_word
+from gcn_lpa.data.table import USUAL_NAMES, Table, is_text, number, series
 from gcn_lpa.engine.sparse import SparseMatrix
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def alike_names(names: Sequence[Hashable]) -> list[str]:
     return []
 
 
-def guessed_label(table: Table, column: str, labels: Sequence[Any] | np.ndarray) -> list[str]:
+def guessed_label(table: Table, column: str, labels: np.ndarray) -> str:
     """A note on a label column that was found by its name or position; one of measurements is refused."""
     row = _first_fraction(labels)
     if row is not None:
@@ -202,7 +202,7 @@ def guessed_label(table: Table, column: str, labels: Sequence[Any] | np.ndarray)
             f"{table.where(row, column)} is {labels[row]!r}, which is no class; the column is read as the label: say with option "
             "label=… which it is, or label='' for none (features=… can then name this column)"
         )
-    return [f"column {column!r} is read as the label; option label=… says otherwise"]
+    return f"column {column!r} is read as the label; option label=… says otherwise"
 
 
 def other_labels(table: Table, taken: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse
 
-from gcn_lpa.data.hints import WARNING, some
+from gcn_lpa.data.checks import WARNING, some
 from gcn_lpa.data.table import (
     CLEAR_DATES,
     DAY_OR_MONTH_FIRST,

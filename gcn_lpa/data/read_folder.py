@@ -8,8 +8,9 @@ rows are counted as a spreadsheet shows them, with the header as row 1.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,13 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.checks import Ends
+from gcn_lpa.data.checks import WARNING, Ends, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Columns, EncodedTable, learn_columns
+from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
-from gcn_lpa.data.edge_types import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.hints import WARNING, of_another_kind, similar, some, written_alike
 from gcn_lpa.data.scaling import Block
-from gcn_lpa.data.table import USUAL_NAMES, Cells, Series, Table, is_missing, series, text_type, times_in
-from gcn_lpa.data.table_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet, without_first
+from gcn_lpa.data.table import USUAL_NAMES, Cells, Series, Table, series, text_type, times_in
+from gcn_lpa.data.table_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet
 from gcn_lpa.graph import Graph
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
@@ -81,9 +81,11 @@ def read_csv(
         columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
     """
     stated = Stated(id, label, features, text, time, source, target, weight, relation, unknown, columns)
-    tables = _read_tables(nodes, edges, labels, Format(header, encoding, delimiter), stated)
-    graph = _graph_of(tables, stated, directed=directed)
-    return graph if not name else dataclasses.replace(graph, name=name)
+    form, notes = Format(header, encoding, delimiter), list[str]()
+    files = [(nodes, NODE_ROLES, "nodes"), (edges, EDGE_ROLES, "edges"), (labels, NODE_ROLES, "labels")]
+    tables = Tables(*(_read_table(file, roles, content, form, stated, notes) for file, roles, content in files), notes)
+    _require_files(tables, stated)
+    return _graph_of(tables, stated, directed=directed, name=name)
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -140,7 +142,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Tables:
-    """The files, as far as there are any, and notes on how they are read, to which every reader adds its own."""
+    """The files, None where there is none, and notes on how they are read, to which every reader adds."""
 
     nodes: Table | None
     edges: Table | None
@@ -158,7 +160,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """What a table of nodes says: their names, features and labels."""
+    """What was read of the nodes."""
 
     names: Series
     x: Any
@@ -170,102 +172,92 @@ class NodeColumns:
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """What a table of edges says: the ids of both ends, by column, and weights and edge types if there are any."""
+    """What was read of the edges: the ids of both ends, the names of these two columns, weights and edge types."""
 
     source: Series
     target: Series
-    columns: tuple[str, ...] = ()  # of source and target
+    columns: tuple[str, ...] = ()
     weights: np.ndarray | None = None
     types: list[str] | None = None
 
 
-@dataclass(frozen=True)
-class LabelColumns:
-    """What a file of labels says."""
-
-    ids: Series
-    values: Sequence[Any] | np.ndarray = ()
-    column: str = ""  # of ids
-
-
-def _read_tables(nodes: Any, edges: Any, labels: Any, form: Format, stated: Stated) -> Tables:
-    """All files, each with its header; refuse a column that is asked for where there is no file that could have it."""
-    notes: list[str] = []
-
-    def read(source: Any, roles: tuple[str, ...], content: str) -> Table | None:
-        if source is None or hasattr(source, "columns"):
-            return None if source is None else read_frame(source, content)
-        path = Path(source)
-        if not path.is_file():
-            raise ValueError(f"there is no file {path}")
-        if path.suffix == ".parquet":
-            return read_parquet(path)
-        table = read_delimited(path, roles, form)
-        if form.header or not _has_header(table, roles, stated):
-            return table
-        notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
-        return dataclasses.replace(named_by_first_row(table), first_row_names=False)
-
-    tables = Tables(
-        read(nodes, NODE_ROLES, "nodes"), read(edges, EDGE_ROLES, "edges"), read(labels, NODE_ROLES, "labels"), notes
-    )
-    _require_file(tables.nodes, "nodes", text=stated.text, time=stated.time)
-    if stated.columns is not None and tables.nodes is None:
-        raise ValueError("there is no file of nodes, such as nodes.csv in the folder, to read the model's columns from")
-    _require_file(tables.nodes or tables.labels, "nodes or labels", id=stated.id, label=stated.label)
-    of_edges = {role: getattr(stated, role) for role in (*EDGE_ROLES, "relation")}
-    _require_file(tables.edges, "edges", **of_edges)
-    return tables
-
-
-def _require_file(table: Table | None, content: str, **columns: Sequence[str] | str | None) -> None:
-    for option, column in columns.items():
-        if column and table is None:
-            raise ValueError(f"{option}={column!r} names a column, but there is no file of {content} to read it from")
+def _read_table(
+    source: Any, roles: tuple[str, ...], content: str, form: Format, stated: Stated, notes: list[str]
+) -> Table | None:
+    """One file or frame with its header; None where there is none."""
+    if source is None or hasattr(source, "columns"):
+        return None if source is None else read_frame(source, content)
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.suffix == ".parquet":
+        return read_parquet(path)
+    table = read_delimited(path, roles, form)
+    if form.header or not _has_header(table, roles, stated):
+        return table
+    notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
+    return dataclasses.replace(named_by_first_row(table), first_row_names=False)
 
 
 def _has_header(table: Table, roles: tuple[str, ...], stated: Stated) -> bool:
-    """Whether the first row of a table clearly is a header: it names both roles, and no cell below says the same.
+    """Whether the first row clearly is a header: it names both roles, and no cell below says the same.
 
-    A name of one letter is no clear one.
+    A name of one letter is not clear.
     """
-    first = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}
-    naming = {column for role in roles[:2] for column in _names_role(first, role, getattr(stated, role))[:1]}
+    first, naming = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}, set()
+    for role in roles[:2]:
+        clear, wanted = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}, getattr(stated, role)
+        asked = None if wanted in first else wanted
+        named = (column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear))
+        naming.update(itertools.islice(named, 1))
     names = [first[column] for column in naming]
-    return len(naming) == 2 and not any(without_first(table.columns[c]).isin(names).any() for c in naming)
+    return len(naming) == 2 and not any(table.columns[column].iloc[1:].isin(names).any() for column in naming)
 
 
-def _names_role(first: Mapping[str, str], role: str, wanted: str | None) -> list[str]:
-    """The columns whose first cell clearly names a role, or is the name that was asked for."""
-    clear = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}
-    asked = None if wanted in first else wanted
-    return [column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear)]
+def _require_files(tables: Tables, stated: Stated) -> None:
+    """Refuse a column that is asked for where there is no file that could have it."""
+    if stated.columns is not None and tables.nodes is None:
+        raise ValueError("there is no file of nodes, such as nodes.csv in the folder, to read the model's columns from")
+    for table, content, options in (
+        (tables.nodes, "nodes", ("text", "time")),
+        (tables.nodes or tables.labels, "nodes or labels", ("id", "label")),
+        (tables.edges, "edges", (*EDGE_ROLES, "relation")),
+    ):
+        for option in options:
+            if table is None and (column := getattr(stated, option)):
+                raise ValueError(
+                    f"{option}={column!r} names a column, but there is no file of {content} to read it from"
+                )
 
 
-def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
+def _graph_of(tables: Tables, stated: Stated, *, directed: bool, name: str | None) -> Graph:
     """The graph that the tables describe; an edge or a label of a node that is not listed is refused."""
-    edges, labels = _edges(tables, stated), _labels(tables, stated)
-    nodes = _listed_nodes(tables.nodes, tables, stated) if tables.nodes else _nodes_at_ends(edges, labels, stated)
+    import pandas
+
+    origin = tables.origin
+    edges, (id_column, ids, labels) = _edges(tables, stated), _labels(tables, stated)
+    nodes = _listed_nodes(tables.nodes, tables, stated) if tables.nodes else _nodes_at_ends(edges, ids, stated)
     names, y = nodes.names.to_numpy(object).tolist(), nodes.y
-    source, target, labelled = _positions(nodes.names, edges.source, edges.target, labels.ids)
+    columns = [nodes.names, edges.source, edges.target, ids]
+    codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and all different: positions
+    _, source, target, labelled = np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
     if tables.edges is not None:
-        _require_header(tables.edges, [c for c in edges.columns if c not in (stated.source, stated.target)], names)
-        _require_known(tables.edges, edges.columns[0], source, edges.source, names, tables.origin)
-        _require_known(tables.edges, edges.columns[1], target, edges.target, names, tables.origin)
+        guessed = [column for column in edges.columns if column not in (stated.source, stated.target)]
+        node = next((name for name in guessed if name in names), None)
+        if tables.edges.first_row_names and node is not None:
+            raise ValueError(
+                f"the first row of {tables.edges.path.name} is {some(list(tables.edges.columns))}, and {node!r} is also a node: "
+                "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of columns"
+            )
+        _require_listed(tables.edges, edges.columns[0], source, edges.source, names, origin)
+        _require_listed(tables.edges, edges.columns[1], target, edges.target, names, origin)
     if tables.labels is not None:
-        _require_known(tables.labels, labels.column, labelled, labels.ids, names, tables.origin)
+        _require_listed(tables.labels, id_column, labelled, ids, names, origin)
         y = np.full(len(names), None)
-        y[labelled] = labels.values
-    graph = Graph.from_edges(
-        Ends(source, target, are_positions=True),
-        weights=edges.weights,
-        edge_types=edges.types,
-        node_names=names,
-        x=nodes.x,
-        y=y,
-        directed=directed,
-        name=tables.origin.name,
-    )
+        y[labelled] = labels
+    ends = Ends(source, target, are_positions=True)
+    options: dict[str, Any] = {"x": nodes.x, "y": y, "directed": directed, "name": name or origin.name}
+    graph = Graph.from_edges(ends, weights=edges.weights, edge_types=edges.types, node_names=names, **options)
     types = graph.edge_types
     if stated.relation == DIRECTION and types is None:
         if not directed:
@@ -279,36 +271,25 @@ def _graph_of(tables: Tables, stated: Stated, *, directed: bool) -> Graph:
     return dataclasses.replace(graph, notes=tuple(notes))
 
 
-def _positions(names: Series, *columns: Series) -> list[np.ndarray]:
-    """For each column of ids their positions among the names, which are all different; beyond the last one if unknown."""
-    import pandas
-
-    codes, _ = pandas.factorize(pandas.concat([names, *columns], ignore_index=True))
-    return np.split(codes, np.cumsum([len(names), *map(len, columns[:-1])]))[1:]
-
-
-def _require_header(table: Table, guessed: Sequence[str], names: Sequence[Any]) -> None:
-    """Refuse a first row taken for a header by its usual names where one of these is also the id of a node."""
-    node = next((name for name in guessed if name in names), None)
-    if table.first_row_names and node is not None:
-        raise ValueError(
-            f"the first row of {table.path.name} is {some(list(table.columns))}, and {node!r} is also a node: that row may be "
-            "an edge. Say option header=false if it is, or source=… and target=… if these are names of columns"
-        )
-
-
-def _require_known(
+def _require_listed(
     table: Table, column: str, positions: np.ndarray, ids: Series, names: Sequence[Any], origin: Table
 ) -> None:
     """Refuse an id that the file of nodes does not list, with the ids that are close to it."""
-    unknown = np.flatnonzero(positions >= len(names))
-    if not len(unknown):
+    if not (positions >= len(names)).any():
         return
-    row, value = int(unknown[0]), ids.iloc[int(unknown[0])]
-    close = written_alike(str(value), map(str, names)) or similar(str(value), map(str, names))
+    row = int((positions >= len(names)).argmax())
+    value = ids.iloc[row]
+    texts = list(map(str, names))
+    alike = (text for text in texts if _bare(text) == _bare(str(value)))
+    close = list(itertools.islice(alike, 3)) or similar(str(value), texts)
     hint = of_another_kind(value, names) or (f"close to it: {', '.join(close)}" if close else "")
     problem = f"which {origin.path.name} does not list{f'; {hint}' if hint else ''}"
     raise ValueError(f"{table.where(row, column)} is {value!r:.80}, {problem}")
+
+
+def _bare(name: str) -> str:
+    """A name without what spreadsheets change: case, zeros in front, a .0 behind, blanks."""
+    return name.strip().casefold().removesuffix(".0").lstrip("0")
 
 
 def _edges(tables: Tables, stated: Stated) -> EdgeColumns:
@@ -333,7 +314,7 @@ def _edges(tables: Tables, stated: Stated) -> EdgeColumns:
 
 
 def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
-    """The type of each edge, a column of text; an empty cell, an end, or more types than can be weighed are refused."""
+    """The type of each edge; an empty cell, a column of ends, or more types than can be weighed are refused."""
     if column in ends:
         raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their types")
     types = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
@@ -347,17 +328,18 @@ def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
     return types
 
 
-def _labels(tables: Tables, stated: Stated) -> LabelColumns:
+def _labels(tables: Tables, stated: Stated) -> tuple[str, Series, np.ndarray | None]:
+    """The column of ids in a file of labels, the ids and the labels; empty where there is none."""
     table = tables.labels
     if table is None:
-        return LabelColumns(series([], text_type()))
+        return "", series([], text_type()), None
     id_column = table.require("id", _meant_for(table, stated.id, tables.nodes))
     wanted = _meant_for(table, stated.label or None, tables.nodes)
     label_column = table.require("label", wanted, taken=(id_column,))
     labels = table.labels(label_column, stated.unknown)
     if wanted is None:
-        tables.notes.extend(guessed_label(table, label_column, labels))
-    return LabelColumns(table.ids(id_column, unique=True), labels, id_column)
+        tables.notes.append(guessed_label(table, label_column, labels))
+    return id_column, table.ids(id_column, unique=True), labels
 
 
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:
@@ -365,7 +347,7 @@ def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | N
     return None if other is not None and wanted in other.columns and wanted not in table.columns else wanted
 
 
-def _nodes_at_ends(edges: EdgeColumns, labels: LabelColumns, stated: Stated) -> NodeColumns:
+def _nodes_at_ends(edges: EdgeColumns, labelled: Series, stated: Stated) -> NodeColumns:
     """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
     import pandas
 
@@ -374,7 +356,7 @@ def _nodes_at_ends(edges: EdgeColumns, labels: LabelColumns, stated: Stated) -> 
         raise ValueError(f"there is no file of nodes to read features {stated.features!r} from; {stand_ins}")
     row_by_row = np.arange(2 * len(edges.source)).reshape(2, -1).T.ravel()
     ends = pandas.concat([edges.source, edges.target], ignore_index=True).iloc[row_by_row]
-    return NodeColumns(pandas.concat([ends, labels.ids], ignore_index=True).drop_duplicates(), stated.features)
+    return NodeColumns(pandas.concat([ends, labelled], ignore_index=True).drop_duplicates(), stated.features)
 
 
 def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
@@ -382,17 +364,15 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
     id_column = table.require("id", _meant_for(table, stated.id, tables.labels))
     is_elsewhere = stated.label is not None and _meant_for(table, stated.label, tables.labels) is None
     is_aside = stated.label == "" or is_elsewhere
-    label_column = None if is_aside else table.find("label", stated.label, taken=(id_column,))
-    aside = table.find("label", None, taken=(id_column,)) if is_aside else None
+    chosen = table.find("label", None if is_aside else stated.label, taken=(id_column,))
+    label_column, aside = (None, chosen) if is_aside else (chosen, None)
     if tables.labels is not None and label_column is not None:
-        raise ValueError(
-            f"labels come twice: {table.path.name} has a column {label_column!r}, and {tables.labels.path.name}"
-        )
+        both = f"{table.path.name} has a column {label_column!r}, and {tables.labels.path.name}"
+        raise ValueError(f"labels come twice: {both}")
     names = table.ids(id_column, unique=True)
     y = None if label_column is None else table.labels(label_column, stated.unknown)
     if label_column is not None and y is not None and stated.label is None:
-        tables.notes.extend(guessed_label(table, label_column, y))
-    chosen = label_column or aside
+        tables.notes.append(guessed_label(table, label_column, y))
     others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
     time_column = None if stated.time is None else table.stated("time", stated.time)
     time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
@@ -400,9 +380,8 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
     columns, encoded, warnings = _features(table, taken, stated)
     tables.notes.extend(warnings)
     if aside is not None and aside not in _several(stated.features, table):
-        tables.notes.append(
-            f"column {aside!r} is left aside: neither label nor feature; option features=… reads it as one"
-        )
+        how = "neither label nor feature; option features=… reads it as one"
+        tables.notes.append(f"column {aside!r} is left aside: {how}")
     if others and stated.features is None:
         tables.notes.append(
             f"{WARNING}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import check_seed
-from gcn_lpa.data.hints import meant
+from gcn_lpa.data.checks import check_seed, meant
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph

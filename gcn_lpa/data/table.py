@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.data.hints import WARNING, meant, some
+from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, is_missing, meant, some
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
@@ -30,7 +30,6 @@ USUAL_NAMES = {
 }
 
 MAX_COLUMNS = 20_000  # of a table
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Series = Any  # pandas.Series: of text (see `text_type`), or of any objects where it comes from a Parquet file
 
@@ -135,15 +134,6 @@ class Table:
             if not isinstance(value, Hashable):
                 raise ValueError(f"{self.where(i, column)} is {value!r}; an id or label is one value, no list")
         return values
-
-
-def is_missing(value: Any) -> bool:
-    """None, NaN, NaT and pandas' NA."""
-    if type(value) is str:
-        return False
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
 def text_type() -> Any:

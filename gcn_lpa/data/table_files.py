@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gcn_lpa.data.hints import some
+from gcn_lpa.data.checks import some
 from gcn_lpa.data.table import MAX_COLUMNS, Series, Table, series, text_type
 
 MAX_BYTES = 4 * 2**30  # all of them are read before the first is parsed

@@ -18,8 +18,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from gcn_lpa.data.checks import check_seed
-from gcn_lpa.data.hints import meant
+from gcn_lpa.data.checks import check_seed, meant
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.graph import Graph

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.hints import similar
+from gcn_lpa.data.checks import similar
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.answers import Change, Shift, WhatIf
 from gcn_lpa.insight.explain import Explainer, few_threads

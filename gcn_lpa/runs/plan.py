@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa.data.checks import check_seed
+from gcn_lpa.data.checks import check_seed, meant
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import decode_as, read_json
-from gcn_lpa.data.hints import meant
 from gcn_lpa.data.splits import require_classes
 from gcn_lpa.data.splits import split as split_nodes
 from gcn_lpa.edges import forms_for_new_edges

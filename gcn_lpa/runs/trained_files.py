@@ -23,7 +23,7 @@ from torch import Tensor
 from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed, node_mask, unique_names
 from gcn_lpa.data.column_types import Columns
-from gcn_lpa.data.edge_types import MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.files import decode_as, encode_json, encode_lines
 from gcn_lpa.data.scaling import Block, Scaling, check_blocks
 from gcn_lpa.data.splits import Split

@@ -20,9 +20,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 from gcn_lpa.data import encoders
+from gcn_lpa.data.checks import WARNING
 from gcn_lpa.data.column_types import Columns, learn_columns
 from gcn_lpa.data.datasets import load
-from gcn_lpa.data.hints import WARNING
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import Cells, NumberStyle, Table, day_of, series, text_type

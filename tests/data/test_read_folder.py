@@ -13,9 +13,9 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.cli.text import structural_note
+from gcn_lpa.data.checks import WARNING
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.describe import describe, warnings_in
-from gcn_lpa.data.hints import WARNING
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix

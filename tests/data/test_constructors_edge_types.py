@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from benchmarks.relations import write_graph
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import relations
+from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.datasets import load
-from gcn_lpa.data.edge_types import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
