@@ -1,5 +1,5 @@
-"""Every method there is: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), today's rivals, and GCN-LPA; and the
-members that an ensemble may have.
+"""Every method: the paper's baselines (Section 4.2), adaptive LPA (Section 3.2), newer rivals, and GCN-LPA; and the members that
+an ensemble may have.
 
 All have one interface: see `contract`. The members of a recipe are the recipe itself, which comes first, and those of MEMBERS that
 `recipe.members` names.
@@ -23,27 +23,17 @@ from gcn_lpa.methods.trees import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA, Convolutions
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER, Recipe
 
+COLUMNS = ("features", "structure")
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "clusters")  # of all that follow a gradient
-EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges", "edge_dropout")
+NETWORK = (*COLUMNS, "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING)
+EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
-LAYERS = (
-    *("propagation", "propagation_steps", "teleport", "structure", "votes"),
-    *("features", "self_loops", "gcn_layers", "hidden", "normalization", "dropout", "feature_dropout"),
-    *("bias", "residual", "layer_norm"),
+GCN = (
+    *(*NETWORK, "normalization", "feature_dropout", "edge_dropout", "bias", "residual", "layer_norm"),
+    *("propagation", "propagation_steps", "teleport", "votes"),
 )
 ADAPTIVE = (
-    *(
-        "self_loops",
-        "features",
-        "structure",
-        "edges",
-        "edge_rank",
-        "edge_init",
-        "edge_mask",
-        "symmetric_edges",
-        "edge_lr",
-    ),
-    *("l2_edges", "propagation_steps", "lr", "epochs", "patience", "select"),
+    *("self_loops", *COLUMNS, *EDGES, "propagation_steps", "lr", "epochs", "patience", "select"),
     *("loss", "lpa_iterations", "lpa_ratio", "class_weights"),
 )
 PUBLISHED = ("paper", "official")  # recipes beside which a baseline has the settings it was published with
@@ -54,14 +44,14 @@ class Method:
     """One row of a comparison: how its model is built, with which settings, and what may be asked of it."""
 
     name: str
-    build: Callable[[Recipe, Graph, int], nn.Module]  # of the recipe, the prepared graph and the seed
-    recipe: Recipe | Callable[[Recipe], Recipe]  # its own, or made of GCN-LPA's for the same graph
+    build: Callable[[Recipe, Graph, int], nn.Module]  # from the recipe, the prepared graph and the seed
+    recipe: Recipe | Callable[[Recipe], Recipe]  # as published, or made from GCN-LPA's recipe for the same graph
     note: str
     fields: tuple[str, ...]  # of the recipe that it uses; any other is refused
     at_once: bool = False  # whether it is fitted without gradient steps: `methods.contract.FittedAtOnce`
     features: str = "layers"  # how features travel to a node: a key of `insight.explain.FEATURE_WALKS`
-    reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its answers
-    needs: str = ""  # the extra that installs what it needs
+    reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its predictions
+    needs: str = ""  # the extra that installs its dependencies
 
     @property
     def has_edge_weights(self) -> bool:
@@ -69,13 +59,13 @@ class Method:
         return "edges" in self.fields or self.features == "layers"
 
     def settings(self, gcn_lpa: Recipe = DEFAULT) -> Recipe:
-        """The recipe of this method where GCN-LPA has `gcn_lpa`; a baseline has the one it was published with."""
+        """The recipe of this method where GCN-LPA has `gcn_lpa`; a baseline has its published one."""
         return self.recipe(gcn_lpa) if callable(self.recipe) else self.recipe
 
     def fair(self, ours: Recipe = DEFAULT) -> Recipe:
-        """The same, but a baseline sees the columns that GCN-LPA sees and trains until it has converged.
+        """The same, but a baseline has the columns that GCN-LPA has and trains until it has converged.
 
-        The published settings were chosen for bags of words: on other columns, 200 epochs on rows of sum 1 teach little.
+        The published settings were chosen for bags of words: on other columns, 200 epochs on rows of sum 1 are too few.
         """
         own = self.settings(ours)
         if callable(self.recipe):
@@ -90,11 +80,11 @@ class Method:
         return own.replace(**changes, origin=f"as published, but {changed}")
 
     def beside(self, ours: Recipe, recipe: str | Recipe) -> Recipe:
-        """Its settings in a comparison where GCN-LPA has `ours`, known by the name `recipe`."""
+        """The settings of this method in a comparison where GCN-LPA has `ours`, the recipe of the name `recipe`."""
         return self.settings(ours) if recipe in PUBLISHED else self.fair(ours)
 
     def note_on(self, recipe: Recipe) -> str:
-        """The note, with what differs in these settings from the published ones."""
+        """The note, with the differences between these settings and the published ones."""
         is_as_noted = callable(self.recipe) or recipe.origin == self.recipe.origin
         return self.note if is_as_noted else f"{self.note}; here {recipe.origin}"
 
@@ -108,30 +98,24 @@ class Method:
     def unused(self, recipe: Recipe, changes: Mapping[str, Any]) -> list[str]:
         """The changes that would have no effect: fields the method does not use, set to another value than it has."""
         known = recipe.replace(**changes)  # refuses unknown names and values
-        return [
-            name
-            for name in changes
-            if name not in (*self.fields, "origin") and getattr(known, name) != getattr(recipe, name)
-        ]
+        idle = [name for name in changes if name not in (*self.fields, "origin")]
+        return [name for name in idle if getattr(known, name) != getattr(recipe, name)]
 
     def check(self, recipe: Recipe, ours: Recipe = DEFAULT) -> None:
         """Refuse a whole recipe, such as one from a file, in which a field that the method does not use was changed.
 
-        A field counts as changed if it is neither the method's own value nor the default of `Recipe`. A recipe whose unused
-        fields are all as they are beside one of the published recipes has changed none.
+        A field counts as changed if it is neither the method's value nor the default of `Recipe`. A recipe has changed none if
+        its unused fields are all as they are beside one of the published recipes.
         """
-        idle = [spec.name for spec in dataclasses.fields(Recipe) if spec.name not in (*self.fields, "method", "origin")]
-        beside = (self.settings(published) for published in (*PAPER.values(), *OFFICIAL.values()))
-        if any(all(getattr(recipe, name) == getattr(one, name) for name in idle) for one in beside):
-            return
+        names = [spec.name for spec in dataclasses.fields(Recipe) if spec.name not in ("method", "origin")]
+        idle = [name for name in names if name not in self.fields]
+        for published in map(self.settings, (*PAPER.values(), *OFFICIAL.values())):
+            if all(getattr(recipe, name) == getattr(published, name) for name in idle):
+                return
         own, default = self.settings(ours), Recipe()
-        changes = {
-            spec.name: getattr(recipe, spec.name)
-            for spec in dataclasses.fields(Recipe)
-            if spec.name not in ("method", "origin")
-            and getattr(recipe, spec.name) not in (getattr(own, spec.name), getattr(default, spec.name))
-        }
-        self.with_changes(own, changes)
+        given = {name: getattr(recipe, name) for name in names}
+        usual = {name: (getattr(own, name), getattr(default, name)) for name in names}
+        self.with_changes(own, {name: value for name, value in given.items() if value not in usual[name]})
 
 
 _PLAIN = Recipe(
@@ -150,8 +134,12 @@ _TABULAR = _PLAIN.replace(
     propagation_steps=20,
     origin="our trials on development seeds of benchmarks/tables.py",
 )
-
-
+_SMOOTHED = _PLAIN.replace(
+    features="auto", propagation_steps=10, teleport=0.1, origin="our trials on development draws of few labels"
+)
+_ADAPTIVE = _PLAIN.replace(
+    features="l2", edges="agnn", lpa_weight=1.0, lr=0.05, origin="our first choice for Section 3.2"
+)
 BODIES = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
 
 
@@ -174,7 +162,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="mlp", features="raw", self_loops=False, hidden=50),
             "scikit-learn's perceptron with 50 hidden units, on raw features; no epoch is selected",
             at_once=True,
-            fields=("features", "structure", "hidden", "epochs"),
+            fields=(*COLUMNS, "hidden", "epochs"),
             features="own",
         ),
         Method(
@@ -184,7 +172,7 @@ METHODS: dict[str, Method] = {
             "scikit-learn's logistic regression (lbfgs) on raw features, as its default penalty is far too strong for "
             "rows of sum 1; no epoch is selected",
             at_once=True,
-            fields=("features", "structure"),
+            fields=COLUMNS,
             features="own",
         ),
         Method(
@@ -202,7 +190,7 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
-            fields=(*LAYERS, *TRAINING, "edge_dropout"),
+            fields=GCN,
         ),
         Method(
             "gat",
@@ -210,7 +198,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="gat", hidden=8, heads=8, dropout=0.6, lr=0.005, l2=5e-4),
             "PyG's GATConv, 2 layers, 8 heads of 8; 200 epochs as all (their code: until 100 without improvement)",
             needs="pyg",
-            fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "heads", "dropout", *TRAINING),
+            fields=(*NETWORK, "heads"),
             features="given_edges",
         ),
         Method(
@@ -218,7 +206,7 @@ METHODS: dict[str, Method] = {
             JKNet,
             _PLAIN.replace(method="jk-net", gcn_layers=6, hidden=16, dropout=0.5, lr=0.005, l2=5e-4),
             "concat of 6 layers of width 16, dropout after each",
-            fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING),
+            fields=NETWORK,
             features="given_edges",
         ),
         Method(
@@ -227,7 +215,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="graphsage", self_loops=False, hidden=128, dropout=0.0, lr=0.01, l2=0.0),
             "PyG's SAGEConv, 2 layers, width 128, mean of all neighbours (their code: of a sample of 25 and 10)",
             needs="pyg",
-            fields=("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING),
+            fields=NETWORK,
             features="given_edges",
         ),
         Method(
@@ -235,24 +223,21 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*LAYERS, *EDGES, *LPA, *TRAINING, "members"),
+            fields=(*GCN, *EDGES, *LPA, "members"),
         ),
         Method(
             "gcn-same",
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
-            fields=(*LAYERS, *TRAINING, "edge_dropout"),
+            fields=GCN,
         ),
         Method(
             "appnp",
             appnp,
             _PLAIN.replace(method="appnp", hidden=64, dropout=0.5, propagation_steps=10, teleport=0.1),
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
-            fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout"),
-                *("propagation_steps", "teleport", *EDGES, *LPA, *TRAINING),
-            ),
+            fields=(*NETWORK, "propagation_steps", "teleport", *EDGES, "edge_dropout", *LPA),
             features="personalized",
         ),
         Method(
@@ -260,10 +245,7 @@ METHODS: dict[str, Method] = {
             CorrectAndSmooth,
             _PLAIN.replace(method="correct-and-smooth", hidden=64, dropout=0.5, propagation_steps=50, teleport=0.2),
             "perceptron of width 64, then 50 steps each of correcting and smoothing, α = 0.8, autoscale",
-            fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "dropout"),
-                *("propagation_steps", "teleport", *TRAINING),
-            ),
+            fields=(*NETWORK, "propagation_steps", "teleport"),
             features="predictions",
             reads_labels=True,
         ),
@@ -272,10 +254,7 @@ METHODS: dict[str, Method] = {
             LabelInput,
             _PLAIN.replace(method="label-input", normalization="symmetric", hidden=64, dropout=0.5, label_rate=0.625),
             "GCN of width 64 that reads the labels of a random 62.5 % of the training nodes and is scored on the rest",
-            fields=(
-                *("features", "structure", "self_loops", "gcn_layers", "hidden", "normalization", "dropout"),
-                *("label_rate", *TRAINING),
-            ),
+            fields=(*NETWORK, "normalization", "label_rate"),
             reads_labels=True,
         ),
         Method(
@@ -285,7 +264,7 @@ METHODS: dict[str, Method] = {
             "scikit-learn's logistic regression on own columns, mean, minimum and maximum of the neighbours' (of more than 200 "
             "columns the mean), and votes of the labels nearby",
             at_once=True,
-            fields=("features", "structure", "propagation_steps", "class_weights"),
+            fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
         ),
@@ -296,32 +275,24 @@ METHODS: dict[str, Method] = {
             "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
             "labels nearby; for at most 200 columns",
             at_once=True,
-            fields=("features", "structure", "propagation_steps", "class_weights"),
+            fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
         ),
         Method(
             "smoothed-lr",
             SmoothedLR,
-            lambda ours: _PLAIN.replace(
-                method="smoothed-lr",
-                **{"features": "auto", "structure": ours.structure, "propagation_steps": 10, "teleport": 0.1},
-                origin="our trials on development draws of few labels",
-            ),
+            lambda ours: _SMOOTHED.replace(method="smoothed-lr", structure=ours.structure),
             "scikit-learn's logistic regression on columns smoothed by personalised PageRank, then once more with the nodes it is "
             "surest of as labels",
             at_once=True,
-            fields=("features", "structure", "self_loops", "propagation_steps", "teleport", "class_weights"),
+            fields=(*COLUMNS, "self_loops", "propagation_steps", "teleport", "class_weights"),
             features="personalized",
         ),
         Method(
             "lpa-leave-one-out",
             AdaptiveLPA,
-            _PLAIN.replace(
-                method="lpa-leave-one-out",
-                **{"features": "l2", "edges": "agnn", "loss": "leave_one_out", "lpa_iterations": 1},
-                **{"lpa_weight": 1.0, "lr": 0.05, "origin": "our first choice for Section 3.2"},
-            ),
+            _ADAPTIVE.replace(method="lpa-leave-one-out"),
             "LPA with weights from the cosine of projected features, learned by the leave-one-out loss at one hop",
             fields=ADAPTIVE,
             features="none",
@@ -330,12 +301,10 @@ METHODS: dict[str, Method] = {
     )
 }
 
-SHARED = (  # fields that members have as the first has
-    *("features", "structure", "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters"),
-)
+SHARED = (*COLUMNS, "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters")  # by all members
 LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
 WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
-MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made of that of the first member
+MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made from that of the first member
     "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
     "linear": lambda first: first.replace(propagation="hops", gcn_layers=1, **FIXED_EDGES),
     "cosine-hops": lambda first: first.replace(propagation="hops", **LEARNED_EDGES),
@@ -352,7 +321,7 @@ MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made o
 
 
 def members_of(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe of each member by its name; the first has none."""
+    """The recipe of each member by its name; the name of the first is empty."""
     if recipe.method not in METHODS:
         raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     if not recipe.members:
