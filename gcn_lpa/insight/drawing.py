@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from gcn_lpa.data.files import write_figure
-from gcn_lpa.insight.answers import hops_in_words, number_in_words, title
-from gcn_lpa.insight.paths import EQUAL
+from gcn_lpa.insight.explanation import EQUAL, hops_in_words, in_words
 
 if TYPE_CHECKING:
     from gcn_lpa.calibration import Reliability
-    from gcn_lpa.insight.answers import Explanation
+    from gcn_lpa.insight.explanation import Explanation
     from gcn_lpa.insight.tune import Tuning
 
 # those of Okabe and Ito (2008), which colour-blind readers can tell apart, and a few beside
@@ -49,7 +48,7 @@ def draw_explanation(why: Explanation, path: str | Path) -> None:
         walks, bars = figure.subplots(1, 2, width_ratios=(3, 1.25))
         _draw_paths(walks, why, places, looks)
         _draw_scores(bars, why, looks)
-        figure.suptitle(_short(title(why), 120), fontsize=11, fontweight="bold")
+        figure.suptitle(_short(why.title, 120), fontsize=11, fontweight="bold")
         undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
         write_figure(figure, path, dpi=150, metadata=undated)
 
@@ -100,7 +99,7 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
         axes.scatter(
             [x], [y], s=size, color=color, marker=shape, edgecolor="black", linewidth=1.8 if is_start else 0.6, zorder=3
         )
-        text = _short(node, 16) + (f"  {number_in_words(share)}" if vote is not None else "")
+        text = _short(node, 16) + (f"  {in_words(share)}" if vote is not None else "")
         beside = vote is not None and not is_start
         offset, ha, va = ((14, 0), "left", "center") if beside else ((0, -15), "center", "top")
         style = {"ha": ha, "va": va, "fontsize": 8, "fontweight": "bold" if is_start else None, "zorder": 4}

@@ -1,4 +1,4 @@
-"""Which predictions would change with other labels or fewer edges; a model is trained again only where that is asked for."""
+"""Which predictions would change with other labels or fewer edges; models are trained again only where that is asked for."""
 
 from __future__ import annotations
 
@@ -12,26 +12,110 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import similar
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.answers import Change, Shift, WhatIf
-from gcn_lpa.insight.explain import Explainer, few_threads
-from gcn_lpa.insight.paths import EQUAL, part_of, winners
+from gcn_lpa.insight.explain import Explainer, few_threads, winners
+from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, plain
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.updated import carried
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.trained import Trained
 
 MOVED = 1e-6  # of a probability or score: less is rounding
+PRINTED = 20  # changes of each set of predictions
 
 
 @dataclass(frozen=True)
 class Asked:
     """The changes of a what-if."""
 
-    label: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # a class for nodes that have no known label
+    label: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # a class for nodes that have no training label
     relabel: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # another class for nodes that have one
-    unlabel: Iterable[Hashable] = ()  # nodes whose known label is taken away
+    unlabel: Iterable[Hashable] = ()  # nodes whose training label is taken away
     remove_edges: Iterable[tuple[Hashable, Hashable]] = ()  # both directions go where the graph is undirected
+
+
+@dataclass(frozen=True)
+class Change:
+    """A predicted class that changed; the scores are those of the two classes. None: no label is near enough."""
+
+    node: Hashable
+    before: str | None
+    after: str | None
+    score_before: float
+    score_after: float
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The difference between two sets of predictions."""
+
+    changes: tuple[Change, ...]  # the largest move first
+    num_moved: int  # nodes one of whose scores moved by more than MOVED
+    largest_move: float
+
+    @classmethod
+    def between(cls, before: Tensor, after: Tensor, graph: Graph, nodes: Tensor) -> Shift:
+        """What changes at `nodes` between two tables of scores, [n, c]."""
+        names = [*graph.class_names, None]
+        before, after = before[nodes], after[nodes]
+        moves = (after - before).abs().amax(dim=1).numpy()
+        was, now = winners(before), winners(after)
+        changed = np.flatnonzero((was != now) & (moves > MOVED))
+        changes = tuple(
+            Change(
+                node=graph.node_names[int(nodes[i])],
+                before=names[was[i]],
+                after=names[now[i]],
+                score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
+                score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
+            )
+            for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
+        )
+        return cls(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Which predictions would differ: the model's, with the weights it has, and label propagation's, exactly. `retrained`: those
+    of a model trained with the changes beside one trained without them, where that was asked for.
+
+    Nodes that have a training label after the changes are not listed: theirs is given.
+    """
+
+    asked: tuple[str, ...]
+    method: str
+    hops: int
+    num_nodes: int  # that are predicted
+    model: Shift
+    lpa: Shift
+    notes: tuple[str, ...]
+    retrained: Shift | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        facts: dict[str, Any] = plain(dataclasses.asdict(self))
+        return facts
+
+    def __str__(self) -> str:
+        lines = [f"what if: {'; '.join(self.asked)}"]
+        shifts = [(self.method, self.model), (f"LPA, {hops_in_words(self.hops)}", self.lpa)]
+        if self.retrained is not None:
+            shifts.append((f"{self.method}, trained again", self.retrained))
+        for name, shift in shifts:
+            moved = f"scores of {shift.num_moved:,} moved, by {shift.largest_move:.3f} at most"
+            moved = moved if shift.num_moved else "no score moved"
+            lines += ["", f"{name}: {len(shift.changes):,} of {self.num_nodes:,} predictions change; {moved}"]
+            rows = []
+            for one in shift.changes[:PRINTED]:
+                was, now = (
+                    f"{one.before or 'none'} {one.score_before:.3f}",
+                    f"{one.after or 'none'} {one.score_after:.3f}",
+                )
+                rows.append(("", str(one.node), was, f"→ {now}"))
+            lines += aligned(rows)
+            if len(shift.changes) > PRINTED:
+                lines.append(f"  … and {len(shift.changes) - PRINTED:,} more; --json lists all")
+        return "\n".join([*lines, "", *(f"note: {note}" for note in self.notes)])
 
 
 def what_if(
@@ -51,139 +135,101 @@ def what_if(
     edges that stay are not trained again. So labels move only models that read labels when they predict.
 
     Args:
-        label: a class for nodes that have no known label.
+        label: a class for nodes that have no training label.
         relabel: another class for nodes that have one.
-        unlabel: nodes whose known label is taken away.
+        unlabel: nodes whose training label is taken away.
         remove_edges: pairs of nodes that are joined; both directions go where the graph is undirected.
         hops: how far a label travels; None: as the recipe says.
         retrain: also train two models, without and with the changes, from the same first weights, and compare them.
     """
     nodes = [unlabel] if isinstance(unlabel, str) else list(unlabel)
-    explainer, changes = (
-        Explainer.of(trained, graph, hops=hops),
-        Asked(label or {}, relabel or {}, nodes, list(remove_edges)),
-    )
-    found = answer(explainer, changes)
+    asked = Asked(label or {}, relabel or {}, nodes, list(remove_edges))
+    explainer = Explainer.of(trained, graph, hops=hops)
+    found = answer(explainer, asked)
     if not retrain:
         return found
     how = f"trained again: two {found.method} models, without and with the changes, from the same first weights"
-    return dataclasses.replace(found, retrained=retrained(explainer, graph, changes), notes=(how, *found.notes[1:]))
+    return dataclasses.replace(found, retrained=retrained(explainer, graph, asked), notes=(how, *found.notes[1:]))
 
 
-def retrained(explainer: Explainer, graph: Graph, changes: Asked) -> Shift:
-    """What changes between a model that is trained on the known labels and one that is trained with the changes."""
+def answer(explainer: Explainer, asked: Asked) -> WhatIf:
+    """`what_if` for one explainer and several questions; nothing is trained again."""
+    method = explainer.trained.recipe.method
+    with few_threads(explainer.graph, explainer.trained.recipe):
+        y, relabelled = other_labels(explainer.graph, asked)
+        kept, removed = other_edges(explainer.graph, asked.remove_edges)
+        if not relabelled and not removed:
+            raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
+        other = changed(explainer, y, kept if removed else None)
+        notes = [f"nothing was trained again: {method} has the weights of the run"]
+        if relabelled and not explainer.trained.method.reads_labels and explainer.trained.weights is None:
+            notes.append(
+                f"labels reach {method} only when it is trained: train it again (retrain) to see what they do to it"
+            )
+        if removed:
+            notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
+        predicted = (y < 0).nonzero().squeeze(1)
+        is_labeled = explainer.graph.labeled.unsqueeze(1)
+        scores = torch.where(is_labeled, explainer.seeds, explainer.scores)  # Eq. (2): a labelled node keeps its label
+        return WhatIf(
+            asked=(*relabelled, *removed),
+            method=method,
+            hops=explainer.hops,
+            num_nodes=len(predicted),
+            model=Shift.between(explainer.prediction.output, other.prediction.output, explainer.graph, predicted),
+            lpa=Shift.between(scores, other.scores, explainer.graph, predicted),
+            notes=tuple(notes),
+        )
+
+
+def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
+    """The difference between a model that is trained on the training labels and one that is trained with the changes."""
     trained, names = explainer.trained, explainer.trained.class_names
     known, trains = trained.known.on(graph)
-    y, _ = other_labels(explainer, dict(changes.label), dict(changes.relabel), list(changes.unlabel))
+    y, _ = other_labels(explainer.graph, asked)
     moved = y != explainer.graph.y
-    kept, _ = other_edges(graph, list(changes.remove_edges))
+    kept, _ = other_edges(graph, asked.remove_edges)
     before = dataclasses.replace(graph, y=known, class_names=names, public=None)
     after = before.with_adjacency(part_of(graph.adjacency, kept), y=torch.where(moved, y, known))
-    said = []
+    probabilities = []
     for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):
         val = one.labeled & ~learns
         epochs = None if val.any() else trained.run.best_epoch
         options: dict[str, Any] = {"seeds": trained.run.seed, "classes": names, "stop_at": epochs}
         (again,) = learn_many(one, [(learns, val)], trained.recipe, **options)
-        said.append(predict_proba(again, one, raw=True).double())
-    return shift(before, (y < 0).nonzero().squeeze(1), *said)
+        probabilities.append(predict_proba(again, one, raw=True).double())
+    return Shift.between(*probabilities, before, (y < 0).nonzero().squeeze(1))
 
 
-def answer(explainer: Explainer, changes: Asked) -> WhatIf:
-    """`what_if` for one explainer and several questions."""
-    with few_threads(explainer.graph, explainer.recipe):
-        return _answer(explainer, changes)
-
-
-def _answer(explainer: Explainer, changes: Asked) -> WhatIf:
-    method = explainer.recipe.method
-    y, asked = other_labels(explainer, dict(changes.label), dict(changes.relabel), list(changes.unlabel))
-    kept, removed = other_edges(explainer.graph, list(changes.remove_edges))
-    if not asked and not removed:
-        raise ValueError("nothing is asked: give a node to label, relabel or unlabel, or an edge to remove")
-    other = changed(explainer, y, kept if removed else None)
-    notes = [f"nothing was trained again: {method} has the weights of the run"]
-    if asked and not explainer.trained.method.reads_labels and explainer.trained.weights is None:
-        notes.append(
-            f"labels reach {method} only when it is trained: train it again (retrain) to see what they do to it"
-        )
-    if removed:
-        notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
-    predicted = (y < 0).nonzero().squeeze(1)
-    return WhatIf(
-        asked=(*asked, *removed),
-        method=method,
-        hops=explainer.hops,
-        num_nodes=len(predicted),
-        model=shift(explainer.graph, predicted, explainer.model_output, other.model_output),
-        lpa=shift(explainer.graph, predicted, after_reset(explainer), other.scores),
-        notes=tuple(notes),
-    )
-
-
-def after_reset(explainer: Explainer) -> Tensor:
-    """LPA's predictions: a labelled node has its own label, Eq. (2), [n, c]."""
-    return torch.where(explainer.graph.labeled.unsqueeze(1), explainer.seeds, explainer.scores)
-
-
-def shift(graph: Graph, nodes: Tensor, before: Tensor, after: Tensor) -> Shift:
-    """What changes at `nodes` between two tables of scores, [n, c]."""
-    names = [*graph.class_names, None]
-    before, after = before[nodes], after[nodes]
-    moves = (after - before).abs().amax(dim=1).numpy()
-    was, now = winners(before), winners(after)
-    changed = np.flatnonzero((was != now) & (moves > MOVED))
-    changes = tuple(
-        Change(
-            node=graph.node_names[int(nodes[i])],
-            before=names[was[i]],
-            after=names[now[i]],
-            score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
-            score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
-        )
-        for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
-    )
-    return Shift(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
-
-
-def other_labels(
-    explainer: Explainer, label: dict[Hashable, str], relabel: dict[Hashable, str], unlabel: list[Hashable]
-) -> tuple[Tensor, list[str]]:
-    """The known labels with the changes asked for, [n], and the changes in words."""
-    graph, y, asked, seen = explainer.graph, explainer.graph.y.clone(), [], set()
-    for node, name, has_label in [
-        *((node, name, False) for node, name in label.items()),
-        *((node, name, True) for node, name in relabel.items()),
-        *((node, None, True) for node in unlabel),
+def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
+    """The training labels with the changes asked for, [n], and the changes in words."""
+    y, words, seen, classes = graph.y.clone(), [], set(), graph.class_names
+    for node, name, verb in [
+        *((node, name, "label") for node, name in asked.label.items()),
+        *((node, name, "relabel") for node, name in asked.relabel.items()),
+        *((node, None, "unlabel") for node in asked.unlabel),
     ]:
         at = graph.index_of(node)
         shown = graph.node_names[at]
         if at in seen:
             raise ValueError(f"node {shown!r} is named twice; one change of its label at a time")
         seen.add(at)
-        if has_label and y[at] < 0:
+        if verb != "label" and y[at] < 0:
             raise ValueError(f"node {shown!r} has no label that the run was trained on; label it instead")
-        if not has_label and y[at] >= 0:
-            old = graph.class_names[int(y[at])]
-            raise ValueError(f"node {shown!r} was trained on as {old!r}; relabel it instead")
-        y[at] = -1 if name is None else class_of(graph, name)
-        verb = {False: "label", True: "relabel"}[has_label]
-        asked.append(f"unlabel {shown}" if name is None else f"{verb} {shown} as {name}")
-    return y, asked
+        if verb == "label" and y[at] >= 0:
+            raise ValueError(f"node {shown!r} was trained on as {classes[int(y[at])]!r}; relabel it instead")
+        if name is not None and name not in classes:
+            close = similar(str(name), classes)
+            hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(classes[:12])}"
+            raise ValueError(f"there is no class {name!r}; {hint}")
+        y[at] = -1 if name is None else classes.index(name)
+        words.append(f"{verb} {shown}" if name is None else f"{verb} {shown} as {name}")
+    return y, words
 
 
-def class_of(graph: Graph, name: str) -> int:
-    names = graph.class_names
-    if name in names:
-        return names.index(name)
-    close = similar(str(name), names)
-    hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(names[:12])}"
-    raise ValueError(f"there is no class {name!r}; {hint}")
-
-
-def other_edges(graph: Graph, pairs: list[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:
-    """Which entries of the adjacency stay, [E], and what goes in words."""
-    asked = []
+def other_edges(graph: Graph, pairs: Iterable[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:
+    """Which entries of the adjacency stay, [E], and the edges that go in words."""
+    words = []
     row, col = graph.row.long(), graph.col.long()
     goes = torch.zeros(len(row), dtype=torch.bool)
     for source, target in pairs:
@@ -198,13 +244,11 @@ def other_edges(graph: Graph, pairs: list[tuple[Hashable, Hashable]]) -> tuple[T
         if not entry.any():
             end = b if graph.directed else a
             joined = [str(graph.node_names[v]) for v in col[row == end].tolist() if v not in (a, b)]
-            hint = (
-                f"is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}" if joined else "has no edge"
-            )
-            raise ValueError(f"there is no edge {shown}; {graph.node_names[end]} {hint}")
+            near = f"is joined to {', '.join(joined[:8])}{', …' if len(joined) > 8 else ''}"
+            raise ValueError(f"there is no edge {shown}; {graph.node_names[end]} {near if joined else 'has no edge'}")
         goes |= entry
-        asked.append(f"remove edge {shown}")
-    return ~goes, asked
+        words.append(f"remove edge {shown}")
+    return ~goes, words
 
 
 def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
@@ -217,3 +261,9 @@ def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
         graph = graph.with_adjacency(part)
     given = torch.where(y == explainer.graph.y, explainer.given, y)
     return dataclasses.replace(explainer, trained=trained, graph=graph, given=given)
+
+
+def part_of(matrix: SparseMatrix, kept: Tensor) -> SparseMatrix:
+    """The matrix with only those entries stored that are kept, [E]."""
+    coo, keep = matrix.to_scipy().tocoo(), kept.numpy()
+    return SparseMatrix.from_coo(coo.row[keep], coo.col[keep], coo.data[keep], matrix.shape)

@@ -21,8 +21,7 @@ from gcn_lpa.engine.random import Key
 from gcn_lpa.epochs import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.insight.paths import part_of
-from gcn_lpa.insight.what_if import what_if
+from gcn_lpa.insight.what_if import part_of, what_if
 from gcn_lpa.learning.choose_recipe import WITH_PLACES, Case, recipe_for
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs, together
 from gcn_lpa.learning.stacks import are_stackable, fit_stack

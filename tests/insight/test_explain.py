@@ -25,8 +25,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import BLACK, CLASS_COLORS, PALE, draw_explanation
-from gcn_lpa.insight.explain import Explainer, explain, explain_all
-from gcn_lpa.insight.paths import strongest_paths
+from gcn_lpa.insight.explain import Explainer, explain, explain_all, strongest_paths
 from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.insight.what_if import changed, other_edges, what_if
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS
