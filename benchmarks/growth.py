@@ -36,7 +36,7 @@ from gcn_lpa.engine.devices import environment
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import clusters, share_cut
+from gcn_lpa.learning.tasks import clusters
 from gcn_lpa.learning.updated import Updated
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
@@ -182,13 +182,19 @@ def clusters_of(job: dict, root: str | None, device: str) -> dict:
     return {
         "accuracy": record.accuracy,
         "megabytes": row.memory.gpu_peak or row.memory.peak - row.memory.before,
-        "cut": share_cut(graph, clusters(graph, job["clusters"])) if job["clusters"] else 0.0,
+        "cut": share_cut(graph, job["clusters"]) if job["clusters"] else 0.0,
         "best_epoch": record.best_epoch,
         "seconds": round(record.seconds, 2),
         "split_hash": parts.hash,
         "recipe_hash": recipe.hash(),
         "device": device,
     }
+
+
+def share_cut(graph, number: int) -> float:
+    """The share of the edges that are between two clusters, and in no batch."""
+    cluster, row, col = clusters(graph, number), graph.row.cpu().numpy(), graph.col.cpu().numpy()
+    return float((cluster[row] != cluster[col]).sum() / max(1, (row != col).sum()))
 
 
 def clusters_table(records: list) -> dict:

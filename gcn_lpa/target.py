@@ -1,4 +1,4 @@
-"""What is predicted. A target says how wide a model's output is, what an error costs, what a label vote is, and how well it did."""
+"""What is predicted: a target holds the width of the output, what an error costs, what a label is worth, and the scores."""
 
 from __future__ import annotations
 
@@ -60,6 +60,14 @@ class Classes:
         """The number of output columns of a model."""
         return len(self.names)
 
+    def numbers(self, y: Tensor, names: Sequence[str]) -> Tensor:
+        """Labels that are numbers of `names` as numbers of these classes, -1 where there is none or it is not among these, [n]."""
+        if tuple(names) == self.names:
+            return y
+        place = {name: k for k, name in enumerate(self.names)}
+        codes = torch.tensor([*(place.get(name, -1) for name in names), -1], device=y.device)
+        return codes.index_select(0, y % len(codes))  # -1 takes the last one
+
     def seeds(self, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Y^(0), what a label puts into label propagation: a row of mass 1 for its class, zero rows where it is -1, [n, c]."""
         classes = torch.arange(self.width, device=y.device)
@@ -86,7 +94,7 @@ class Classes:
         every = self.names if names is None else tuple(names)
         if every != self.names:
             every = (*every, *(name for name in self.names if name not in every))
-            guess = torch.tensor([every.index(name) for name in self.names])[guess]
+            guess = Classes(every).numbers(guess, self.names)
         c = len(every)
         confusion = torch.bincount(c * truth + guess, minlength=c * c).view(c, c).numpy()
         right, true, called = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)

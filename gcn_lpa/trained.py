@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import FEWEST, Calibration, Calibrator
+from gcn_lpa.calibration import FEWEST, Calibration, Calibrator, fit_calibrator
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
 from gcn_lpa.data.column_types import Columns
@@ -82,6 +82,10 @@ class HeldOut:
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
 
+    def calibration(self) -> Calibration:
+        """The calibration that these predictions ask for."""
+        return Calibration(fit_calibrator(self.probability, self.y), self.protocol, num_nodes=len(self.y))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trained:
@@ -133,7 +137,7 @@ class Trained:
 
     @property
     def device(self) -> torch.device:
-        return next((tensor.device for tensor in self.model.state_dict().values()), torch.device("cpu"))
+        return self.model.device
 
     @property
     def calibrator(self) -> Calibrator:
@@ -239,11 +243,7 @@ class Trained:
 
     def classes_of(self, graph: Graph) -> Tensor:
         """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
-        if graph.class_names == self.class_names:
-            return graph.y.cpu()
-        place = {name: k for k, name in enumerate(self.class_names)}
-        codes = torch.tensor([*(place.get(name, -1) for name in graph.class_names), -1])
-        return codes.index_select(0, graph.y.cpu() % len(codes))  # -1 takes the last one
+        return self.target.numbers(graph.y.cpu(), graph.class_names)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Keep it in a folder, entirely or not at all; `from_pretrained` reads it again."""

@@ -86,10 +86,8 @@ def learn_many(
 ) -> list[Learned | DivergedError]:
     """A model of a library's recipe for each (train, val) of `parts`, side by side, or how it diverged."""
     where, tasks = choose_device(device), [task_of(graph, train, val, recipe) for train, val in parts]
-    jobs = [
-        Job(JobName("fit", "", recipe.epochs), task, recipe, METHODS[recipe.method], seed)
-        for task, seed in zip(tasks, seeds, strict=True)
-    ]
+    name = JobName("fit", "", recipe.epochs)
+    jobs = [Job(name, task, recipe, seed) for task, seed in zip(tasks, seeds, strict=True)]
     outcomes = fit_many([jobs], device=where, threads=threads)
     if outcomes.interrupted:
         raise KeyboardInterrupt

@@ -49,8 +49,8 @@ class Ensemble(nn.Module):
         return len(self.first)
 
     @property
-    def all_models(self) -> list[Any]:
-        return [model for k in range(len(self.members)) for model in self.models(k)]
+    def device(self) -> torch.device:
+        return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
 
     def parts(self, graph: Graph) -> list[Tensor]:
         """The log-probabilities of each member, float64, [n, c] each."""
@@ -62,9 +62,8 @@ class Ensemble(nn.Module):
 
     def forward(self, graph: Graph) -> Tensor:
         """Log-probabilities, or what a single model gives, [n, c]."""
-        models = self.all_models
-        if len(models) == 1:
-            return cast(Tensor, models[0](graph))
+        if len(self.members) == self.copies == 1:
+            return cast(Tensor, self.first[0](graph))
         return torch.stack(self.parts(graph)).mean(dim=0)
 
     def transition(self, graph: Graph) -> SparseMatrix:

@@ -1,19 +1,28 @@
-"""From a graph to a `Trained`: THE way. The command line, the estimator, comparisons and notebooks all call `learn`."""
+"""From a graph to a `Trained`. The command line, the estimator, comparisons and notebooks all call `learn`.
+
+Recipe → members → models → weights: `choose_recipe` names the case of a graph and gives its recipe, `members_of` the recipe of
+each member, `fit_many` trains the models of all members, and held-out labels give the weights of members and label votes
+(`fit_weights`) and the calibration.
+
+Labels are held out as given validation nodes or in folds. By folds, five models of each member learn, each without one fold, which
+chooses its epoch. To predict, their log-probabilities are averaged; methods that choose no epoch, such as trees, are then fitted to
+all labels, with five seeds where they depend on one. A fold that chose the epoch of its model would score too well, by several
+points where it is a handful of nodes: with fewer than MANY_LABELS labels, each fold is predicted by a model whose epoch the other
+folds chose.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import Calibration, fit_calibrator
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
@@ -24,7 +33,7 @@ from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fi
 from gcn_lpa.learning.many import Outcomes, fit_many
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
-from gcn_lpa.methods.registry import METHODS, members_of
+from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.train import num_epochs
@@ -34,178 +43,6 @@ NUM_FOLDS = 5
 REFITTING = 0.2  # of the time of training over the folds: what is fitted once more to all labels
 UNCHOSEN = 200  # epochs where no label can choose one
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
-
-
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What training gives, before it is put together with the rest of a `Trained`."""
-
-    ensemble: Ensemble
-    recipe: Recipe  # without members that there was no time for
-    run: Run
-    weights: EnsembleWeights | None = None
-    held_out: HeldOut | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """Labels in folds. Five models of each member learn, each without one fold, which chooses its epoch.
-
-    To predict, their log-probabilities are averaged; methods that choose no epoch, such as trees, are fitted to all labels for
-    that, with five seeds where they depend on one.
-
-    Out-of-fold predictions score the models, fit the weights of members and votes, and calibrate. A fold that chose the epoch of
-    its model would score too well, by several points where it is a handful of nodes: with fewer than MANY_LABELS labels, each fold
-    is predicted by a model whose epoch the other folds chose.
-    """
-
-    graph: Graph
-    whole: Task  # with all labels to learn from
-    recipe: Recipe
-    seed: int
-    device: torch.device
-    threads: int | None
-    masks: tuple[Tensor, ...]  # of each fold, [n]
-
-    @classmethod
-    def of(
-        cls, graph: Graph, train: Tensor, recipe: Recipe, seed: int, device: torch.device, threads: int | None
-    ) -> Folds | None:
-        """None where no class has two labels: a model that one is held out from would not know its class."""
-        whole = task_of(graph, train, torch.zeros_like(train), recipe)
-        y = whole.graph.y.cpu()
-        if int(y[train].bincount().max()) < 2:
-            return None
-        masks = label_folds(y, train, min(NUM_FOLDS, int(train.sum())), seed=(seed, 0))
-        return cls(graph, whole, recipe, seed, device, threads, tuple(masks))
-
-    @property
-    def labels(self) -> Tensor:
-        """The class of every node, [n]."""
-        return self.whole.graph.y.cpu()
-
-    @property
-    def has_few(self) -> bool:
-        return int(self.whole.train.sum()) < MANY_LABELS
-
-    def learn(self, watch: Watch | None, minutes: float | None) -> Learned:
-        classes = self.whole.graph.class_names
-        tasks = [task_of(self.graph, self.whole.train & ~fold, fold, self.recipe, classes) for fold in self.masks]
-        groups = [
-            [self.job(name, recipe, *task) for task in enumerate(tasks)]
-            for name, recipe in members_of(self.recipe).items()
-        ]
-        until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING)
-        outcomes = fit_many(groups, device=self.device, threads=self.threads, watch=watch, until=until)
-        fits, recipe = self.finished(groups, outcomes)
-        first = fits[0][0].run
-        if outcomes.interrupted:
-            run = Run(recipe, self.seed, first.history, first.best_epoch, interrupted=True)
-            return Learned(Ensemble([[fit.model for fit in member] for member in fits]).eval(), recipe, run)
-        with num_threads(
-            self.threads, layer=self.graph.num_nodes * max(recipe.hidden, len(self.whole.graph.class_names))
-        ):
-            jobs = [group for number, group in enumerate(groups) if number in outcomes.groups]
-            ensemble = self.refitted(jobs, fits)
-            weights, held_out = self.weighed(recipe, self.out_of_fold(jobs, fits))
-        return Learned(ensemble, recipe, Run(recipe, self.seed, first.history, first.best_epoch), weights, held_out)
-
-    def job(self, name: str, recipe: Recipe, k: int, task: Task) -> Job:
-        where = JobName(f"fold-{k + 1}", name, num_epochs(recipe))
-        return Job(where, task, recipe, METHODS[recipe.method], self.seed, kept=Kept() if self.has_few else None)
-
-    def finished(self, groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> tuple[list[list[Fit]], Recipe]:
-        """The models of each member that was trained, and the recipe of those.
-
-        After Ctrl-C the members that are whole; or else the folds of the first member that are, or its first model.
-        """
-        for group in outcomes.groups.values():
-            for outcome in group:
-                if isinstance(outcome, DivergedError):
-                    raise outcome
-        fits = {
-            groups[number][0].name.member: [outcome for outcome in group if isinstance(outcome, Fit)]
-            for number, group in outcomes.groups.items()
-        }
-        if outcomes.interrupted:
-            whole = {name: [fit for fit in group if not fit.run.interrupted] for name, group in fits.items()}
-            kept = {name: group for name, group in whole.items() if len(group) == len(self.masks)}
-            fits = kept if "" in kept else {"": whole[""] or fits[""][:1]}
-            if not fits[""]:
-                raise KeyboardInterrupt
-        return list(fits.values()), self.recipe.replace(members=" ".join(list(fits)[1:]))
-
-    def refitted(self, jobs: Sequence[Sequence[Job]], fits: Sequence[Sequence[Fit]]) -> Ensemble:
-        """The models of all folds; what needs no label to choose an epoch learns from all labels, with a seed for each model."""
-        members = []
-        for group, models in zip(jobs, ([fit.model for fit in member] for member in fits), strict=True):
-            if group[0].is_at_once:
-                number = len(models) if models[0].depends_on_seed else 1
-                refits = [self.refit(group[0], self.seed + k, models) for k in range(number)]
-                models = refits if number > 1 else [copy.deepcopy(refits[0]) for _ in models]
-            members.append(models)
-        return Ensemble(members).eval()
-
-    def refit(self, job: Job, seed: int, like: Sequence[Any]) -> Any:
-        return dataclasses.replace(job, task=self.whole, seed=seed, kept=None, like=like).run(self.device).model
-
-    def out_of_fold(self, jobs: Sequence[Sequence[Job]], fits: Sequence[Sequence[Fit]]) -> list[Parts]:
-        """What models without a fold, and the labels of the others, say of it, for each fold."""
-        parts = []
-        for k, fold in enumerate(self.masks):
-            models = [
-                [self.with_epoch_of_others(group[k], [fit.run.best_epoch for fit in member], member[k].model, k)]
-                for group, member in zip(jobs, fits, strict=True)
-            ]
-            prepared = jobs[0][k].task.prepared.to(self.device)
-            parts.append(parts_of(Ensemble(models).eval(), prepared).of(fold))
-        return parts
-
-    def with_epoch_of_others(self, job: Job, best_epochs: Sequence[int], model: Any, k: int) -> Any:
-        """With few labels, the model of a fold after as many epochs as the other folds choose: the median of them.
-
-        Where the weights after that epoch were not kept, the model is trained once more.
-        """
-        if not self.has_few or job.is_at_once:
-            return model
-        others = [epoch for j, epoch in enumerate(best_epochs) if j != k]
-        stop_at = max(1, round(float(np.median(others))))
-        state = None if job.kept is None else job.kept.after(stop_at)
-        if state is None:
-            unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing
-            fit = dataclasses.replace(job, task=unseen, stop_at=stop_at, kept=None).run(self.device)
-            if fit.run.interrupted:
-                raise KeyboardInterrupt
-            return fit.model
-        found = copy.deepcopy(model)
-        found.load_state_dict({**found.state_dict(), **state})
-        return found
-
-    def weighed(self, recipe: Recipe, parts: Sequence[Parts]) -> tuple[EnsembleWeights | None, HeldOut]:
-        """The weights of members and votes, and out-of-fold predictions by weights that were fitted to the other folds.
-
-        Nodes whose class is absent from the other folds are excluded when fitting weights: a member that never saw the class
-        gives it probability ~0, and one such node would drive that member's weight to 0.
-        """
-        node = torch.cat([fold.nonzero().squeeze(1) for fold in self.masks])
-        sizes = torch.tensor([int(fold.sum()) for fold in self.masks])
-        number = torch.repeat_interleave(torch.arange(len(self.masks)), sizes)
-        joined, y, weights = Parts.joined(parts), self.labels[node], None
-        if recipe.votes:
-            known = torch.cat([self.has_class_elsewhere(fold) for fold in self.masks])
-            probabilities = cross_fitted(joined, y, number, known)
-            weights = fit_weights(joined.of(known), y[known])
-        else:
-            probabilities = torch.stack(joined.members).mean(dim=0).softmax(dim=1)
-        order = node.argsort()
-        return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", number[order])
-
-    def has_class_elsewhere(self, fold: Tensor) -> Tensor:
-        """For every node of a fold whether another fold has a label of its class."""
-        others = self.whole.train & ~fold
-        return torch.isin(self.labels[fold], self.labels[others])
-
-
 VOTE_FOLDS = 5  # of validation nodes: each is calibrated by weights that were fitted to the others
 
 
@@ -225,7 +62,7 @@ def learn(
 
     All labels but those of `train` and `val` are hidden before anything is made of the graph; those of `val` are hidden from
     the models. Held-out labels choose the epochs, fit the weights of members and label votes, and calibrate probabilities:
-    those of `val`, or without `val` each of five folds of the training labels in turn (`learning.folds`).
+    those of `val`, or without `val` each of five folds of the training labels in turn.
 
     Args:
         graph: raw, as it was loaded.
@@ -240,21 +77,34 @@ def learn(
     """
     check_graph(graph)
     check_seed(seed)
-    held_out = None if val is None else node_mask(val, graph.num_nodes, "val")
-    nodes = _training_nodes(graph, train, held_out)
-    where, chosen = choose_device(device), recipe
-    if isinstance(chosen, str):
+    val = None if val is None else node_mask(val, graph.num_nodes, "val")
+    if train is None:
+        train = graph.labeled.cpu() if val is None else graph.labeled.cpu() & ~val
+    train = node_mask(train, graph.num_nodes, "train")
+    where = choose_device(device)
+    if isinstance(recipe, str):
         has_time = minutes is not None or where.type == "cuda"
-        chosen = choose_recipe(graph, nodes, chosen, by_folds=held_out is None, has_time=has_time)
-    if held_out is None:
-        return _by_folds(graph, nodes, chosen, seed, where, threads, minutes, watch)
-    task = task_of(graph, nodes, held_out, chosen)
-    until = None if minutes is None else time.perf_counter() + 60 * minutes
-    jobs = member_jobs(task, chosen, seed)
-    outcomes = fit_many([[job] for job in jobs], device=where, threads=threads, watch=watch, until=until)
-    done = {jobs[number].name.member: outcome for number, (outcome,) in outcomes.groups.items()}
-    with num_threads(threads, layer=graph.num_nodes * max(chosen.hidden, task.graph.target.width)):
-        return together(task, chosen, done, interrupted=outcomes.interrupted)
+        recipe = choose_recipe(graph, train, recipe, by_folds=val is None, has_time=has_time)
+    whole = task_of(graph, train, torch.zeros_like(train) if val is None else val, recipe)
+    folds = [] if val is not None else _folds(whole, seed)
+    if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
+        recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
+    if folds:
+        classes, has_few = whole.graph.class_names, int(train.sum()) < MANY_LABELS
+        tasks = [task_of(graph, train & ~fold, fold, recipe, classes) for fold in folds]
+        jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
+    else:
+        jobs = [member_jobs(whole, recipe, seed)]
+    groups = [list(group) for group in zip(*jobs, strict=True)]  # of each member
+    until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
+    outcomes = fit_many(groups, device=where, threads=threads, watch=watch, until=until)
+    groups = [groups[number] for number in outcomes.groups]  # without members that there was no time for
+    fits = _fits(groups, outcomes)
+    if folds:
+        return _together_by_folds(whole, recipe, groups, fits, where, threads, interrupted=outcomes.interrupted)
+    with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, whole.graph.target.width)):
+        done = {name: fit for name, (fit,) in fits.items()}
+        return together(whole, recipe, done, interrupted=outcomes.interrupted)
 
 
 def learn_many(
@@ -279,128 +129,214 @@ def learn_many(
         classes: that the models know; None: those that occur among the labels of each part.
         stop_at: end after this epoch, although the recipe has more.
     """
-    masks = list(parts)
-    tasks = [task_of(graph, train, val, recipe, classes) for train, val in masks]
+    tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
     numbers = [seeds] * len(tasks) if isinstance(seeds, int) else list(seeds)
     if len(numbers) != len(tasks):
         raise ValueError(f"seeds has {len(numbers)} numbers for {len(tasks)} parts; give one for each, or one for all")
-    each = [member_jobs(task, recipe, seed, stop_at=stop_at) for task, seed in zip(tasks, numbers, strict=True)]
-    if not each:
+    jobs = [member_jobs(task, recipe, seed, stop_at=stop_at) for task, seed in zip(tasks, numbers, strict=True)]
+    if not jobs:
         return []
-    groups = [list(group) for group in zip(*each, strict=True)]  # of each member, for all parts
+    groups = [list(group) for group in zip(*jobs, strict=True)]
     outcomes = fit_many(groups, device=choose_device(device), threads=threads, watch=watch)
-    models = []
+    if outcomes.interrupted:
+        raise KeyboardInterrupt
+    fits, models = _fits(groups, outcomes), []
     for k, task in enumerate(tasks):
-        done = {groups[number][0].name.member: group[k] for number, group in outcomes.groups.items()}
-        is_whole = all(isinstance(outcome, Fit) and not outcome.run.interrupted for outcome in done.values())
-        if outcomes.interrupted and not is_whole:
-            raise KeyboardInterrupt
         with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, task.graph.target.width)):
-            models.append(together(task, recipe, done))
+            models.append(together(task, recipe, {name: of_member[k] for name, of_member in fits.items()}))
     return models
 
 
-def _training_nodes(graph: Graph, train: Any, val: Tensor | None) -> Tensor:
-    if train is not None:
-        return node_mask(train, graph.num_nodes, "train")
-    labeled = graph.labeled.cpu()
-    return labeled if val is None else labeled & ~val
-
-
-def member_jobs(task: Task, recipe: Recipe, seed: int, *, stop_at: int | None = None) -> list[Job]:
-    """A job for each member of a recipe."""
+def member_jobs(
+    task: Task, recipe: Recipe, seed: int, stage: str = "fit", *, stop_at: int | None = None, keeps: bool = False
+) -> list[Job]:
+    """A job for each member of a recipe; `keeps`: the weights after each epoch are kept."""
     return [
-        Job(JobName("fit", name, num_epochs(member)), task, member, METHODS[member.method], seed, stop_at)
+        Job(JobName(stage, name, num_epochs(member)), task, member, seed, stop_at, Kept() if keeps else None)
         for name, member in members_of(recipe).items()
     ]
 
 
-def together(task: Task, recipe: Recipe, done: dict[str, Any], *, interrupted: bool = False) -> Trained:
-    """The models of the members that were trained, by name, as one; with weights and a calibration where nodes were held out."""
-    if diverged := [outcome for outcome in done.values() if isinstance(outcome, DivergedError)]:
-        raise diverged[0]
-    fits = {name: fit for name, fit in done.items() if isinstance(fit, Fit)}
-    if "" not in fits:
-        raise KeyboardInterrupt
-    recipe = recipe.replace(members=" ".join(list(fits)[1:]))
-    first = fits[""].run
-    run = dataclasses.replace(first, recipe=recipe, interrupted=interrupted or first.interrupted)
-    ensemble = Ensemble([[fit.model] for fit in fits.values()]).eval()
-    learned = Learned(ensemble, recipe, run)
-    if task.val.any():
-        learned = _weighed_by_validation(learned, task)
-    return _trained(task, learned)
+def _folds(task: Task, seed: int) -> list[Tensor]:
+    """The training labels in folds, masks; none where no class has two labels: the model of a fold would not know its class."""
+    y = task.graph.y.cpu()
+    if int(y[task.train].bincount().max()) < 2:
+        return []
+    return label_folds(y, task.train, min(NUM_FOLDS, int(task.train.sum())), seed=(seed, 0))
 
 
-def _weighed_by_validation(learned: Learned, task: Task) -> Learned:
-    """With the weights that the validation nodes give to members and votes, and what is said of these nodes.
+def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list[Fit]]:
+    """The models of each member by its name.
 
-    Each is predicted by weights that were fitted to others of them.
+    After Ctrl-C those of the members that are whole; or else those of the first member that are, or its first model.
     """
-    ensemble, recipe, nodes = learned.ensemble, learned.recipe, task.val.nonzero().squeeze(1)
-    prepared, y = task.prepared.to(_device_of(ensemble)), task.graph.y.cpu()[nodes]
-    if not recipe.votes:
-        with torch.no_grad():
-            probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
-        return dataclasses.replace(learned, held_out=HeldOut(nodes, y, probabilities, "validation"))
-    parts = parts_of(ensemble, prepared).of(task.val)
-    probabilities = cross_fitted(parts, y, torch.arange(len(y)) % VOTE_FOLDS)
-    held_out = HeldOut(nodes, y, probabilities, "validation")
-    return dataclasses.replace(learned, weights=fit_weights(parts, y), held_out=held_out)
+    fits = {}
+    for group, of_group in zip(groups, outcomes.groups.values(), strict=True):
+        if diverged := [outcome for outcome in of_group if isinstance(outcome, DivergedError)]:
+            raise diverged[0]
+        fits[group[0].name.member] = [outcome for outcome in of_group if isinstance(outcome, Fit)]
+    if outcomes.interrupted:
+        whole = {name: [fit for fit in group if not fit.run.interrupted] for name, group in fits.items()}
+        kept = {name: group for name, group in whole.items() if len(group) == len(groups[0])}
+        fits = kept if "" in kept else {"": whole[""] or fits[""][:1]}
+        if not fits[""]:
+            raise KeyboardInterrupt
+    return fits
 
 
-def _by_folds(
-    graph: Graph,
-    train: Tensor,
+def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted: bool = False) -> Trained:
+    """One model of each member, by name, as one; the validation nodes weigh members and label votes.
+
+    Each validation node is calibrated by weights that were fitted to others of them.
+    """
+    ensemble = Ensemble([[fit.model] for fit in fits.values()]).eval()
+    weights = held_out = None
+    if task.val.any():
+        nodes, prepared = task.val.nonzero().squeeze(1), task.prepared.to(ensemble.device)
+        y = task.graph.y.cpu()[nodes]
+        if recipe.votes:
+            parts = parts_of(ensemble, prepared).of(task.val)
+            probabilities = cross_fitted(parts, y, torch.arange(len(y)) % VOTE_FOLDS)
+            weights = fit_weights(parts, y)
+        else:
+            with torch.no_grad():
+                probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
+        held_out = HeldOut(nodes, y, probabilities, "validation")
+    return _trained(task, ensemble, _run_of(fits, recipe, interrupted), weights, held_out)
+
+
+def _together_by_folds(
+    whole: Task,
     recipe: Recipe,
-    seed: int,
+    groups: Sequence[Sequence[Job]],
+    fits: Mapping[str, Sequence[Fit]],
     device: torch.device,
     threads: int | None,
-    minutes: float | None,
-    watch: Watch | None,
+    *,
+    interrupted: bool,
 ) -> Trained:
-    folds = Folds.of(graph, train, recipe, seed, device, threads)
-    if folds is not None:
-        return _trained(folds.whole, folds.learn(watch, minutes))
-    # no class has two labels: one model of each member learns from all of them, for a fixed number of epochs
-    short = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
-    return learn(graph, train, [], short, seed=seed, device=str(device), threads=threads, minutes=minutes, watch=watch)
+    """The models of all folds as one; out-of-fold predictions score them, and weigh members and label votes.
+
+    After Ctrl-C the models as they are, without weights.
+    """
+    run = _run_of({name: group[0] for name, group in fits.items()}, recipe, interrupted)
+    members = [[fit.model for fit in group] for group in fits.values()]
+    if interrupted:
+        return _trained(whole, Ensemble(members).eval(), run)
+    with num_threads(threads, layer=whole.train.numel() * max(recipe.hidden, whole.graph.target.width)):
+        refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
+        parts = []
+        for k, job in enumerate(groups[0]):
+            models = [
+                [_without_fold(group[k], fits, k, device)] for group, fits in zip(groups, fits.values(), strict=True)
+            ]
+            parts.append(parts_of(Ensemble(models).eval(), job.task.prepared.to(device)).of(job.task.val))
+        weights, held_out = _weighed_by_folds(whole, [job.task for job in groups[0]], parts, recipe.votes)
+    return _trained(whole, Ensemble(refitted).eval(), run, weights, held_out)
 
 
-def _trained(task: Task, learned: Learned) -> Trained:
+def _refitted(whole: Task, job: Job, models: list[Any], device: torch.device) -> list[Any]:
+    """The models of a member; those that need no label to choose an epoch learn from all labels, with a seed for each."""
+    if not job.method.at_once:
+        return models
+    job = dataclasses.replace(job, task=whole, kept=None, like=models)
+    if models[0].depends_on_seed:
+        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(models))]
+    model = job.run(device).model
+    return [copy.deepcopy(model) for _ in models]
+
+
+def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -> Any:
+    """The model that predicts fold k: that of the fold, with few labels after the median of the epochs that other folds chose.
+
+    Where the weights after that epoch were not kept, the model is trained once more.
+    """
+    if job.kept is None or job.method.at_once:
+        return fits[k].model
+    stop_at = max(1, round(float(np.median([fit.run.best_epoch for j, fit in enumerate(fits) if j != k]))))
+    state = job.kept.after(stop_at)
+    if state is None:
+        unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing
+        fit = dataclasses.replace(job, task=unseen, stop_at=stop_at, kept=None).run(device)
+        if fit.run.interrupted:
+            raise KeyboardInterrupt
+        return fit.model
+    model = copy.deepcopy(fits[k].model)
+    model.load_state_dict({**model.state_dict(), **state})
+    return model
+
+
+def _weighed_by_folds(
+    whole: Task, tasks: Sequence[Task], parts: Sequence[Parts], votes: bool
+) -> tuple[EnsembleWeights | None, HeldOut]:
+    """The weights of members and label votes, and out-of-fold predictions by weights that were fitted to the other folds.
+
+    Nodes whose class is absent from the other folds are excluded when fitting weights: a member that never saw the class
+    gives it probability ~0, and one such node would drive that member's weight to 0.
+    """
+    nodes = [task.val.nonzero().squeeze(1) for task in tasks]
+    node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
+    fold = torch.repeat_interleave(torch.arange(len(nodes)), torch.tensor([len(some) for some in nodes]))
+    y = labels[node]
+    if votes:
+        known = torch.cat([torch.isin(labels[task.val], labels[task.train]) for task in tasks])
+        probabilities = cross_fitted(joined, y, fold, known)
+        weights = fit_weights(joined.of(known), y[known])
+    else:
+        probabilities = torch.stack(joined.members).mean(dim=0).softmax(dim=1)
+    order = node.argsort()
+    return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", fold[order])
+
+
+def _run_of(fits: Mapping[str, Fit], recipe: Recipe, interrupted: bool) -> Run:
+    """The run of the first model, with the recipe of the members that were trained."""
+    recipe = recipe.replace(members=" ".join(list(fits)[1:]))
+    return dataclasses.replace(fits[""].run, recipe=recipe, interrupted=interrupted)
+
+
+def _trained(
+    task: Task,
+    ensemble: Ensemble,
+    run: Run,
+    weights: EnsembleWeights | None = None,
+    held_out: HeldOut | None = None,
+) -> Trained:
     """The models with everything around them; calibrated where labels were held out."""
     graph = task.graph
-    trained = Trained(
-        model=learned.ensemble,
-        recipe=learned.recipe,
+    return Trained(
+        model=ensemble,
+        recipe=run.recipe,
         target=graph.target,
         num_columns=graph.num_features,
         x_kind=graph.x_kind,
         scaling=task.scaling,
         known=KnownLabels.of(graph, task.train, task.val),
-        run=learned.run,
-        weights=learned.weights,
+        run=run,
+        calibration=None if held_out is None else held_out.calibration(),
+        weights=weights,
         columns=graph.columns,
-        held_out=learned.held_out,
-        relations=relation_shares(learned, task.prepared),
+        held_out=held_out,
+        relations=_relation_shares(ensemble, run.recipe, task.prepared),
     )
-    return calibrated(trained)
 
 
-def calibrated(trained: Trained) -> Trained:
-    """The same with probabilities that are calibrated on its held-out labels."""
-    held_out = trained.held_out
-    if held_out is None or not len(held_out.node):
-        return trained
-    return trained.with_calibration(calibration_by(held_out))
+def _relation_shares(ensemble: Ensemble, recipe: Recipe, prepared: Graph) -> dict[str, float]:
+    """How much of what the first member predicts differently for different nodes comes along each edge type; empty without types.
+
+    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes get the same.
+    """
+    if recipe.propagation != "relations" or prepared.edge_types is None:
+        return {}
+    names, shares, prepared = prepared.edge_types.names, [], prepared.to(ensemble.device)
+    for model in ensemble.first:
+        with torch.no_grad():
+            parts = cast(RelationHops, model.body).parts(prepared)
+        spread = torch.stack([(part - part.mean(dim=0)).square().mean().sqrt() for part in parts])
+        shares.append(spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))
+    return dict(zip(names, torch.stack(shares).mean(dim=0)[1:].tolist(), strict=True))
 
 
-def calibration_by(held_out: HeldOut) -> Calibration:
-    """The calibration that held-out predictions ask for."""
-    return Calibration(fit_calibrator(held_out.probability, held_out.y), held_out.protocol, num_nodes=len(held_out.y))
-
-
-def calibrate(trained: Trained, graph: Graph, nodes: Any, *, protocol: str = "reserved") -> Trained:
+def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
     """The same model with probabilities that are calibrated on the labels of `nodes`, which training must not have seen."""
     mask = node_mask(nodes, graph.num_nodes)
     seen = mask & trained.known.on(graph)[1]
@@ -411,26 +347,6 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any, *, protocol: str = "re
         raise ValueError(
             f"{int((y < 0).sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
         )
-    uncalibrated = Prediction.of(trained.with_calibration(None), graph).uncalibrated[mask]
-    held_out = HeldOut(mask.nonzero().squeeze(1), y, uncalibrated, protocol)
-    return calibrated(dataclasses.replace(trained, held_out=held_out))
-
-
-def relation_shares(learned: Learned, prepared: Graph) -> dict[str, float]:
-    """How much of what the first member says differently of different nodes comes along each edge type; empty without types.
-
-    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes get the same.
-    """
-    if learned.recipe.propagation != "relations" or prepared.edge_types is None:
-        return {}
-    names, shares, prepared = prepared.edge_types.names, [], prepared.to(_device_of(learned.ensemble))
-    for model in learned.ensemble.first:
-        with torch.no_grad():
-            parts = cast(RelationHops, model.body).parts(prepared)
-        spread = torch.stack([(part - part.mean(dim=0)).square().mean().sqrt() for part in parts])
-        shares.append(spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))
-    return dict(zip(names, torch.stack(shares).mean(dim=0)[1:].tolist(), strict=True))
-
-
-def _device_of(ensemble: Ensemble) -> torch.device:
-    return next((tensor.device for tensor in ensemble.state_dict().values()), torch.device("cpu"))
+    probabilities = Prediction.of(trained, graph).uncalibrated[mask]
+    held_out = HeldOut(mask.nonzero().squeeze(1), y, probabilities, "reserved")
+    return dataclasses.replace(trained, held_out=held_out, calibration=held_out.calibration())

@@ -34,7 +34,7 @@ from gcn_lpa.learning.tasks import Job
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
 FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width
-Outcome = Fit | DivergedError | None  # None: interrupted before it had a best epoch, or left out for lack of time
+Outcome = Fit | DivergedError | None  # None: interrupted before it had a best epoch
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,15 @@ def fit_many(
         until: a time of `time.perf_counter`: a group that would end later, if it took as long as the longest before it, is left
             out; one that is fitted at once, if it would begin later. The first group is always trained.
     """
-    watch = watch or Watch()
-    if watch.on_plan is not None:
-        watch.on_plan([job.name for group in groups for job in group])
-    executor = _Executor(groups, device, watch, until)
-    jobs = [job for group in groups for job in group]
-    with num_threads(threads, layer=max(_layer(job) for job in jobs)), _ctrl_c_of_scikit_learn():
-        if device.type == "cuda":
-            executor.as_stacks()
-        elif (workers := num_workers(jobs, threads)) > 1:
+    jobs, executor = [job for group in groups for job in group], _Executor(groups, device, watch or Watch(), until)
+    if executor.watch.on_plan is not None:
+        executor.watch.on_plan([job.name for job in jobs])
+    with num_threads(threads, layer=max(map(_layer, jobs))), _ctrl_c_of_scikit_learn():
+        workers = num_workers(jobs, threads)
+        if workers > 1:
             executor.in_processes(workers)
         else:
-            executor.one_by_one()
+            executor.here()
     return Outcomes(executor.outcomes, executor.interrupted)
 
 
@@ -103,66 +100,54 @@ class _Executor:
     def begins(self) -> Iterator[int]:
         """The groups that there is time for, each asked for when the one before is under way."""
         for number, group in enumerate(self.groups):
-            expected = 0.0 if group[0].is_at_once else self.longest
+            expected = 0.0 if group[0].method.at_once else self.longest
             if number and self.until is not None and time.perf_counter() + expected > self.until:
                 continue
             self.outcomes[number] = [None] * len(group)
             yield number
 
-    def one_by_one(self) -> None:
-        for number in self.begins():
-            start = time.perf_counter()
-            for k, job in enumerate(self.groups[number]):
-                self.outcomes[number][k] = outcome = self.fitted(job)
-                self.tell_done(job)
-                if self.interrupted or (isinstance(outcome, Fit) and outcome.run.interrupted):
-                    self.interrupted = True
-                    return
-            self.longest = max(self.longest, time.perf_counter() - start)
-
-    def tell_done(self, job: Job) -> None:
+    def is_done(self, number: int, k: int, outcome: Outcome) -> None:
+        self.outcomes[number][k] = outcome
         if self.watch.on_done is not None:
-            self.watch.on_done(job.name)
+            self.watch.on_done(self.groups[number][k].name)
 
-    def fitted(self, job: Job) -> Outcome:
+    def here(self) -> None:
+        """One job after the other, or on a GPU those of a group as one stack."""
         try:
-            return job.run(self.device, self.watch)
-        except DivergedError as error:
-            return error
+            for number in self.begins():
+                group, start = self.groups[number], time.perf_counter()
+                if self.device.type == "cuda" and are_stackable(group):
+                    for k, outcome in enumerate(fit_stack(group, self.device, self.watch)):
+                        self.is_done(number, k, outcome)
+                else:
+                    for k, job in enumerate(group):
+                        try:
+                            fit = job.run(self.device, self.watch)
+                        except DivergedError as error:
+                            self.is_done(number, k, error)
+                        else:
+                            self.is_done(number, k, fit)
+                            self.interrupted = fit.run.interrupted
+                        if self.interrupted:
+                            return
+                self.longest = max(self.longest, time.perf_counter() - start)
         except KeyboardInterrupt:
             self.interrupted = True
-            return None
-
-    def as_stacks(self) -> None:
-        for number in self.begins():
-            group, start = self.groups[number], time.perf_counter()
-            if not are_stackable(group):
-                for k, job in enumerate(group):
-                    self.outcomes[number][k] = self.fitted(job)
-                    self.tell_done(job)
-                    if self.interrupted:
-                        return
-            else:
-                try:
-                    self.outcomes[number] = list(fit_stack(group, self.device, self.watch))
-                except KeyboardInterrupt:
-                    self.interrupted = True
-                    return
-                for job in group:
-                    self.tell_done(job)
-            self.longest = max(self.longest, time.perf_counter() - start)
 
     def in_processes(self, workers: int) -> None:
         """Each process has one job at a time; the weights of a model come back as tensors."""
         began: dict[int, float] = {}
 
+        def tasks() -> Iterator[tuple[int, int]]:
+            for number in self.begins():
+                began[number] = time.perf_counter()
+                yield from ((number, k) for k in range(len(self.groups[number])))
+
         def work(task: tuple[int, int], tell: Callable[[Epoch], None]) -> Any:
             job = self.groups[task[0]][task[1]]
             watch = dataclasses.replace(self.watch, on_epoch=lambda _, epoch: tell(epoch))
             try:
-                with num_threads(
-                    1
-                ):  # a team of torch's threads does not survive a fork: waiting for it would never end
+                with num_threads(1):  # torch's threads do not survive a fork: waiting for them would never end
                     fit = job.run(torch.device("cpu"), watch)
             except DivergedError as error:
                 return error
@@ -172,28 +157,22 @@ class _Executor:
             if self.watch.on_epoch is not None:
                 self.watch.on_epoch(self.groups[task[0]][task[1]].name, epoch)
 
-        def done(task: tuple[int, int], outcome: Any) -> None:
+        def done(task: tuple[int, int], result: Any) -> None:
             number, k = task
-            self.tell_done(self.groups[number][k])
+            outcome: Outcome = None
+            if isinstance(result, DivergedError):
+                outcome = result
+            else:
+                (state, run, kept), job = result, self.groups[number][k]
+                model = job.built()
+                model.load_state_dict(state)
+                if job.kept is not None:
+                    job.kept.take_over(kept)
+                outcome = Fit(model.eval(), run)
+            self.is_done(number, k, outcome)
             self.longest = max(self.longest, time.perf_counter() - began[number])
-            if isinstance(outcome, DivergedError):
-                self.outcomes[number][k] = outcome
-                return
-            (state, run, kept), job = outcome, self.groups[number][k]
-            model = job.built()
-            model.load_state_dict(state)
-            if job.kept is not None:
-                job.kept.take_over(kept)
-            self.outcomes[number][k] = Fit(model.eval(), run)
 
-        def tasks() -> Iterator[tuple[int, int]]:
-            for number in self.begins():
-                began[number] = time.perf_counter()
-                yield from ((number, k) for k in range(len(self.groups[number])))
-
-        crew = Crew(work, workers, hear, done)
-        crew.run(tasks())
-        self.interrupted = crew.interrupted
+        self.interrupted = Crew(work, hear, done).run(tasks(), workers)
 
 
 @contextlib.contextmanager
@@ -207,75 +186,53 @@ def _ctrl_c_of_scikit_learn() -> Iterator[None]:
             raise KeyboardInterrupt from None
 
 
-Work = Callable[[Any, Callable[[Any], None]], Any]  # (a task, tell) -> its result; `tell` sends news of it on the way
 PATIENCE = 0.2  # seconds between two looks for Ctrl-C
 LOST = "a process of this training was ended from outside, perhaps for lack of memory: try --threads 1"
-
-
-def can_fork() -> bool:
-    """Only Linux forks a process that has used its libraries safely, and a daemon of multiprocessing may have no children."""
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
-
-
-def end_with_parent() -> None:
-    """End this process when its parent ends, however that happens: it would compute on, and then wait for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+Work = Callable[[Any, Callable[[Any], None]], Any]  # (a task, tell) -> its result; `tell` sends news of it on the way
 
 
 class Crew:
     """Forked processes that do tasks.
 
     Ctrl-C, or a KeyboardInterrupt of `hear`, asks for the end: `tell` then raises KeyboardInterrupt in every process. What the
-    tasks under way still return is among the results.
+    tasks under way still return is done as well.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        workers: int,
-        hear: Callable[[Any, Any], None] = lambda task, news: None,
-        done: Callable[[Any, Any], None] = lambda task, result: None,
-    ) -> None:
+    def __init__(self, work: Work, hear: Callable[[Any, Any], None], done: Callable[[Any, Any], None]) -> None:
         """In this process `hear(task, news)` is called for what a task tells, and `done(task, result)` when it is done."""
-        self.work, self.num_workers, self.hear, self.done = work, workers, hear, done
-        self.results: dict[Any, Any] = {}  # of the tasks that are done
-        self.is_asked_to_end = self.interrupted = False
+        self.work, self.hear, self.done = work, hear, done
+        self.is_asked_to_end = False
 
-    def run(self, tasks: Iterator[Any]) -> None:
-        """Do all tasks; the next one is asked for when a process is free. The first error of a task is raised."""
+    def run(self, tasks: Iterator[Any], num_workers: int) -> bool:
+        """Do all tasks; the next one is asked for when a process is free. The first error of a task is raised.
+
+        Returns:
+            Whether it was asked to end.
+        """
+        interrupted = False
         with _noting_ctrl_c(self), contextlib.ExitStack() as ends:
-            members = []
-            for _ in range(self.num_workers):
-                members.append(_Member(self.work))
-                ends.callback(members[-1].end)
-            self.share_out(tasks, members)
+            workers = []
+            for _ in range(num_workers):
+                workers.append(_Worker(self.work))
+                ends.callback(workers[-1].end)
+            while True:
+                if self.is_asked_to_end and not interrupted:
+                    interrupted = True
+                    for worker in workers:
+                        worker.send(None)
+                for worker in workers:
+                    if worker.task is None and not interrupted and (task := next(tasks, None)) is not None:
+                        worker.send(task)
+                busy = {worker.connection: worker for worker in workers if worker.task is not None}
+                if not busy:
+                    return interrupted
+                for connection in wait(list(busy), PATIENCE):
+                    self.receive(busy[connection])  # type: ignore[index]
 
-    def share_out(self, tasks: Iterator[Any], members: Sequence[_Member]) -> None:
-        while True:
-            if self.is_asked_to_end and not self.interrupted:
-                self.interrupted = True
-                for member in members:
-                    member.stop()
-            for member in members:
-                if member.task is None and not self.interrupted and (task := next(tasks, None)) is not None:
-                    member.begin(task)
-            busy = {member.connection: member for member in members if member.task is not None}
-            if not busy:
-                return
-            for connection in wait(list(busy), PATIENCE):
-                self.receive(busy[connection])  # type: ignore[index]
-
-    def receive(self, member: _Member) -> None:
-        task = member.task
+    def receive(self, worker: _Worker) -> None:
+        task = worker.task
         try:
-            kind, content = pickle.loads(member.connection.recv_bytes())
+            kind, content = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise ChildProcessError(LOST) from None
         if kind == "news":
@@ -285,11 +242,10 @@ class Crew:
                 except KeyboardInterrupt:
                     self.is_asked_to_end = True
             return
-        member.task = None
+        worker.task = None
         if kind == "failed":
             raise content
         if kind == "done":
-            self.results[task] = content
             self.done(task, content)
 
 
@@ -312,30 +268,24 @@ def _noting_ctrl_c(crew: Crew) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Member:
+class _Worker:
     """One forked process, seen from this one."""
 
     def __init__(self, work: Work) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        self.task: Any = None
+        self.task: Any = None  # under way
         self.process = context.Process(target=_serve, args=(work, theirs), daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork beside other threads
             self.process.start()
         theirs.close()
 
-    def begin(self, task: Any) -> None:
-        self.task = task
-        try:
-            self.connection.send_bytes(pickle.dumps(task))
-        except BrokenPipeError:
-            raise ChildProcessError(LOST) from None
-
-    def stop(self) -> None:
-        """Ask for the end; a process that has ended is met where its result is read."""
+    def send(self, task: Any) -> None:
+        """A task, or None to ask for the end. That a process has ended is met where its result is read."""
+        self.task = self.task if task is None else task
         with contextlib.suppress(BrokenPipeError):
-            self.connection.send_bytes(pickle.dumps(None))
+            self.connection.send_bytes(pickle.dumps(task))
 
     def end(self) -> None:
         self.process.kill()
@@ -344,32 +294,48 @@ class _Member:
         self.connection.close()
 
 
+def can_fork() -> bool:
+    """Only Linux forks a process that has used its libraries safely, and a daemon of multiprocessing may have no children."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, however that happens: it would compute on, and then wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _serve(work: Work, connection: Connection) -> None:
     """Do one task after the other, until there is none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the first one passes it on
     end_with_parent()
 
-    def send(kind: str, content: Any) -> None:
-        connection.send_bytes(pickle.dumps((kind, content)))
-
     def tell(news: Any) -> None:
-        send("news", news)
-        if connection.poll():  # nothing comes before the task is done but the wish to end
+        connection.send_bytes(pickle.dumps(("news", news)))
+        if connection.poll():  # while a task is under way, the only message is the request to stop
             raise KeyboardInterrupt
 
     while (task := pickle.loads(connection.recv_bytes())) is not None:
         try:
-            send("done", work(task, tell))
+            message = pickle.dumps(("done", work(task, tell)))
         except KeyboardInterrupt:
-            send("stopped", None)
+            message = pickle.dumps(("stopped", None))
         except Exception as error:
-            send("failed", _sendable(error))
+            message = _failure(error)
+        connection.send_bytes(message)
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, or where that cannot be pickled and read again, what it says."""
+def _failure(error: Exception) -> bytes:
+    """The message of an error; of one that cannot be pickled and read again, what it says."""
     try:
-        pickle.loads(pickle.dumps(error))
+        message = pickle.dumps(("failed", error))
+        pickle.loads(message)
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        return pickle.dumps(("failed", RuntimeError(f"{type(error).__name__}: {error}")))
+    return message

@@ -48,7 +48,7 @@ def fit_stack(jobs: Sequence[Job], device: torch.device, watch: Watch | None = N
 
 def are_stackable(jobs: Sequence[Job]) -> bool:
     """Whether a stack can train these jobs, which have one recipe."""
-    return len(jobs) > 1 and not jobs[0].is_at_once and not jobs[0].recipe.clusters and jobs[0].built().stackable
+    return len(jobs) > 1 and not jobs[0].method.at_once and not jobs[0].recipe.clusters and jobs[0].built().stackable
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[int]]:

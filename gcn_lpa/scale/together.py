@@ -21,18 +21,18 @@ from torch.nn import functional as F
 from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.column_types import Columns
+from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import DivergedError, Epoch, JobName, Run, Watch
+from gcn_lpa.epochs import Checkpoint, DivergedError, Epoch, JobName, Run, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import case_for
 from gcn_lpa.learning.ensemble import Ensemble
-from gcn_lpa.learning.learn import calibration_by
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.checkpoints import CheckpointFolder, RankCheckpoints, claimed, clear, is_finished
+from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import table_text
@@ -161,6 +161,40 @@ def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
     return True
 
 
+class RankCheckpoints:
+    """The checkpoints of processes that train together, as `train.Checkpoints`.
+
+    Each rank saves its part in two folders by turns, and none begins a save before all have ended the last one. So there is
+    always a save that all ranks have, whenever one of them is killed.
+    """
+
+    def __init__(self, ranks: Ranks, run: Path) -> None:
+        self.ranks = ranks
+        self.next, self.other = (CheckpointFolder(run, "fit", f"-rank-{ranks.rank}-{turn}") for turn in "ab")
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        self.next.save(tensors, meta)
+        self.next, self.other = self.other, self.next
+        self.ranks.total(torch.zeros(1))  # returns when all ranks have saved
+
+    def latest(self) -> Checkpoint | None:
+        """The part of this rank in the last save that all have; a save is known by the number of its epochs."""
+        found = [folder.latest() for folder in (self.next, self.other)]
+        ages = [0 if one is None else _num_epochs_of(one) for one in found]
+        every = torch.stack(self.ranks.collected(torch.tensor(ages)))  # [ranks, 2]
+        last = max((age for age in ages if bool((every == age).any(dim=1).all())), default=0)
+        if last == 0:
+            return None
+        if ages[0] == last:  # it stays until the next save is complete
+            self.next, self.other = self.other, self.next
+        return found[ages.index(last)]
+
+
+def _num_epochs_of(checkpoint: Checkpoint) -> int:
+    with naming(checkpoint.meta_file):
+        return len(decode_as(list[Any], checkpoint.meta.get("history"), "history"))
+
+
 def own_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The free edge weights of a model: those of a rank's own rows, which no other rank has."""
     return [p for module in model.modules() if isinstance(module, Free) for p in module.parameters()]
@@ -192,7 +226,7 @@ class _Together:
             raise KeyboardInterrupt
         said = self.said()
         held_out = self.held_out(said)
-        calibration = None if held_out is None else calibration_by(held_out)
+        calibration = None if held_out is None else held_out.calibration()
         guesses = self.guesses(said, calibration)
         weights = self.edge_weights()
         return self.ranks.first(lambda: self.kept(run, held_out, guesses, weights))
@@ -202,7 +236,7 @@ class _Together:
         identity = {"recipe": plan.recipe.hash(), "seed": plan.seed, "graph": facts.content, "split": facts.split_hash}
         batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
         val, target = part.val.to(self.device), part.val_y.to(self.device)
-        checkpoints = RankCheckpoints(self.ranks, CheckpointFolder(self.order.out, "fit"))
+        checkpoints = RankCheckpoints(self.ranks, self.order.out)
         watching = Watching(on_epoch, checkpoints, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
         validation = Validation(self.graph, val, target, facts.sizes[1])
         options: dict[str, Any] = {"seed": plan.seed, "world": self.ranks}
@@ -272,7 +306,7 @@ class _Together:
             scaling=self.part.scaling,
             known=known_labels(facts, nodes),
             run=run,
-            calibration=None if held_out is None else calibration_by(held_out),
+            calibration=None if held_out is None else held_out.calibration(),
             columns=columns,
             held_out=held_out,
         )

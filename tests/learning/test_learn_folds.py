@@ -6,7 +6,7 @@ import torch
 
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.epochs import DivergedError, Kept, Watch
-from gcn_lpa.learning.learn import Folds, learn
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
@@ -121,6 +121,8 @@ def test_ctrl_c_before_the_first_epoch_is_a_keyboard_interrupt(blocks, monkeypat
 def test_where_no_class_has_two_labels_there_are_no_folds(blocks):
     one_each = torch.zeros(60, dtype=torch.bool)
     one_each[[int((blocks.y == k).nonzero()[0]) for k in range(3)]] = True
-    assert Folds.of(blocks, one_each, DEFAULT, 0, torch.device("cpu"), None) is None
+    recipe = DEFAULT.replace(**SMALL, members="")
+    assert by_folds(blocks, recipe, one_each).held_out is None
     one_each[int((blocks.y == 0).nonzero()[1])] = True
-    assert len(Folds.of(blocks, one_each, DEFAULT, 0, torch.device("cpu"), None).masks) == 4
+    trained = by_folds(blocks, recipe, one_each)
+    assert trained.model.copies == int(trained.held_out.fold.max()) + 1 == 4

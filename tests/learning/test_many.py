@@ -39,7 +39,7 @@ def pairs(graph):
 def jobs_of(graph, recipe, seeds=SEEDS):
     tasks = [task_of(graph, train, val, recipe) for train, val in pairs(graph)]
     return [
-        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, METHODS[recipe.method], seed)
+        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed)
         for k, (task, seed) in enumerate(zip(tasks, seeds, strict=True))
     ]
 

@@ -18,30 +18,36 @@ def nothing(task, news):
     pass
 
 
+def done_by(work, tasks, num_workers=2, hear=nothing):
+    """What came of each task, and whether the crew was asked to end."""
+    results = {}
+    interrupted = Crew(work, hear, results.__setitem__).run(iter(tasks), num_workers)
+    return results, interrupted
+
+
 def test_every_task_is_done_once_by_another_process():
-    crew = Crew(lambda task, tell: (task**2, os.getpid()), 2, nothing)
-    crew.run(iter(range(1, 8)))
-    assert {task: square for task, (square, _) in crew.results.items()} == {k: k * k for k in range(1, 8)}
-    assert os.getpid() not in {process for _, process in crew.results.values()}
-    assert not crew.interrupted
+    results, interrupted = done_by(lambda task, tell: (task**2, os.getpid()), range(1, 8))
+    assert {task: square for task, (square, _) in results.items()} == {k: k * k for k in range(1, 8)}
+    assert os.getpid() not in {process for _, process in results.values()}
+    assert not interrupted
 
 
 def test_a_task_is_asked_for_when_a_process_is_free():
     """So tasks may depend on what came of those before."""
+    results = {}
 
     def tasks():
         yield 1
-        while max(crew.results, default=1) < 5:
-            yield max(crew.results, default=1) + 1
+        while max(results, default=1) < 5:
+            yield max(results, default=1) + 1
 
-    crew = Crew(lambda task, tell: task, 1, nothing)
-    crew.run(tasks())
-    assert sorted(crew.results) == [1, 2, 3, 4, 5]
+    Crew(lambda task, tell: task, nothing, results.__setitem__).run(tasks(), 1)
+    assert sorted(results) == [1, 2, 3, 4, 5]
 
 
 def test_news_are_heard_in_this_process():
     heard = []
-    Crew(lambda task, tell: [tell(k) for k in range(task)], 2, lambda *news: heard.append(news)).run(iter([2, 3]))
+    done_by(lambda task, tell: [tell(k) for k in range(task)], [2, 3], hear=lambda *news: heard.append(news))
     assert sorted(heard) == [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
 
 
@@ -61,10 +67,9 @@ def test_an_interrupt_ends_what_is_under_way_and_begins_nothing_more():
         if news == 3:
             raise KeyboardInterrupt
 
-    crew = Crew(until_told_to_end, 2, hear)
-    crew.run(iter(["goes on", "gives up", "comes too late"]))
-    assert crew.interrupted
-    assert crew.results == {"goes on": "the best so far"}
+    results, interrupted = done_by(until_told_to_end, ["goes on", "gives up", "comes too late"], hear=hear)
+    assert interrupted
+    assert results == {"goes on": "the best so far"}
 
 
 def test_ctrl_c_is_such_an_interrupt_and_the_handler_is_put_back():
@@ -72,10 +77,9 @@ def test_ctrl_c_is_such_an_interrupt_and_the_handler_is_put_back():
         if news == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    crew = Crew(until_told_to_end, 2, hear)
-    crew.run(iter(["one", "two"]))
-    assert crew.interrupted
-    assert set(crew.results) == {"one", "two"}
+    results, interrupted = done_by(until_told_to_end, ["one", "two"], hear=hear)
+    assert interrupted
+    assert set(results) == {"one", "two"}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -84,12 +88,12 @@ def test_an_error_of_a_task_is_raised_here():
         raise ValueError(f"task {task} is wrong")
 
     with pytest.raises(ValueError, match="task 1 is wrong"):
-        Crew(work, 1, nothing).run(iter([1, 2]))
+        done_by(work, [1, 2], 1)
 
 
 def test_a_process_that_is_killed_is_an_error():
     with pytest.raises(ChildProcessError, match=r"a process of this training was ended .* try --threads 1"):
-        Crew(lambda task, tell: os.kill(os.getpid(), signal.SIGKILL), 1, nothing).run(iter([1]))
+        done_by(lambda task, tell: os.kill(os.getpid(), signal.SIGKILL), [1])
 
 
 class OddError(Exception):
@@ -104,7 +108,7 @@ def test_an_error_that_cannot_be_sent_is_said():
         raise OddError(task, "home")
 
     with pytest.raises(RuntimeError, match="OddError: 1 at home"):
-        Crew(work, 1, nothing).run(iter([1]))
+        done_by(work, [1], 1)
 
 
 KILLED = """
@@ -119,7 +123,7 @@ def hear(task, process):
     if len(heard) == 2:
         print(*heard, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-Crew(work, 2, hear).run(iter([1, 2]))
+Crew(work, hear, print).run(iter([1, 2]), 2)
 """
 
 

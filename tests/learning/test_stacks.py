@@ -45,15 +45,7 @@ def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, classes=None, kept=
     tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
     ends = stop_at or [None] * len(tasks)
     return [
-        Job(
-            JobName(f"split-{k}", "", recipe.epochs),
-            task,
-            recipe,
-            METHODS[recipe.method],
-            seed,
-            end,
-            Kept() if kept else None,
-        )
+        Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed, end, Kept() if kept else None)
         for k, (task, seed, end) in enumerate(zip(tasks, SEEDS * 2, ends, strict=False))
     ]
 

@@ -14,7 +14,7 @@ from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.random import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.tasks import batches_of, clusters, share_cut, task_of
+from gcn_lpa.learning.tasks import batches_of, clusters, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import DEFAULT, LAYERS
@@ -49,7 +49,6 @@ def test_a_batch_is_a_cluster_with_the_edges_inside_it(features):
         assert torch.equal(batch.graph.adjacency.to_dense(), dense[at][:, at])
         assert torch.equal(batch.graph.x.to_dense(), x[at])
         assert torch.equal(batch.graph.y, prepared.y[at])
-    assert share_cut(graph, clusters(graph, 3)) == pytest.approx(3 / (3 * 15 + 3))
 
 
 def test_a_batch_that_waits_stays_here_and_is_moved_for_its_step_transposed_and_all():
