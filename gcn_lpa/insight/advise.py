@@ -23,7 +23,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import Comparison, Record, compare
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.stats import Mean, is_noise, resampled_mean, signed
+from gcn_lpa.stats import Mean, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
 WITH_GRAPH = ("lpa", "gcn", "gcn-lpa", "best")
@@ -223,7 +223,7 @@ def _is_ahead(found: Comparison, splits: Sequence[Split], one: str, other: str) 
     ]
     ratio, num_scored = _sizes(splits)
     gain = resampled_mean(accuracies[0] - accuracies[1], ratio, num_scored)
-    return gain.mean > 0 and not is_noise(gain)
+    return gain.mean > 0 and not gain.is_noise
 
 
 def _sizes(splits: Sequence[Split]) -> tuple[float, int]:
@@ -236,7 +236,7 @@ def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     best = _best(lines)
     with_graph = _best([line for line in lines if line.method in WITH_GRAPH])
-    if is_noise(best.over_commonest) or best.over_commonest.mean < 0:
+    if best.over_commonest.is_noise or best.over_commonest.mean < 0:
         found = (
             f"{best.method} does best, {signed(best.over_commonest)} points against always saying the commonest class"
         )
@@ -244,7 +244,7 @@ def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
             return TOO_FEW, f"Too few labels to tell whether anything predicts them: {found}.", best.method
         return UNPREDICTABLE, f"Nothing predicts these labels, neither features nor edges: {found}.", best.method
     rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
-    rivals = [line.method for line in lines if line.over_best is not None and is_noise(line.over_best)]
+    rivals = [line.method for line in lines if line.over_best is not None and line.over_best.is_noise]
     also = f" Inside the noise of it: {', '.join(rivals)}." if rivals else ""
     gain = with_graph.over_features
     if gain is None:
@@ -252,12 +252,12 @@ def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
         sentence = f"The edges carry the labels: {rate}, {over}; there are no features to compare with.{also}"
         return HELPS, sentence, best.method
     features = _best([line for line in lines if line.method in FEATURES_ONLY]).method
-    if not is_noise(gain) and gain.mean > 0:
+    if not gain.is_noise and gain.mean > 0:
         sentence = f"The graph helps: {rate}, {signed(gain)} points over features alone ({features}).{also}"
         return HELPS, sentence, with_graph.method
     compared = f"{rate}, {signed(gain)} points against features alone ({features})"
     plain = next(line.over_features for line in lines if line.method == "gcn")
-    if plain is not None and not is_noise(plain) and plain.mean < 0:  # gcn-lpa can pass the edges by, gcn cannot
+    if plain is not None and not plain.is_noise and plain.mean < 0:  # gcn-lpa can pass the edges by, gcn cannot
         also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
         return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
     if (gain.interval or 0) > WIDE:

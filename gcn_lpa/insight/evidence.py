@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -15,15 +14,13 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.propagation import leave_one_out_votes, one_hot
 
-if TYPE_CHECKING:
-    from gcn_lpa.insight.audit import CrossFit
-
-ERROR_RATE = 0.05  # how many labels or edges are taken to be wrong before anything is known
+ERROR_RATE = 0.05  # of labels or edges, before anything is known
 LEAST = 1e-6  # probability, so that zero has a logarithm
-LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement says nothing more
-WEIGHT_SAY = 0.5  # of 0, ¼, ½, 1, 2 the best on Cora with 20 % of noise, seeds that no benchmark uses
+LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement is no more evidence
 UNSURE = 0.5  # a node whose likeliest class has less than this is of unknown class
 MAX_RANDOM_PAIRS = 200_000
+
+Pairs = tuple[np.ndarray, np.ndarray]  # of nodes, [p] each
 
 
 def joined(graph: Graph) -> SparseMatrix:
@@ -47,27 +44,23 @@ def votes_without_own(graph: Graph, given: Tensor) -> Tensor:
     return leave_one_out_votes(around.row_normalized(), seeds, 2) * num_neighbours
 
 
-def label_evidence(names: Sequence[str], label: int, model: np.ndarray, counts: np.ndarray) -> str:
-    """In words: the labels next to it, and what the models say that were not shown its own."""
-    best, total, most = int(model.argmax()), int(counts.sum()), int(counts.argmax())
-    said = f"the model, not shown this label, says {names[best]} ({percent(model[best])})"
-    if best != label:
-        said += f", {names[label]} {percent(model[label])}"
-    if total == 0:
-        return f"no labelled neighbour; {said}"
-    if total == 1:
-        return f"its one labelled neighbour is {names[most]}; {said}"
-    near = f"{counts[most]} of {total} labelled neighbours {'is' if counts[most] == 1 else 'are'} {names[most]}"
-    if most != label:
-        near += f", {counts[label] or 'none'} {'are' if counts[label] > 1 else 'is'} {names[label]}"
-    return f"{near}; {said}"
-
-
-def edge_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+def edge_ends(graph: Graph) -> Pairs:
     """The two ends of every edge, an undirected one once, self-loops left out."""
     target, source = graph.row.cpu().numpy(), graph.col.cpu().numpy()
     once = (target != source) if graph.directed else (target < source)
     return (source[once], target[once]) if graph.directed else (target[once], source[once])
+
+
+def random_pairs(around: SparseMatrix, number: int, seed: int) -> Pairs:
+    """At most `number` different pairs of nodes, drawn at random, that no edge joins."""
+    n, number = around.shape[0], min(number, MAX_RANDOM_PAIRS)
+    one, other = np.random.Generator(np.random.PCG64((seed, 1))).integers(0, n, (2, 2 * number + 100))
+    pair = np.minimum(one, other) * n + np.maximum(one, other)
+    row, col = around.pattern.row.numpy().astype(np.int64), around.pattern.col.numpy()
+    first = np.sort(np.unique(pair, return_index=True)[1])  # in the order of drawing
+    pair = pair[first]
+    pair = pair[(pair // n != pair % n) & ~np.isin(pair, row * n + col)][:number]
+    return pair // n, pair % n
 
 
 def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: float) -> Tensor:
@@ -81,33 +74,21 @@ def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: fl
     return posteriors / posteriors.sum(dim=1, keepdim=True)
 
 
-def weights_near_labels(graph: Graph, fitted: CrossFit) -> np.ndarray:
+def weights_near_labels(graph: Graph, weights: Tensor | None, given: Tensor) -> np.ndarray:
     """The learned weight of each edge, the geometric mean of its directions; NaN where no end is labelled, [edges]."""
     source, target = edge_ends(graph)
-    if fitted.weights is None:
+    if weights is None:
         return np.full(len(source), np.nan)
-    key, entry = (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy(), fitted.weights.numpy()
+    key, entry = (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy(), weights.numpy()
     ways = [(target, source)] if graph.directed else [(target, source), (source, target)]
     found = [entry[np.searchsorted(key, i.astype(np.int64) * graph.num_nodes + j)] for i, j in ways]
-    labeled = fitted.given.numpy()
+    labeled = given.numpy()
     return np.where(labeled[source] | labeled[target], np.exp(np.log(found).mean(axis=0)), np.nan)
-
-
-def random_pairs(around: SparseMatrix, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most `number` different pairs of nodes, drawn at random, that no edge joins."""
-    n, number = around.shape[0], min(number, MAX_RANDOM_PAIRS)
-    one, other = np.random.Generator(np.random.PCG64((seed, 1))).integers(0, n, (2, 2 * number + 100))
-    pair = np.minimum(one, other) * n + np.maximum(one, other)
-    row, col = around.pattern.row.numpy().astype(np.int64), around.pattern.col.numpy()
-    first = np.sort(np.unique(pair, return_index=True)[1])  # in the order of drawing
-    pair = pair[first]
-    pair = pair[(pair // n != pair % n) & ~np.isin(pair, row * n + col)][:number]
-    return pair // n, pair % n
 
 
 @dataclass(frozen=True)
 class PairEvidence:
-    """What is known of pairs of nodes, an entry per pair."""
+    """The evidence on pairs of nodes, an entry per pair."""
 
     agreement: np.ndarray
     similarity: np.ndarray | None
@@ -116,11 +97,7 @@ class PairEvidence:
 
     @classmethod
     def of(
-        cls,
-        pairs: tuple[np.ndarray, np.ndarray],
-        posteriors: Tensor,
-        x: Tensor | SparseMatrix | None,
-        around: SparseMatrix,
+        cls, pairs: Pairs, posteriors: Tensor, x: Tensor | SparseMatrix | None, around: SparseMatrix
     ) -> PairEvidence:
         n, (one, other) = around.shape[0], pairs
         numbers = scipy.sparse.csr_array((np.arange(1.0, len(one) + 1), (one, other)), shape=(n, n))
@@ -128,8 +105,7 @@ class PairEvidence:
         place = np.argsort(matrix.values.numpy(), kind="stable")  # of each pair among the entries of the pattern
         pattern = matrix.pattern
         links = around.with_values(torch.ones_like(around.values))
-        degree = links.row_sums()
-        shared = links.row_products(pattern)
+        degree, shared = links.row_sums(), links.row_products(pattern)
         similarity = None
         if isinstance(x, SparseMatrix):
             similarity = x.row_products(pattern).row_sums().numpy()[place]
@@ -142,49 +118,21 @@ class PairEvidence:
             (shared @ (1 / (1 + degree).log().clamp_min(0.5))).numpy()[place],
         )
 
+    @property
     def columns(self) -> np.ndarray:
         """The evidence as `ErrorModel` reads it, [pairs, 2 or 3]."""
-        agreement = np.log(self.agreement + LEAST_AGREEMENT)
         similarity = [] if self.similarity is None else [self.similarity]
-        return np.stack([agreement, *similarity, np.log1p(self.closeness)], axis=1)
+        return np.stack([np.log(self.agreement + LEAST_AGREEMENT), *similarity, np.log1p(self.closeness)], axis=1)
 
-    def names(self) -> tuple[str, ...]:
-        return ("agreement", *(["similarity"] if self.similarity is not None else []), "common_neighbours")
-
-
-def edge_evidence(ends: Sequence[str], pairs: PairEvidence, k: int, weight: float | None) -> str:
-    """In words: both ends, and what pair `k` has in common."""
-    shared = int(pairs.common[k])
-    parts = [" – ".join(ends), f"{shared or 'no'} common neighbour{'' if shared == 1 else 's'}"]
-    if pairs.similarity is not None:
-        parts.append(f"feature cosine {pairs.similarity[k]:.2f}")
-    if weight is not None:
-        parts.append(f"learned weight × {weight:.2f}")
-    return "; ".join(parts)
-
-
-def class_evidence(names: Sequence[str], posterior: np.ndarray, label: int) -> str:
-    """In words: the likeliest class of a node; `label` is the given one, -1 without."""
-    best = int(posterior.argmax())
-    if best == label:
-        return f"{names[best]} (given)"
-    doubt = f", given as {names[label]}" if label >= 0 else ""
-    unknown = "class unknown, at best " if posterior[best] < UNSURE else ""
-    return f"{unknown}{names[best]} ({percent(posterior[best])}{doubt})"
-
-
-def suspicion_of(log_ratio: float, rate: float) -> float:
-    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1."""
-    return min(1.0, rate * float(np.exp(min(log_ratio, 50.0))))
-
-
-def check_rate(rate: float) -> None:
-    if not 0 < rate < 1:
-        raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
-
-
-def percent(share: float) -> str:
-    return "< 1 %" if share < 0.005 else "> 99 %" if share > 0.995 else f"{100 * share:.0f} %"
+    def in_words(self, k: int, weight: float | None) -> str:
+        """What the two nodes of pair `k` have in common, and the learned weight of their edge."""
+        shared = int(self.common[k])
+        parts = [f"{shared or 'no'} common neighbour{'' if shared == 1 else 's'}"]
+        if self.similarity is not None:
+            parts.append(f"feature cosine {self.similarity[k]:.2f}")
+        if weight is not None:
+            parts.append(f"learned weight × {weight:.2f}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -215,5 +163,37 @@ class ErrorModel:
         ratio: np.ndarray = ((rows - self.mean) / self.scale) @ self.coefficients + self.intercept
         return ratio
 
-    def influence(self, *names: str) -> dict[str, float]:
-        return dict(zip(names, self.coefficients.tolist(), strict=True))
+
+def suspicion_of(log_ratio: float, rate: float) -> float:
+    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1."""
+    return min(1.0, rate * float(np.exp(min(log_ratio, 50.0))))
+
+
+def label_evidence(names: Sequence[str], label: int, model: np.ndarray, counts: np.ndarray) -> str:
+    """In words: the labels of the neighbours, and the prediction of models that were not trained on the node's own."""
+    best, total, most = int(model.argmax()), int(counts.sum()), int(counts.argmax())
+    predicted = f"the model, not shown this label, says {names[best]} ({percent(model[best])})"
+    if best != label:
+        predicted += f", {names[label]} {percent(model[label])}"
+    if total == 0:
+        return f"no labelled neighbour; {predicted}"
+    if total == 1:
+        return f"its one labelled neighbour is {names[most]}; {predicted}"
+    near = f"{counts[most]} of {total} labelled neighbours {'is' if counts[most] == 1 else 'are'} {names[most]}"
+    if most != label:
+        near += f", {counts[label] or 'none'} {'are' if counts[label] > 1 else 'is'} {names[label]}"
+    return f"{near}; {predicted}"
+
+
+def class_evidence(names: Sequence[str], posterior: np.ndarray, label: int) -> str:
+    """In words: the likeliest class of a node; `label` is the given one, -1 without."""
+    best = int(posterior.argmax())
+    if best == label:
+        return f"{names[best]} (given)"
+    doubt = f", given as {names[label]}" if label >= 0 else ""
+    unknown = "class unknown, at best " if posterior[best] < UNSURE else ""
+    return f"{unknown}{names[best]} ({percent(posterior[best])}{doubt})"
+
+
+def percent(share: float) -> str:
+    return "< 1 %" if share < 0.005 else "> 99 %" if share > 0.995 else f"{100 * share:.0f} %"

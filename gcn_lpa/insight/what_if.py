@@ -198,7 +198,7 @@ def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
         options: dict[str, Any] = {"seeds": trained.run.seed, "classes": names, "stop_at": epochs}
         (again,) = learn_many(one, [(learns, val)], trained.recipe, **options)
         probabilities.append(predict_proba(again, one, raw=True).double())
-    return Shift.between(*probabilities, before, (y < 0).nonzero().squeeze(1))
+    return Shift.between(probabilities[0], probabilities[1], before, (y < 0).nonzero().squeeze(1))
 
 
 def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
