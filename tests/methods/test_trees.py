@@ -296,7 +296,7 @@ def test_trees_leave_words_aside_where_columns_are_many(structure):
     graph = mixed_graph()
     model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=structure)
     own = [*range(6), *(range(323, 329) if structure else [])]  # other categories have one node or two of 80
-    assert model.get_buffer("picked").tolist() == own
+    assert model.picked.tolist() == own
     columns, own = model.columns(prepared), prepared.x.to_dense()[:, own]
     assert columns.shape == (80, 4 * (12 if structure else 10) + 9)
     assert torch.equal(columns[:, : own.shape[1]], own)
@@ -307,7 +307,7 @@ def test_trees_leave_rare_categories_aside_where_columns_are_many():
     """Each of the first three has a quarter of the nodes, and each of the others one or none."""
     graph = mixed_graph(num_words=1, num_categories=230)
     model, prepared = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
-    assert model.get_buffer("picked").tolist() == [0, 1, 2, 3, 4, 5]
+    assert model.picked.tolist() == [0, 1, 2, 3, 4, 5]
     for x in (SparseMatrix.from_scipy(scipy.sparse.csr_array(prepared.x.to_dense())), prepared.x.to_dense()):
         assert table_columns(dataclasses.replace(prepared, x=x)).tolist() == [0, 1, 2, 3, 4, 5]
     x = torch.zeros(80, 234)
@@ -320,7 +320,7 @@ def test_a_table_that_leaves_no_room_for_the_place_in_the_graph_is_wide():
     for num_words, is_wide in ((170, False), (171, True)):
         graph = mixed_graph(num_words=num_words)  # beside 23 others
         model, _ = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
-        assert hasattr(model, "picked") == is_wide
+        assert (model.picked is not None) == is_wide
         assert model.num_own == (6 if is_wide else 193) + 4
 
 
@@ -333,12 +333,12 @@ def test_of_many_numbers_trees_read_those_that_tell_most():
     nodes = torch.arange(0, 80, 2)
     model, prepared = fitted("trees", graph, nodes, features="auto", structure=False)
     tested = f_classif(prepared.x[nodes].double().numpy(), graph.y[nodes].numpy())[0]
-    picked = model.get_buffer("picked").tolist()
+    picked = model.picked.tolist()
     assert picked == sorted(np.argsort(-tested)[:50].tolist())
     assert 0 in picked
     others = dataclasses.replace(graph, y=torch.where(torch.arange(80) % 2 == 0, graph.y, 2 - graph.y))
     again, _ = fitted("trees", others, nodes, features="auto", structure=False)
-    assert again.get_buffer("picked").tolist() == picked
+    assert again.picked.tolist() == picked
     constant = torch.cat([torch.ones(6, 1), torch.arange(6.0).unsqueeze(1)], dim=1)
     assert share_told(constant, torch.tensor([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
 
