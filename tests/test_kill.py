@@ -76,7 +76,7 @@ COMMANDS = {
     ),
     "resume": Command(["train", "--resume", "--out", "{out}", *ALONE], starts_with="begun", is_run=True),
     "audit": Command(["audit", "{run}", "--labels", "--repeats", "1", "--folds", "2", *ALONE, *OUT]),
-    "calibrate": Command(["calibrate", "{run}", "--plot", "{out}/plot.png"]),
+    "calibrate": Command(["calibrate", "{run}", "--picture", "{out}/plot.png"]),
     "predict": Command(["predict", "{run}", *OUT]),
     "reproduce": Command(
         [
@@ -211,8 +211,9 @@ def test_a_killed_command_ends_as_if_it_had_not_been_killed(forks, tmp_path, nam
 
 
 def test_a_training_killed_while_its_plan_was_written_can_be_started_again(tmp_path):
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / f".{PLAN}.{'0' * 16}.tmp").write_text('{"half')
+    hidden = tmp_path / "checkpoint" / f".{'0' * 16}.new"
+    hidden.mkdir(parents=True)
+    (hidden / PLAN).write_text('{"half')
     assert train(tmp_path).run.best_epoch > 0
     assert not (tmp_path / "checkpoint").exists()
 

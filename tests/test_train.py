@@ -434,7 +434,7 @@ def test_the_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what
 
 
 def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_intact(world, tmp_path, monkeypatch):
-    write, calls = storage.replace_file, []
+    write, calls = storage._write, []
 
     def write_until_full(path, data):
         calls.append(path)
@@ -442,7 +442,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(storage, "replace_file", write_until_full)
+    monkeypatch.setattr(storage, "_write", write_until_full)
     with pytest.raises(OSError, match=r"No space left.*free some space.*saved before is intact"):
         fitted(world, checkpoints=kept_in(tmp_path), every=2)
     monkeypatch.undo()

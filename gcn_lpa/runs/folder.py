@@ -119,7 +119,7 @@ def save_run(folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None 
         "environment.json": encode_json(environment()),
         **(encode_graph(graph) if run.plan.with_data else {}),
     }
-    storage.replace(folder, {**files, **(outputs or {})})
+    storage.replace(folder, {**files, **(outputs or {})}.items())
 
 
 def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:

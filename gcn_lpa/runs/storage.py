@@ -3,15 +3,15 @@
 manifest.json lists the files of a state, each with its size and sha256. A run, the plan of an unfinished one, a checkpoint
 and a graph in parts are states, each in a folder of its own. A new state takes the place of the old one in three steps:
 
-1. Each new file is written and synced under a hidden name, .NAME.SHA256.new. Files that only the old state has are renamed
-   to such names.
-2. One rename replaces manifest.json. This is the commit.
-3. `settle`: hidden files that the manifest lists get their plain names, all others are removed.
+1. The new files are written and synced in a hidden folder, .RANDOM.new, the new manifest last. The folder is then named after
+   the sha256 of that manifest.
+2. One rename moves the manifest to its place. This is the commit.
+3. `settle`: the files move from the hidden folder to their places, and those that only the old state had are removed.
 
-A reader takes each file that the manifest lists from under its hidden name or else its plain one. So it finds one whole
-state whenever the writer was killed, and repairs nothing; the next writer begins with step 3. A power cut adds nothing: each
-step is synced before the next begins. One process writes to a folder at a time (`holding`). Where several train together,
-each writes a file (`begin`, `write_part`), and when all have, one of them does the rest (`commit`).
+A reader takes each file that the manifest lists from the hidden folder of that name, or else from its place. So it finds one
+whole state whenever the writer was killed, and repairs nothing; the next writer begins with step 3. A power cut adds nothing:
+each step is synced before the next begins, and a hidden folder goes only once it is empty. One process writes to a folder at
+a time (`holding`).
 
 A file that no manifest lists is not ours: it is never removed, and where it would be overwritten, that is refused. Of the
 files in OUTPUTS, which people edit, the same holds once they were changed.
@@ -26,39 +26,27 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import shlex
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcn_lpa.data.files import (
-    FileError,
-    decode_as,
-    decode_json,
-    encode_json,
-    holding,
-    naming,
-    remove_stale,
-    replace_file,
-    sync,
-    writing,
-)
+from gcn_lpa.data.files import FileError, decode_as, decode_json, encode_json, holding, naming, sync, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+REPLACED = "replaced.json"  # in a hidden folder: the manifest of what goes
 FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors", "history.jsonl")  # of a model
 PREDICTIONS, PAGE = "predictions.csv", "report.html"
 OUTPUTS = (PREDICTIONS, PAGE)  # for people: listed, and never read back
 CHECKPOINT = "checkpoint"  # the folder of what only an unfinished run needs
-DIGITS = 16  # of the sha256 in a hidden name
-LEFTOVERS = [
-    f".?*.{'[0-9a-f]' * DIGITS}.{ending}" for ending in ("new", "tmp")
-]  # hidden names; those of `replace_file`
+HIDDEN = f".{'[0-9a-f]' * 16}.new"
 Entry = dict[str, Any]  # what a manifest says of a file: {"sha256": ..., "size": ...}
 
 
@@ -74,27 +62,16 @@ class RunFolder:
             raise FileError(f"{self.folder / MANIFEST} does not list {name}, which is needed here")
         return self.files[name]
 
-    def json(self, name: str) -> Any:
-        return decode_json(self.content(name), self.folder / name)
-
-    def lines(self, name: str) -> list[Any]:
-        """The rows of a .jsonl file."""
-        return [decode_json(line, self.folder / name) for line in self.content(name).splitlines()]
-
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
-        data = self.content(name)
-        try:
-            return load(data)
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{self.folder / name}: not a safetensors file: {error}") from error
-
-    def read(self, name: str, kind: Any) -> Any:
-        """A JSON file as a type, such as a dataclass: see `decode_as`."""
-        with self.explained(name):
-            return decode_as(kind, self.json(name))
+    def read(self, name: str, kind: Any = Any) -> Any:
+        """What a file says, as a type: see `decode_as`. Of a .jsonl file a list of rows, of a .safetensors file its tensors."""
+        data, path = self.content(name), self.folder / name
+        if path.suffix == ".safetensors":
+            return _decode_tensors(data, path)
+        value = (
+            [decode_json(x, path) for x in data.splitlines()] if path.suffix == ".jsonl" else decode_json(data, path)
+        )
+        with naming(path):
+            return decode_as(kind, value)
 
     def explained(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Turn whatever goes wrong while a file is decoded into one sentence that names it."""
@@ -107,6 +84,16 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
 
 
+def _decode_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path}: not a safetensors file: {error}") from error
+
+
 # read
 
 
@@ -116,15 +103,18 @@ def read(folder: Path, names: Collection[str] | None = None) -> RunFolder | None
     Args:
         names: the files to read; None: all but OUTPUTS.
     """
-    while (seen := _seen(folder)) is not None:
+    manifest = _manifest(folder)
+    while manifest is not None:
         try:
-            entries = _entries(folder / MANIFEST, seen[0])
+            entries, hidden = _entries(manifest, folder / MANIFEST), _hidden(folder, manifest)
             wanted = entries.keys() - OUTPUTS if names is None else names
-            return RunFolder(
-                folder, {name: _content(folder, name, entries[name]) for name in entries if name in wanted}
-            )
+            found = {
+                name: _content((hidden / name, folder / name), entries[name]) for name in entries if name in wanted
+            }
+            return RunFolder(folder, found)
         except ValueError:
-            if _seen(folder) == seen:  # else a save went on meanwhile: read what it left
+            before, manifest = manifest, _manifest(folder)
+            if manifest == before:  # else a save went on meanwhile: read what it left
                 raise
     return None
 
@@ -161,8 +151,8 @@ def _anew(old: RunFolder) -> str:
 
 def listed(folder: Path) -> dict[str, Entry]:
     """What the manifest of a folder lists: {name: {"sha256": ..., "size": ...}}; nothing where there is none."""
-    seen = _seen(folder)
-    return {} if seen is None else _entries(folder / MANIFEST, seen[0])
+    manifest = _manifest(folder)
+    return {} if manifest is None else _entries(manifest, folder / MANIFEST)
 
 
 def inside(folder: str | Path, name: str) -> Path:
@@ -180,44 +170,48 @@ def _read_plain(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _seen(folder: Path) -> tuple[bytes, list[str]] | None:
-    """The manifest, and what changes with every step of a save; None where there is no manifest."""
+def _manifest(folder: Path) -> bytes | None:
     try:
-        return _read_plain(folder / MANIFEST), sorted(os.listdir(folder))
+        return _read_plain(folder / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _entries(path: Path, data: bytes) -> dict[str, Entry]:
+def _entries(data: bytes, path: Path) -> dict[str, Entry]:
     manifest = decode_json(data, path)
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise FileError(f"{path}: not a manifest: it names no format")
     if manifest["format"] != FORMAT:
         raise FileError(f"{path}: format {manifest['format']!r}, but this version of gcn-lpa reads format {FORMAT}")
     entries = manifest.get("files")
-    as_written = encode_json({"format": FORMAT, "files": entries}) == data
-    if not as_written or not isinstance(entries, dict) or not all(map(_is_entry, entries, entries.values())):
-        raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
-    return entries
+    if isinstance(entries, dict) and _encode_manifest(entries) == data and all(map(_is_entry, entries.items())):
+        return entries
+    raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
 
 
-def _is_entry(name: str, entry: object) -> bool:
-    if not isinstance(entry, dict) or entry.keys() != {"sha256", "size"}:
+def _encode_manifest(entries: Mapping[str, Entry]) -> bytes:
+    return encode_json({"format": FORMAT, "files": dict(sorted(entries.items()))})
+
+
+def _is_entry(item: tuple[str, Any]) -> bool:
+    name, entry = item
+    if not _is_plain(name) or not isinstance(entry, dict) or entry.keys() != {"sha256", "size"}:
         return False
-    return _is_plain(name) and re.fullmatch("[0-9a-f]{64}", str(entry["sha256"])) is not None
+    return re.fullmatch("[0-9a-f]{64}", str(entry["sha256"])) is not None
 
 
 def _is_plain(name: str) -> bool:
-    return re.fullmatch(r"\w[\w.-]*", name, re.ASCII) is not None and name != MANIFEST
+    return re.fullmatch(r"\w[\w.-]*", name, re.ASCII) is not None and name not in (MANIFEST, REPLACED)
 
 
-def _hidden(folder: Path, name: str, entry: Entry) -> Path:
-    return folder / f".{name}.{entry['sha256'][:DIGITS]}.new"
+def _hidden(folder: Path, manifest: bytes) -> Path:
+    """The folder from which a save moves the files of a manifest to their places."""
+    return inside(folder, f".{hashlib.sha256(manifest).hexdigest()[:16]}.new")
 
 
-def _content(folder: Path, name: str, entry: Entry) -> bytes:
-    """A file of the state, or a ValueError that says how it differs from its entry in the manifest."""
-    for path in (_hidden(folder, name, entry), folder / name):  # in the order in which `settle` moves it
+def _content(paths: Collection[Path], entry: Entry) -> bytes:
+    """A file of the state, from the first of its places; a ValueError says how it differs from its entry in the manifest."""
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):
             data = _read_plain(path)
             if len(data) != (size := entry["size"]):
@@ -227,7 +221,7 @@ def _content(folder: Path, name: str, entry: Entry) -> bytes:
             if (found := hashlib.sha256(data).hexdigest()) != entry["sha256"]:
                 raise FileError(f"{path}: sha256 {found}, but {MANIFEST} says {entry['sha256']}: changed after saving")
             return data
-    raise FileError(f"{folder / name}: missing; {MANIFEST} lists it with {entry['size']} bytes")
+    raise FileError(f"{path}: missing; {MANIFEST} lists it with {entry['size']} bytes")
 
 
 # write
@@ -238,34 +232,56 @@ def save(folder: str | Path, files: Mapping[str, bytes]) -> None:
     if absent := [name for name in FILES if name not in files]:
         raise ValueError(f"a run folder needs {', '.join(absent)}")
     with holding(folder):
-        replace(Path(folder), files)
+        replace(Path(folder), files.items())
 
 
 def add(folder: Path, files: Mapping[str, bytes]) -> None:
     """Put further files into the state of a run folder."""
     with holding(folder):
-        replace(folder, files, kept=listed(folder))
+        replace(folder, files.items(), is_addition=True)
 
 
-def replace(folder: Path, files: Mapping[str, bytes], *, kept: Mapping[str, Entry] | None = None) -> None:
-    """Make `files` the state of a folder; a failure leaves the state before.
-
-    Args:
-        kept: what else is in the new state, as `listed` gave it.
-    """
-    begin(folder)
-    check_free(folder, files)
+def replace(folder: Path, files: Iterable[tuple[str, bytes]], *, is_addition: bool = False) -> None:
+    """Make `files` the state of a folder, or a part of it; a failure leaves the state before."""
+    known = settle(folder)
+    entries, hidden = dict(known) if is_addition else {}, folder / f".{secrets.token_hex(8)}.new"
     try:
-        commit(folder, {**(kept or {}), **{name: write_part(folder, name, data) for name, data in files.items()}})
-    except OSError:
+        with writing(folder):
+            os.mkdir(hidden)
+            for name, data in files:
+                check_free(folder, [name], known)
+                _write(hidden / name, data)
+                entries[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            if known.keys() - entries:
+                _write(hidden / REPLACED, _encode_manifest(known))
+            manifest = _encode_manifest(entries)
+            _write(hidden / MANIFEST, manifest)
+            sync(hidden)
+            os.replace(hidden, hidden := _hidden(folder, manifest))
+            sync(folder)
+            os.replace(hidden / MANIFEST, folder / MANIFEST)  # the commit
+            sync(folder)
+            _finish(hidden, entries)
+    except (OSError, ValueError):
         with contextlib.suppress(OSError):  # the first error is the one to tell
             settle(folder)
         raise
 
 
-def check_free(folder: Path, names: Collection[str]) -> None:
-    """Refuse names that no file of a state can have, and those under which a folder holds files that are not ours."""
-    known = listed(folder)
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_free(folder: Path, names: Collection[str], known: Mapping[str, Entry] | None = None) -> None:
+    """Refuse names that no file of a state can have, and those under which a folder holds files that are not ours.
+
+    Args:
+        known: what the folder lists, where that was read already.
+    """
+    known = listed(folder) if known is None else known
     for name in names:
         if not _is_plain(name):
             raise ValueError(
@@ -281,64 +297,53 @@ def _is_ours(folder: Path, name: str, known: Mapping[str, Entry]) -> bool:
     if name not in OUTPUTS or name not in known:
         return name in known
     with contextlib.suppress(FileError):
-        _content(folder, name, known[name])
+        _content([folder / name], known[name])
         return True
     return False
 
 
-def begin(folder: Path) -> None:
-    """Make a folder ready for the files of a new state: what a killed writer left is settled first."""
-    with writing(folder):
-        os.makedirs(folder, exist_ok=True)
-        settle(folder)
+def discard(folder: Path, of: Collection[str]) -> None:
+    """Remove a state that has a file of these names, and the folder if nothing else is in it.
 
-
-def write_part(folder: Path, name: str, data: bytes) -> Entry:
-    """Step 1 for one file; what the manifest is to say of it."""
-    entry = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    with writing(folder):
-        replace_file(_hidden(folder, name, entry), data)
-    return entry
-
-
-def commit(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """The rest, once all files are written."""
-    with writing(folder):
-        _hide(folder, entries)
-        manifest = {"format": FORMAT, "files": {name: entries[name] for name in sorted(entries)}}
-        replace_file(folder / MANIFEST, encode_json(manifest))  # the commit
-        sync(folder)
-        settle(folder)
-
-
-def discard(folder: Path) -> None:
-    """Remove a state, and its folder if nothing else is in it; killed on the way, it leaves a whole state or none."""
-    if not folder.is_dir():
+    Killed on the way, it leaves a whole state or none.
+    """
+    if not folder.is_dir() or ((known := settle(folder)) and not known.keys() & set(of)):
         return
     with writing(folder):
-        settle(folder)
-        _hide(folder, ())
-        if (folder / MANIFEST).exists():
-            os.unlink(folder / MANIFEST)
+        if known:
+            os.mkdir(hidden := folder / f".{secrets.token_hex(8)}.new")
+            os.replace(folder / MANIFEST, hidden / REPLACED)
             sync(folder)
-        settle(folder)
+            _finish(hidden, {})
         if not os.listdir(folder):
             os.rmdir(folder)
 
 
-def _hide(folder: Path, names: Collection[str]) -> None:
-    """Give the files of the state that have other names hidden ones, under which a reader still finds them."""
-    known = listed(folder)
-    for name in known.keys() - names:
-        if os.path.lexists(folder / name) and _is_ours(folder, name, known):
-            os.replace(folder / name, _hidden(folder, name, known[name]))
-    sync(folder)
+def settle(folder: Path) -> dict[str, Entry]:
+    """Step 3 for whatever killed writers left, from any point at which they were stopped; gives what the folder lists."""
+    with writing(folder):
+        os.makedirs(folder, exist_ok=True)
+        manifest = _manifest(folder)
+        entries = {} if manifest is None else _entries(manifest, folder / MANIFEST)
+        for hidden in folder.glob(HIDDEN):
+            if hidden.is_symlink() or not hidden.is_dir():
+                os.unlink(hidden)
+            else:
+                _finish(hidden, entries if manifest is None or hidden == _hidden(folder, manifest) else None)
+    return entries
 
 
-def settle(folder: Path) -> None:
-    """Step 3: make the names in a folder those of its manifest. Can be repeated from any point at which it was stopped."""
-    for name, entry in listed(folder).items():
+def _finish(hidden: Path, entries: Mapping[str, Entry] | None) -> None:
+    """Step 3 for one hidden folder, which was committed as `entries`; None: it was not, and may hold half a file."""
+    folder, replaced = hidden.parent, hidden / REPLACED
+    for name in entries or ():
         with contextlib.suppress(FileNotFoundError):
-            os.replace(_hidden(folder, name, entry), folder / name)
-    for pattern in LEFTOVERS:
-        remove_stale(folder, pattern)
+            os.replace(hidden / name, folder / name)
+    if entries is not None and replaced.exists():
+        gone = _entries(_read_plain(replaced), replaced)
+        for name in gone.keys() - entries:
+            if os.path.lexists(folder / name) and _is_ours(folder, name, gone):
+                os.unlink(folder / name)
+    for path in hidden.iterdir():
+        os.unlink(path)
+    os.rmdir(hidden)

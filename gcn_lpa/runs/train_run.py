@@ -124,7 +124,7 @@ class _Undertaking:
         plan, whole = self.plan, split(self.graph, seed=self.plan.seed, kind=self.plan.split or "uniform")
         if not plan.reserve:
             return whole, None
-        kept = reserve(whole.val, plan.reserve, plan.seed).reserved
+        kept = reserve(whole.val, plan.reserve, plan.seed)
         if not kept.any():
             raise ValueError(f"reserve = {plan.reserve} of {int(whole.val.sum())} validation nodes is not one node")
         return dataclasses.replace(whole, val=whole.val & ~kept), kept

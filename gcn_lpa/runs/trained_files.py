@@ -24,7 +24,7 @@ from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed, node_mask, unique_names
 from gcn_lpa.data.column_types import Columns
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.files import decode_as, encode_json, encode_lines
+from gcn_lpa.data.files import encode_json, encode_lines
 from gcn_lpa.data.scaling import Block, Scaling, check_blocks
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
@@ -117,13 +117,13 @@ def decode_trained(files: RunFolder) -> Trained:
     with files.explained("trained.json"):
         _check_facts(facts, recipe)
     with files.explained("history.jsonl"):
-        history = decode_as(tuple[Epoch, ...], files.lines("history.jsonl"))
+        history = files.read("history.jsonl", tuple[Epoch, ...])
         if [epoch.epoch for epoch in history] != list(range(1, len(history) + 1)):
             raise ValueError("the epochs are not numbered 1, 2, …")
         if not 1 <= facts.best_epoch <= len(history):
             raise ValueError(f"it has {len(history)} epochs, but the best is {facts.best_epoch} in trained.json")
     with files.explained("labels.safetensors"):
-        known, scaling = _decode_labels(files.tensors("labels.safetensors"), facts)
+        known, scaling = _decode_labels(files.read("labels.safetensors"), facts)
     with files.explained("model.safetensors"):
         model = _decode_model(files, facts, recipe, scaling)
     return Trained(
@@ -186,7 +186,7 @@ def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple
 
 def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling) -> Ensemble:
     """An ensemble with the tensors of a folder."""
-    state, num_bytes = files.tensors("model.safetensors"), len(files.content("model.safetensors"))
+    state, num_bytes = files.read("model.safetensors"), len(files.content("model.safetensors"))
     # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
     blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
     recipes = members_of(recipe).values()
@@ -228,7 +228,7 @@ def _decode_columns(files: RunFolder, num_columns: int) -> Columns | None:
     if "columns.json" not in files.files:
         return None
     with files.explained("columns.json"):
-        columns = Columns.from_json(files.json("columns.json"))
+        columns = Columns.from_json(files.read("columns.json"))
         if columns.num_features not in (0, num_columns):  # 0: features stood in
             raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
     return columns
@@ -243,7 +243,7 @@ def _decode_held_out(files: RunFolder, facts: _TrainedFacts) -> HeldOut | None:
     if not facts.held_out:
         return None
     with files.explained(HELD_OUT):
-        tensors = files.tensors(HELD_OUT)
+        tensors = files.read(HELD_OUT)
         node, y, p, fold = tensors["node"], tensors["y"], tensors["probability"], tensors.get("fold")
         m, c = len(node), len(facts.class_names)
         if node.dtype != torch.int64 or node.dim() != 1 or (m and (int(node[0]) < 0 or not (node.diff() > 0).all())):
@@ -342,7 +342,7 @@ def decode_graph(files: RunFolder, content: str | None = None) -> Graph:
     """The graph of a run folder; its arrays are checked before any kernel reads them, and against its content hash."""
     facts: _GraphFacts = files.read("graph.json", _GraphFacts)
     with files.explained("graph.safetensors"):
-        tensors = files.tensors("graph.safetensors")
+        tensors = files.read("graph.safetensors")
         y, num_classes = tensors["y"], len(facts.class_names)
         n = len(y)
         if y.dtype != torch.int64 or y.dim() != 1 or not 0 < n < 2**31:

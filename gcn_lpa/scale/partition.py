@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.describe import node_hops
-from gcn_lpa.data.files import encode_json
+from gcn_lpa.data.files import encode_json, holding
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -163,13 +164,10 @@ def write_partition(
         NAMES_FILE: encode_json(names, indent=None),
         NODES: storage.encode_tensors({"y": graph.y, "kind": kind, "status": status}),
     }
-    part_names = [f"part-{rank}.safetensors" for rank in range(len(shards))]
-    storage.begin(folder)
-    storage.check_free(folder, [*files, *part_names])
-    entries = {name: storage.write_part(folder, name, data) for name, data in files.items()}
-    for rank, shard in enumerate(shards):
-        own = shard["ids"][: facts.rows[rank]]
-        shard["y"], shard["kind"], shard["nothing"] = taught.y[own], kind[own], nothing[own]
+
+    def part(rank: int) -> bytes:
+        own, shard = shards[rank]["ids"][: facts.rows[rank]], shards[rank]
+        shard |= {"y": taught.y[own], "kind": kind[own], "nothing": nothing[own]}
         if structure is not None:
             shard["structure"] = structure[own]
         if isinstance(x, SparseMatrix):
@@ -177,9 +175,17 @@ def write_partition(
             shard |= {"x.rowptr": rows.pattern.rows.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
         else:
             shard["x"] = x[own]
-        entries[part_names[rank]] = storage.write_part(folder, part_names[rank], storage.encode_tensors(shard))
-    storage.commit(folder, entries)
+        return storage.encode_tensors(shard)
+
+    parts_files = ((part_name(rank), part(rank)) for rank in range(facts.parts))  # made one after the other
+    with holding(folder):
+        storage.check_free(folder, [*files, *map(part_name, range(facts.parts))])
+        storage.replace(folder, itertools.chain(files.items(), parts_files))
     return facts
+
+
+def part_name(rank: int) -> str:
+    return f"part-{rank}.safetensors"
 
 
 def _facts_of(
@@ -226,7 +232,7 @@ def _scalings(graph: Graph) -> dict[str, Tensor]:
 
 def is_partition(folder: str | Path) -> bool:
     """Whether a folder holds parts of a graph, or what a process left that was killed while it wrote them."""
-    return (Path(folder) / FACTS).is_file() or any(Path(folder).glob(f".{FACTS}.*.new"))
+    return (Path(folder) / FACTS).is_file() or any(Path(folder).glob(f"{storage.HIDDEN}/{FACTS}"))
 
 
 def read_facts(folder: str | Path) -> PartFacts:
@@ -270,13 +276,13 @@ class RankPart:
 
 def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks) -> RankPart:
     """The part of this rank, prepared as the recipe says; its arrays are checked before any kernel reads them."""
-    name = f"part-{ranks.rank}.safetensors"
+    name = part_name(ranks.rank)
     files = storage.read(Path(folder), [name, SCALINGS])
     assert files is not None
     with files.explained(SCALINGS):
-        scaling = _scaling_of(recipe, facts, files.tensors(SCALINGS))
+        scaling = _scaling_of(recipe, facts, files.read(SCALINGS))
     with files.explained(name):
-        return _prepared(files.tensors(name), facts, scaling, recipe, ranks)
+        return _prepared(files.read(name), facts, scaling, recipe, ranks)
 
 
 def _scaling_of(recipe: Recipe, facts: PartFacts, learned: Mapping[str, Tensor]) -> Scaling:
@@ -356,7 +362,7 @@ def read_nodes(folder: str | Path, facts: PartFacts) -> AllNodes:
     assert files is not None
     n = facts.num_nodes
     with files.explained(NODES):
-        tensors = files.tensors(NODES)
+        tensors = files.read(NODES)
         y, kind, status = (tensors[name] for name in ("y", "kind", "status"))
         if {y.shape, kind.shape, status.shape} != {(n,)}:
             raise ValueError(f"y, kind and status are not a number for each of {n} nodes")
@@ -367,7 +373,7 @@ def read_nodes(folder: str | Path, facts: PartFacts) -> AllNodes:
         if parts.hash != facts.split_hash or not ((status >= 0) & (status < len(STATUS))).all():
             raise ValueError(f"kind is not the split of {FACTS}, or status is not one of {', '.join(STATUS)}")
     with files.explained(NAMES_FILE):
-        names = files.json(NAMES_FILE)
+        names = files.read(NAMES_FILE)
         if names is not None and (len(names) != n or len(set(names)) != n):
             raise ValueError(f"it does not name {n} nodes")
     return AllNodes(range(n) if names is None else names, y, parts, status)

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.runs.checkpoints import CheckpointFolder, RankCheckpoints
 from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.ranks import Ranks, joined
-from gcn_lpa.scale.together import own_parameters, train_parts
+from gcn_lpa.scale.together import RankCheckpoints, own_parameters, train_parts
 from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
 
 CPU = torch.device("cpu")
@@ -85,12 +84,12 @@ def whole_training(rank, order):
 def keep_saving(rank, folder, numbers, timeout=20.0):
     """Save a checkpoint again and again, of `numbers` numbers each, all of them the number of the save."""
     with joined(CPU, timeout=timeout):
-        checkpoints = RankCheckpoints(Ranks(), CheckpointFolder(folder, "fit"))
+        checkpoints = RankCheckpoints(Ranks(), folder)
         last = checkpoints.latest()
-        k = 0 if last is None else int(last.meta["k"])
+        k = 0 if last is None else len(last.meta["history"])
         while True:
             k += 1
-            checkpoints.save({"k": torch.full((numbers,), k)}, {"k": k})
+            checkpoints.save({"k": torch.full((numbers,), k)}, {"history": [0] * k})
 
 
 def commanded(rank, words):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder, claimed, clear, is_finished, unfinished_plan, write_plan
+from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder, claimed, clear, is_finished, unfinished_plan
 from gcn_lpa.runs.folder import RUN_FILES, load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path, tensors, meta, com
 def test_a_plan_comes_back(tmp_path):
     plan, _ = planned(seed=4, split="stratified", with_data=True, checkpoint_every=7)
     assert unfinished_plan(tmp_path) is None
-    write_plan(tmp_path, plan)
+    storage.replace(tmp_path / CHECKPOINT, [(PLAN, encode_json(plan.to_dict()))])
     assert unfinished_plan(tmp_path) == plan
     with pytest.raises(ValueError, match="holds a checkpoint of a run that did not finish"):
         load_run(tmp_path)
@@ -159,15 +159,15 @@ def test_a_plan_comes_back(tmp_path):
 
 def test_a_plan_that_was_changed_or_is_of_another_version_is_refused(tmp_path):
     plan, _ = planned()
-    write_plan(tmp_path, plan)
+    storage.replace(tmp_path / CHECKPOINT, [(PLAN, encode_json(plan.to_dict()))])
     path = tmp_path / CHECKPOINT / PLAN
     path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 7'))
     with pytest.raises(ValueError, match=r"plan\.json: sha256 .* changed after saving"):
         resume_run(tmp_path)
-    storage.replace(tmp_path / CHECKPOINT, {PLAN: encode_json({**plan.to_dict(), "seed": "3"})})
+    storage.replace(tmp_path / CHECKPOINT, [(PLAN, encode_json({**plan.to_dict(), "seed": "3"}))])
     with pytest.raises(ValueError, match=r"plan\.json: seed is '3'; it is a whole number"):
         resume_run(tmp_path)
-    storage.replace(tmp_path / CHECKPOINT, {"meta.json": b"{}"})
+    storage.replace(tmp_path / CHECKPOINT, [("meta.json", b"{}")])
     with pytest.raises(
         ValueError, match=r"no plan that this version.*gcn-lpa train NAME_OR_FOLDER --out .* --overwrite"
     ):
@@ -195,7 +195,9 @@ def test_what_a_kill_leaves_of_a_plan_is_removed(run):
     plan = load_run(run).plan
     before = on_disk(run)
     (run / CHECKPOINT).mkdir()
-    (run / CHECKPOINT / f".{PLAN}.{'0' * 16}.new").write_text("{}")
+    hidden = run / CHECKPOINT / f".{'0' * 16}.new"
+    hidden.mkdir()
+    (hidden / PLAN).write_text("{}")
     assert is_finished(run, plan)
     assert on_disk(run) == before and not (run / CHECKPOINT).exists()
     (run / CHECKPOINT).mkdir()

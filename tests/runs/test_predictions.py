@@ -16,8 +16,9 @@ from gcn_lpa.calibration import (
     Calibrator,
     conformal_sets,
     conformal_threshold,
-    expected_calibration_error,
     fit_calibrator,
+    guesses_of,
+    reliability,
 )
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
@@ -122,8 +123,8 @@ def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
     run, found = runs["reserved"], calibrate_run(load_run(runs["reserved"].folder), level=0.8, score="aps")
     p = predict_proba(run.trained, run.graph, raw=True)
     test, y = run.split.test, run.graph.y
-    assert found.ece_before == pytest.approx(expected_calibration_error(p[test], y[test]))
-    assert found.ece_after == pytest.approx(expected_calibration_error(run.trained.calibrator(p[test]), y[test]))
+    assert found.ece_before == pytest.approx(reliability(guesses_of(p[test], y[test])).ece)
+    assert found.ece_after == pytest.approx(reliability(guesses_of(run.trained.calibrator(p[test]), y[test])).ece)
     assert found.num_nodes == int(test.sum())
     threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
     sets = conformal_sets(p[test], threshold, score="aps")
@@ -143,7 +144,7 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
         others = fold != fold[i]
         after[i] = fit_calibrator(p[others], y[others])(p[i : i + 1])[0]
         covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
-    assert found.ece_after == pytest.approx(expected_calibration_error(after, y))
+    assert found.ece_after == pytest.approx(reliability(guesses_of(after, y)).ece)
     assert found.coverage == pytest.approx(covered / 55)
     assert (found.num_nodes, found.calibration.protocol) == (55, "cross-validation")
 

@@ -375,7 +375,7 @@ def test_a_checkpoint_that_is_a_link_is_neither_read_nor_written(tmp_path, place
 
 
 def test_a_plan_that_is_a_link_is_not_read(tmp_path):
-    replace(tmp_path / CHECKPOINT, {PLAN: b"{}"})
+    replace(tmp_path / CHECKPOINT, [(PLAN, b"{}")])
     (tmp_path / CHECKPOINT / PLAN).rename(tmp_path / "elsewhere")
     (tmp_path / CHECKPOINT / PLAN).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"plan\.json is a link"):

@@ -214,7 +214,7 @@ def killed_and_resumed(folder, order, victim):
     """Whether a run whose rank `victim` was killed after a checkpoint, and which was resumed, has the bits of `order.out`."""
     again = dataclasses.replace(order, out=folder, resume=True)
     processes, answers = started(3, whole_training, again)
-    wait_for(checkpoint_in(folder) / storage.MANIFEST)
+    wait_for(first_save(folder))
     os.kill(processes[victim].pid, signal.SIGKILL)
     lost = ended(processes, answers, 2)
     assert all("got no answer from the others" in failure for _, failure in lost.values())
@@ -225,8 +225,9 @@ def killed_and_resumed(folder, order, victim):
     return bits_of(folder) == bits_of(order.out)
 
 
-def checkpoint_in(run):
-    return run / storage.CHECKPOINT / "fit"
+def first_save(run):
+    """What is there once a rank has saved."""
+    return run / storage.CHECKPOINT / "fit-rank-0-b" / storage.MANIFEST
 
 
 def wait_for(path, seconds=60.0):
@@ -237,9 +238,11 @@ def wait_for(path, seconds=60.0):
 
 
 def whole_checkpoint(folder):
-    """The tensors of every rank in the last checkpoint, each compared with its sha256."""
-    files = storage.read(checkpoint_in(folder))
-    return {name: files.tensors(name) for name in files.files if name != "meta.json"}, files.json("meta.json")
+    """The parts of three ranks in the last checkpoint that all of them have, each compared with its sha256."""
+    saves = [[CheckpointFolder(folder, "fit", f"-rank-{rank}-{turn}").latest() for turn in "ab"] for rank in range(3)]
+    ages = [{len(one.meta["history"]): one for one in found if one is not None} for found in saves]
+    last = max(set.intersection(*map(set, ages)))
+    return [of_rank[last] for of_rank in ages]
 
 
 @pytest.mark.long
@@ -254,27 +257,24 @@ def test_a_rank_that_is_killed_changes_no_bit(tmp_path):
 def kills_while_saving(folder, times, seed=0):
     """Kill a rank of three while they save checkpoints, so many times; how far the last save had come each time.
 
-    After each kill the checkpoint is whole: every shard has its sha256, and all are of one save, not older than any before.
+    After each kill all ranks have the parts of one save, not older than any before, every file of it with its sha256.
     """
-    rng, last, stages, shard_names = random.Random(seed), 0, Counter(), [f"rank-{k}.safetensors" for k in range(3)]
-    manifest = checkpoint_in(folder) / storage.MANIFEST
+    rng, last, stages = random.Random(seed), 0, Counter()
     for _ in range(times):
-        before = manifest.read_bytes() if manifest.exists() else b""
+        before = first_save(folder).read_bytes() if first_save(folder).exists() else b""
         processes, answers = started(3, keep_saving, folder, 5_000)
-        wait_for(manifest)
-        while manifest.read_bytes() == before:
+        wait_for(first_save(folder))
+        while first_save(folder).read_bytes() == before:
             time.sleep(0.001)
         time.sleep(rng.random() * 0.05)
         os.kill(processes[rng.randrange(3)].pid, signal.SIGKILL)
         ended(processes, answers, 2)
-        stages[
-            "between" if set(os.listdir(manifest.parent)) == {*shard_names, "meta.json", manifest.name} else "writing"
-        ] += 1
-        shards, meta = whole_checkpoint(folder)
-        assert sorted(shards) == shard_names
-        assert all((shard["k"] == meta["k"]).all() for shard in shards.values())
-        assert meta["k"] >= last
-        last = meta["k"]
+        stages["writing" if any((folder / storage.CHECKPOINT).glob("*/.*.new")) else "between"] += 1
+        parts = whole_checkpoint(folder)
+        (number,) = {len(part.meta["history"]) for part in parts}
+        assert all((part.tensors["k"] == number).all() for part in parts)
+        assert number >= last
+        last = number
     return {"kills": times, "torn": 0, "stage_of_the_last_save": dict(stages)}
 
 
@@ -302,7 +302,7 @@ def restarted_by_torchrun(folder):
     said = agent.communicate(timeout=120)[1]
     assert agent.returncode == 0, said
     agent = start("killed")
-    wait_for(checkpoint_in(folder / "killed") / storage.MANIFEST)
+    wait_for(first_save(folder / "killed"))
     ranks = [int(pid) for pid in Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()]
     os.kill(ranks[1], signal.SIGKILL)
     said = agent.communicate(timeout=120)[1]
@@ -333,7 +333,7 @@ def test_a_rank_that_cannot_reach_the_others_ends_with_one_sentence(rank, tmp_pa
 def test_a_rank_that_no_longer_answers_ends_the_others_in_time(tmp_path):
     """It is stopped, not ended: nothing closes its connections."""
     processes, answers = started(3, keep_saving, tmp_path, 10, 1.0)
-    wait_for(checkpoint_in(tmp_path) / storage.MANIFEST)
+    wait_for(first_save(tmp_path))
     os.kill(processes[2].pid, signal.SIGSTOP)
     lost = [answers.get(timeout=30) for _ in range(2)]
     os.kill(processes[2].pid, signal.SIGKILL)
