@@ -1,4 +1,4 @@
-"""What every model offers, and the two ways in which models learn.
+"""The interface of every model, and the two ways in which models learn.
 
 A model gives `model(graph)`, logits or log-probabilities, [n, c], for a graph prepared by its recipe. It learns in one of two ways:
 `train.fit` follows the gradient of `loss(graph, nodes, key)`, or `fit_at_once(graph, nodes)` learns without steps. Both read the
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Predictor(Protocol):
-    """What a trained model is asked for."""
+    """A trained model."""
 
     def __call__(self, graph: Graph) -> Tensor: ...
     def transition(self, graph: Graph) -> SparseMatrix:
@@ -53,7 +53,7 @@ class FittedAtOnce(Predictor, Protocol):
         """Learn from the labels of `nodes`, positions."""
 
     def choose_like(self, others: Sequence[Any]) -> None:
-        """Take over what models of the same recipe chose by inner folds of most of the same nodes."""
+        """Take over the choices by inner folds of models of the same recipe that learned from most of the same nodes."""
 
 
 class OnGivenEdges(nn.Module):
@@ -67,9 +67,8 @@ class OnGivenEdges(nn.Module):
 
 
 class AtOnce(OnGivenEdges):
-    """What models that are `FittedAtOnce` have in common."""
+    """A `FittedAtOnce` that chooses nothing by inner folds."""
 
     depends_on_seed = True
 
-    def choose_like(self, others: Sequence[Any]) -> None:
-        """Nothing is chosen by inner folds."""
+    def choose_like(self, others: Sequence[Any]) -> None: ...

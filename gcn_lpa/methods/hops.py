@@ -1,7 +1,7 @@
 """Predict, then propagate: bodies of the model whose predictions walk the edges beside labels.
 
-The paper's own body, `Convolutions`, is in `model.py`. Hop weights that are learned are those of GPR-GNN (Chien et al. 2021), the
-fixed ones those of APPNP (Klicpera et al. 2019).
+The paper's body, `Convolutions`, is in `model.py`. Learned hop weights are those of GPR-GNN (Chien et al. 2021), fixed ones those
+of APPNP (Klicpera et al. 2019).
 """
 
 from __future__ import annotations
@@ -29,41 +29,19 @@ class Perceptron(nn.Module):
         super().__init__()
         self.recipe = recipe
         widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.target.width]
-        shapes = pairwise(widths)
-        self.weights = nn.ParameterList(glorot(*s, generator=generator) for s in shapes)
+        self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
 
     def forward(self, x: Tensor | SparseMatrix, key: Key | None = None) -> Tensor:
-        z = self.layer(0, x, key)
+        rate = self.recipe.dropout
+        z: Tensor = dropout(x, rate, key, layer=0) @ self.weights[0] + self.biases[0]
         for k in range(1, len(self.weights)):
-            z = self.layer(k, z.relu(), key)
-        return z
-
-    def layer(self, k: int, x: Tensor | SparseMatrix, key: Key | None) -> Tensor:
-        z: Tensor = dropout(x, self.recipe.dropout, key, layer=k) @ self.weights[k] + self.biases[k]
+            z = dropout(z.relu(), rate, key, layer=k) @ self.weights[k] + self.biases[k]
         return z
 
 
-class Hops(nn.Module):
-    """Predict, then propagate: Σ_k γ_k S^k f(x), k = 0 … K, for the matrix S it is given, [n, c].
-
-    Predictions walk the edges beside labels, and the hop weights γ are learned with the rest. They start as those of
-    personalised PageRank: γ_k = α (1 - α)^k, and (1 - α)^K for the last.
-    """
-
-    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__()
-        self.perceptron, self.gamma = Perceptron(recipe, graph, generator), hop_weights(recipe)
-
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
-        logits = walk(self.gamma, smoothing, self.perceptron(graph.x, key))
-        return logits if at is None else logits.index_select(0, at)
-
-
-class Personalized(nn.Module):
-    """The body of APPNP: a perceptron whose predictions H travel, Z ← (1 - α) S Z + α H, Klicpera et al. (2019)."""
+class Propagated(nn.Module):
+    """Predict, then propagate: the predictions of a perceptron walk the edges beside labels."""
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
@@ -72,35 +50,50 @@ class Personalized(nn.Module):
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
-        logits = personalized(smoothing, self.perceptron(graph.x, key), self.recipe)
+        logits = self.walked(graph, smoothing, key)
         return logits if at is None else logits.index_select(0, at)
 
+    def walked(self, graph: Graph, smoothing: SparseMatrix, key: Key | None) -> Tensor:
+        """Z ← (1 - α) S Z + α f(x), APPNP."""
+        return personalized(smoothing, self.perceptron(graph.x, key), self.recipe)
 
-class RelationHops(nn.Module):
+
+class Hops(Propagated):
+    """Σ_k γ_k S^k f(x), k = 0 … K, for the matrix S it is given, [n, c].
+
+    The hop weights γ are learned with the rest. They start as those of personalised PageRank: γ_k = α (1 - α)^k, and
+    (1 - α)^K for the last.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(recipe, graph, generator)
+        self.gamma = hop_weights(recipe)
+
+    def walked(self, graph: Graph, smoothing: SparseMatrix, key: Key | None) -> Tensor:
+        return walk(self.gamma, smoothing, self.perceptron(graph.x, key))
+
+
+class RelationHops(Propagated):
     """Hops along each edge type by itself: γ_0 f(x) + Σ_r Σ_k γ_rk P_r^k f(x), k = 1 … K, with P_r = D^-½ A_r D^-½ as given.
 
     γ starts as that of `Hops`, every edge type with the same share of it.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__()
         if graph.edge_types is None:
             raise ValueError(
                 "propagation 'relations' needs edge types; option relation=… names the column that says them"
             )
-        self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, generator)
+        super().__init__(recipe, graph, generator)
         number, start = len(graph.edge_types.names), hop_weights(recipe).detach()
         self.own = nn.Parameter(start[:1].clone())  # γ_0
         self.gamma = nn.Parameter(start[1:].repeat(number, 1) / number)  # [R, K]
 
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
-        logits = reduce(torch.add, self.parts(graph, key))
-        return logits if at is None else logits.index_select(0, at)
+    def walked(self, graph: Graph, smoothing: SparseMatrix, key: Key | None) -> Tensor:
+        return reduce(torch.add, self.parts(graph, key))
 
     def parts(self, graph: Graph, key: Key | None = None) -> list[Tensor]:
-        """What a node's own prediction says, and what comes along each edge type, [n, c] each."""
+        """The contributions of the node's own prediction and of each edge type, [n, c] each."""
         matrices = edge_type_matrices(graph, self.recipe.edge_dropout, key)
         return walk_edge_types(self.own, self.gamma, matrices, self.perceptron(graph.x, key))
 

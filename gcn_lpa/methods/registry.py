@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.methods.hops import Hops, Personalized, RelationHops
+from gcn_lpa.methods.hops import Hops, Propagated, RelationHops
 from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.linear import FeaturesOnly, SmoothedLR
 from gcn_lpa.methods.networks import CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
@@ -150,7 +150,7 @@ def gcn_lpa(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
 
 def appnp(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
     """GCN-LPA with the body of APPNP, along D^-½AD^-½, on fixed or learned edges."""
-    return GCNLPA(recipe.replace(normalization="symmetric"), graph, seed, body=Personalized)
+    return GCNLPA(recipe.replace(normalization="symmetric"), graph, seed, body=Propagated)
 
 
 METHODS: dict[str, Method] = {
