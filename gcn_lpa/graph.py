@@ -33,7 +33,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.target import Classes
 
 if TYPE_CHECKING:
-    from gcn_lpa.data.column_types import Columns
+    from gcn_lpa.data.encoders import Columns
 
 MOST_CLASSES = 20  # whose sizes a notebook shows
 

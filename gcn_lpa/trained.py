@@ -19,9 +19,9 @@ from torch import Tensor
 from gcn_lpa.calibration import FEWEST, Calibration, Calibrator, fit_calibrator
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
-from gcn_lpa.data.column_types import Columns
 from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.describe import html_table
+from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph

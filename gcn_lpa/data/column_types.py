@@ -1,187 +1,347 @@
-"""The columns of a table of nodes: which type each is of, and the features that they become together.
+"""The cells of one column, as numbers, dates or texts; and the contract of an encoder that makes features of them.
 
-`learn_columns` looks at a table and decides, by the cells alone: no label is read. `Columns` is what was learned, plain JSON,
-and gives the features of the same or of another table.
+A column of plain numbers is read at once. Of any other, each distinct text is read once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
-from gcn_lpa.data.checks import some
-from gcn_lpa.data.encoders import (
-    ENCODERS,
-    MOST_CATEGORIES,
-    BooleanColumn,
-    CategoryColumn,
-    ColumnSummary,
-    CountColumns,
-    DateColumn,
-    Encoder,
-    LeftOut,
-    NumberColumn,
-    TextColumn,
-    words_in,
+from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, is_missing
+from gcn_lpa.data.table import Series, Table, is_text, number, plain_numbers, series
+
+NO_VALUE = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "--"))  # of numbers, dates, yes and no
+MOSTLY = 0.8  # a column is of numbers, or of dates, if so many of its filled cells are; the others are read as missing
+SAMPLE = 50  # distinct texts that a format of dates is tried on first
+CURRENCY = "$€£¥"
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+ISO = "ISO 8601"
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+TIMES = ("", " %H:%M", " %H:%M:%S")
+CLEAR_DATES = tuple(
+    f"{date}{time}"
+    for date in ("%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%Y-%m")
+    for time in TIMES
 )
-from gcn_lpa.data.files import decode_as
-from gcn_lpa.data.scaling import Block, side_by_side
-from gcn_lpa.data.table import Cells, NumberStyle, Table, date_forms, number_style
-
-FEWEST_COUNTS = 20  # columns of counts that make a bag of words
-BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
+DAY_OR_MONTH_FIRST = tuple(
+    (f"{day}{time}", f"{month}{time}")
+    for day, month in (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
+    for time in TIMES
+)
+STYLED = re.compile(
+    rf"([-+]?)\s*(?P<before>[{CURRENCY}]?)\s*(-?)(?P<digits>[\d.,]+)\s*(?P<after>[{CURRENCY}%]?)", re.ASCII
+)
+THOUSANDS = {  # by the decimal mark
+    ".": re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+"),
+    ",": re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+(?:,\d+)?"),
+}
+CYCLES = {"month": 12, "weekday": 7, "hour": 24}
+WORD = re.compile(r"(?u)\b\w\w+\b")  # scikit-learn's
+NEVER_LEARNED = "settings that are never learned"
+Features = list[tuple[str, Any]]  # the kind of `scaling.Block`, and a column [n] or, of "words", a matrix [n, t]
 
 
 @dataclass(frozen=True)
-class EncodedTable:
-    """The features of a table: an array, or a sparse matrix where there are words; None where no column gives any."""
+class NumberStyle:
+    """How numbers are written: with a currency or % beside them, and whether "," is the decimal mark or for thousands."""
 
-    x: Any
-    blocks: tuple[Block, ...]
+    unit: str = ""
+    decimal: str = "."
+
+    def value(self, text: str) -> float:
+        """The number that a text is in this style, NaN where it is none."""
+        if not self.unit and self.decimal == "." and "," not in text:
+            return number(text)
+        match = STYLED.fullmatch(text)
+        if match is None or match["before"] + match["after"] != self.unit:
+            return math.nan
+        digits, thousands = match["digits"], {".": ",", ",": "."}[self.decimal]
+        if THOUSANDS[self.decimal].fullmatch(digits) is None:
+            return math.nan
+        size = float(digits.replace(thousands, "").replace(",", "."))
+        return -size if "-" in match[1] + match[3] else size
+
+    def values(self, texts: Sequence[str]) -> np.ndarray:
+        return np.array([self.value(text) for text in texts], dtype=np.float64)
+
+
+class Cells:
+    """One column of a table, looked at in several ways, each computed once."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.table, self.name = table, name
+        self.column: Series = table.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @cached_property
+    def numbers(self) -> np.ndarray | None:
+        """The column as float64 where every cell is a plain finite number that fits into 32 bits."""
+        values = plain_numbers(self.column)
+        return values if values is not None and bool((np.abs(values) <= FLOAT32_MAX).all()) else None
+
+    @cached_property
+    def are_single(self) -> bool:
+        """Whether every cell is one value; those of a Parquet file can be lists."""
+        several = (list, tuple, dict, set, np.ndarray)
+        return is_text(self.column) or not any(isinstance(cell, several) for cell in self.column)
+
+    @cached_property
+    def _distinct(self) -> tuple[np.ndarray, list[str]]:
+        import pandas
+
+        column = self.column if is_text(self.column) else series([_text(cell) for cell in self.column])
+        codes, texts = pandas.factorize(column)
+        return codes, [text.strip() for text in texts.tolist()]
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Which of `texts` each cell is, [n]."""
+        return self._distinct[0]
+
+    @property
+    def texts(self) -> list[str]:
+        """The distinct cells, without blanks around them."""
+        return self._distinct[1]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How often each of `texts` occurs."""
+        return np.bincount(self.codes, minlength=len(self.texts))
+
+    @cached_property
+    def is_blank(self) -> np.ndarray:
+        """Which of `texts` are empty."""
+        return np.array([text == "" for text in self.texts], dtype=bool)
+
+    @cached_property
+    def is_value(self) -> np.ndarray:
+        """Which of `texts` are values, and not one of those that mean none, such as "NA"."""
+        return np.array([text.lower() not in NO_VALUE for text in self.texts], dtype=bool)
+
+    @property
+    def values(self) -> list[str]:
+        """Those of `texts` that are values."""
+        return list(itertools.compress(self.texts, self.is_value))
+
+    def share(self, fits: np.ndarray) -> float:
+        """The share of the cells with a value whose text fits."""
+        num_values = int(self.counts[self.is_value].sum())
+        return float(self.counts[self.is_value & fits].sum() / num_values) if num_values else 0.0
+
+    def where(self, text: int) -> str:
+        """The place of the first cell with a text, by its position in `texts`."""
+        return self.table.where(int((self.codes == text).argmax()), self.name)
+
+    def require_most(self, parsed: np.ndarray, learned: str) -> None:
+        """Refuse a column many values of which parse to NaN: it was learned as something else."""
+        odd = self.is_value & np.isnan(parsed)
+        if self.counts[odd].sum() > (1 - MOSTLY + 1e-9) * self.counts[self.is_value].sum():
+            k = int(odd.argmax())
+            raise ValueError(f"{self.where(k)} is {self.texts[k]!r:.40}; the column was learned as {learned}")
+
+    def odd_values(self, parsed: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
+        """A warning about values that parse to NaN, and how they are read."""
+        odd = self.is_value & np.isnan(parsed)
+        if not odd.any():
+            return []
+        k, others = int(odd.argmax()), int(self.counts[odd].sum()) - 1
+        more = f", and {others:,} more like it," if others else ","
+        return [f"{WARNING}{self.where(k)} is {self.texts[k]!r:.40}, {problem}{more} read as {read_as}"]
+
+
+def _text(cell: Any) -> str:
+    """A cell of a Parquet file as it would stand in a CSV file."""
+    if is_missing(cell):
+        return ""
+    return str(cell.isoformat()) if isinstance(cell, datetime.date) else str(cell)
+
+
+def number_style(cells: Cells) -> NumberStyle | None:
+    """How the numbers of a column are written: all in one style, or most of them plainly; None where they are not numbers."""
+    texts = cells.values
+    first = STYLED.fullmatch(texts[0]) if texts else None
+    unit = "" if first is None else first["before"] + first["after"]
+    for style in (NumberStyle(unit, "."), NumberStyle(unit, ",")):
+        if texts and not any(math.isnan(style.value(text)) for text in texts):
+            return style
+    plain = NumberStyle()
+    return plain if cells.share(~np.isnan(plain.values(cells.texts))) >= MOSTLY else None
+
+
+def day_of(text: str, form: str) -> float:
+    """A date in days since 1970, with the time as a fraction; NaN where it does not have the form."""
+    try:
+        if form == ISO:
+            moment = datetime.datetime.fromisoformat(text) if ISO_DATE.fullmatch(text) else None
+        else:
+            moment = datetime.datetime.strptime(text, form)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None:
+        return math.nan
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - EPOCH).total_seconds() / 86_400
+
+
+def days_in(texts: Sequence[str], form: str) -> np.ndarray:
+    return np.array([day_of(text, form) for text in texts], dtype=np.float64)
+
+
+def date_forms(cells: Cells) -> list[str]:
+    """The form that most cells of a column of dates have; two where day and month could change places, none of others."""
+    sample = cells.values[:SAMPLE]
+    if not any(map(str.isdigit, "".join(sample[:1]))):
+        return []
+
+    def share(form: str) -> float:
+        if np.isnan(days_in(sample, form)).mean() > 1 - MOSTLY:
+            return 0.0
+        return cells.share(~np.isnan(days_in(cells.texts, form)))
+
+    for forms in ((ISO,), *((form,) for form in CLEAR_DATES), *DAY_OR_MONTH_FIRST):
+        shares = [share(form) for form in forms]
+        if max(shares) >= MOSTLY:
+            return [form for form, share in zip(forms, shares, strict=True) if share == max(shares)]
+    return []
+
+
+def times_in(cells: Cells) -> np.ndarray:
+    """A column of dates or of numbers, such as years, as numbers that grow with time, [n]; no cell may be missing."""
+    if cells.numbers is not None:
+        return cells.numbers
+    forms = date_forms(cells)
+    if len(forms) > 1:
+        raise ValueError(f"column {cells.name!r} holds dates that could be read two ways; write them as 2024-01-31")
+    moments = days_in(cells.texts, forms[0]) if forms else NumberStyle().values(cells.texts)
+    if np.isnan(moments).any():
+        k = int(np.isnan(moments).argmax())
+        right = "a time is a date, such as 2024-01-31, or a number"
+        raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; {right}")
+    times: np.ndarray = moments[cells.codes]
+    return times
+
+
+def place_in_cycle(name: str, days: np.ndarray) -> np.ndarray:
+    """The month (0 to 11), the weekday (0 to 6) or the hour (0 to 23, with its minutes) of days since 1970."""
+    whole = np.floor(days)
+    if name == "hour":
+        return np.asarray((days - whole) * 24)
+    if name == "weekday":
+        return np.asarray((whole + 3) % 7)  # 1 January 1970 was a Thursday
+    return np.asarray(whole.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12)
+
+
+def words_in(text: str) -> Counter[str]:
+    return Counter(WORD.findall(text.lower()))
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What was learned of the columns of a table of nodes."""
+class ColumnSummary:
+    """What was made of a column, for a person."""
 
-    encoders: tuple[Encoder, ...]
+    name: str
+    kind: str
+    features: int
+    missing: int  # cells, where it was learned
+    about: str
+
+    def __str__(self) -> str:
+        number = "no features" if not self.features else f"{self.features:,} feature{'s' * (self.features > 1)}"
+        missing = f", {self.missing:,} cells missing" if self.missing else ""
+        return f"{self.name} -> {self.kind}{f' ({self.about})' if self.about else ''}, {number}{missing}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(ABC):
+    """What was learned of one column; its fields are its JSON state.
+
+    `missing` counts the cells without a value when it was learned; with any, there is an indicator.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    missing: int = 0
+
+    def __post_init__(self) -> None:
+        if problem := f"{self.kind} with {NEVER_LEARNED}" if self.missing < 0 else self.problem():
+            raise ValueError(f"column {self.name!r:.40}: {problem}")
+
+    def problem(self) -> str:
+        """What is wrong with a state, which may come from a file; else nothing."""
+        return ""
+
+    @abstractmethod
+    def made(self) -> tuple[int, str]:
+        """The number of features, and what else a person wants to know of them."""
 
     @property
     def num_features(self) -> int:
-        return sum(encoder.num_features for encoder in self.encoders)
+        return self.made()[0]
 
     @property
-    def single_columns(self) -> list[str]:
-        """The columns of the table that give features, each on its own."""
-        return [e.name for e in self.encoders if e.num_features and not isinstance(e, (CountColumns, TextColumn))]
+    def summary(self) -> ColumnSummary:
+        num_features, about = self.made()
+        return ColumnSummary(self.name, self.kind, num_features, self.missing, about)
 
-    def read(self, table: Table) -> tuple[EncodedTable, list[str]]:
-        """The features of a table with these columns, and warnings about cells that say what there is no feature for."""
-        names = [name for encoder in self.encoders for name in encoder.sources]
-        if absent := [name for name in names if name not in table.columns]:
-            held = some(list(table.columns), 12)
-            raise ValueError(
-                f"{table.path.name} has no column {absent[0]!r}, which was learned as a feature; it has {held}"
-            )
-        cells = {name: Cells(table, name) for name in names}
-        return self.encode(cells), [note for encoder in self.encoders for note in encoder.warnings(cells)]
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the table that it reads."""
+        return (self.name,)
 
-    def encode(self, cells: Mapping[str, Cells]) -> EncodedTable:
-        """The features of columns that are at hand: numbers first, then what is ready, then words."""
-        features = [(encoder.name, *part) for encoder in self.encoders for part in encoder.features(cells)]
-        parts = []
-        for kind in ("numbers", "table"):
-            if columns := [column for _, its_kind, column in features if its_kind == kind]:
-                parts.append((kind, kind, np.stack(columns, axis=1)))
-        parts += [(name, kind, words) for name, kind, words in features if kind == "words"]
-        if not parts:
-            return EncodedTable(None, ())
-        ends = list(itertools.accumulate(part.shape[1] for *_, part in parts))
-        bounds = zip(parts, [0, *ends], ends, strict=False)
-        blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
-        return EncodedTable(side_by_side([part for *_, part in parts]), blocks)
+    def meaning(self) -> dict[str, Any]:
+        """What two tables must agree on for a model to read both."""
+        return {"kind": self.kind, **dataclasses.asdict(self), "missing": bool(self.missing)}
 
-    def summaries(self) -> tuple[ColumnSummary, ...]:
-        return tuple(encoder.summary for encoder in self.encoders)
+    @abstractmethod
+    def features(self, cells: Mapping[str, Cells]) -> Features:
+        """The features that the cells of a table become."""
 
-    def means_the_same(self, other: Columns) -> bool:
-        """Whether a model that was trained with these columns can read features made with the others."""
-        ours, theirs = (
-            [encoder.meaning() for encoder in columns.encoders if encoder.num_features] for columns in (self, other)
-        )
-        return ours == theirs
+    def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
+        """Warnings about cells that no feature represents."""
+        return []
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """A value of JSON, with lists in place of tuples."""
-        states = [{"kind": encoder.kind, **dataclasses.asdict(encoder)} for encoder in self.encoders]
-        return [{key: list(v) if isinstance(v, tuple) else v for key, v in state.items()} for state in states]
+    def warnings_when_learned(self, cells: Mapping[str, Cells]) -> list[str]:
+        """Warnings about what may not be meant as it was learned."""
+        return self.warnings(cells)
 
-    @classmethod
-    def from_json(cls, states: Any) -> Columns:
-        """The columns that `to_json` gave; whatever else is refused."""
-        encoders = []
-        for state in decode_as(list[dict[str, Any]], states, "columns"):
-            kind = state.pop("kind", None)
-            if kind not in ENCODERS:
-                raise ValueError(f"unknown kind of column {kind!r:.40}; there are {', '.join(ENCODERS)}")
-            encoders.append(decode_as(ENCODERS[kind], state, str(state.get("name", ""))))
-        return cls(tuple(encoders))
+    def ready(self, columns: Iterable[np.ndarray], is_missing: np.ndarray) -> Features:
+        """Columns that need no scaling, and the indicator of missing cells."""
+        return [("table", column) for column in (*columns, *([is_missing.astype(np.float64)] if self.missing else []))]
 
 
-def learn_columns(
-    table: Table, names: Sequence[str], texts: Sequence[str] = ()
-) -> tuple[Columns, EncodedTable, list[str]]:
-    """The type of each column of a table: what was learned, the features of the table, and warnings.
+class ParsedColumn(Encoder):
+    """A column each distinct text of which is parsed to one number."""
 
-    Args:
-        names: the columns, in this order.
-        texts: those among them that are text, whatever they look like.
-    """
-    cells = {name: Cells(table, name) for name in names}
-    counts = [name for name in names if name not in texts and _are_counts(cells[name].numbers)]
-    counts = counts if len(counts) >= FEWEST_COUNTS else []
-    encoders = [
-        TextColumn.learned(cells[name]) if name in texts else encoder_of(cells[name])
-        for name in names
-        if name not in counts
-    ]
-    if counts:
-        encoders.append(CountColumns(name=f"{counts[0]} … {counts[-1]}", columns=tuple(counts)))
-    columns = Columns(tuple(encoders))
-    warnings = [note for encoder in encoders for note in encoder.warnings_when_learned(cells)]
-    return columns, columns.encode(cells), warnings
+    @abstractmethod
+    def parsed(self, cells: Cells) -> np.ndarray:
+        """A number for each distinct text, NaN where it has none."""
 
+    @abstractmethod
+    def expected(self) -> tuple[str, str]:
+        """What the column was learned as, and what is wrong with a cell that is none."""
 
-def encoder_of(cells: Cells) -> Encoder:
-    """What a column is, by its cells."""
-    if cells.numbers is not None:
-        return NumberColumn.learned(cells, NumberStyle())
-    if not cells.are_single:
-        return LeftOut(name=cells.name, why="its cells are lists")
-    if (style := number_style(cells)) is not None:
-        return NumberColumn.learned(cells, style)
-    values = {text.lower() for text in cells.values}
-    if values in BOOLEANS:
-        false, true = sorted(values)  # false and true, no and yes
-        missing = int(cells.counts[~cells.is_value].sum())
-        return BooleanColumn(name=cells.name, missing=missing, true=true, false=false)
-    forms = date_forms(cells)
-    if len(forms) == 2:
-        return LeftOut(name=cells.name, why="day and month could change places in its dates; write them as 2024-12-31")
-    return DateColumn.learned(cells, forms[0]) if forms else _encoder_of_texts(cells)
+    def values(self, cells: Cells) -> np.ndarray:
+        """A number for each cell, NaN where it has none, [n]."""
+        parsed = self.parsed(cells)
+        cells.require_most(parsed, self.expected()[0])
+        values: np.ndarray = parsed[cells.codes]
+        return values
 
-
-def _encoder_of_texts(cells: Cells) -> Encoder:
-    """A category, text, or nothing: by how many distinct texts there are, and whether they have several words."""
-    distinct = {text for text in cells.texts if text}
-    num_filled, num_distinct = int(cells.counts[~cells.is_blank].sum()), len(distinct)
-    if num_distinct == 0 or (num_distinct == 1 and num_filled == len(cells)):
-        return LeftOut(name=cells.name, why="it says the same everywhere" if distinct else "no cell is filled")
-    repeats = num_distinct == 1 or (num_distinct < num_filled and num_distinct <= max(2, num_filled / 2))
-    if repeats and num_distinct <= MOST_CATEGORIES:
-        return CategoryColumn.learned(cells)
-    if 2 * sum(" " in text for text in distinct) >= num_distinct and any(words_in(text) for text in distinct):
-        return TextColumn.learned(cells)
-    if repeats:
-        return CategoryColumn.learned(cells)
-    is_number = ~np.isnan(NumberStyle().values(cells.texts)) & cells.is_value
-    if 2 * cells.counts[is_number].sum() >= num_filled:
-        odd = int((~cells.is_blank & ~is_number).argmax())
-        why = f"{cells.where(odd)} is {cells.texts[odd]!r:.40}, which is no number; leave the cell empty"
-        return LeftOut(name=cells.name, why=why)
-    return LeftOut(
-        name=cells.name, why="its cells are nearly all different, like an id; option text=… reads it as words"
-    )
-
-
-def _are_counts(numbers: np.ndarray | None) -> bool:
-    """Whole numbers, none negative, at least half of them 0 and some not."""
-    if numbers is None or not len(numbers):
-        return False
-    num_zeros = len(numbers) - np.count_nonzero(numbers)
-    return bool(2 * num_zeros >= len(numbers) and numbers.min() >= 0 and (numbers == np.floor(numbers)).all())
+    def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
+        column = cells[self.name]
+        return column.odd_values(self.parsed(column), self.expected()[1])

@@ -20,7 +20,7 @@ from gcn_lpa.data.table import USUAL_NAMES, Table, is_text, number, series
 from gcn_lpa.engine.sparse import SparseMatrix
 
 if TYPE_CHECKING:
-    from gcn_lpa.data.encoders import ColumnSummary
+    from gcn_lpa.data.column_types import ColumnSummary
     from gcn_lpa.graph import Graph
 
 

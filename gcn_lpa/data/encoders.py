@@ -1,4 +1,4 @@
-"""Encoders: what the cells of a column become. Each is fitted to a column, kept as JSON, and applied to other tables.
+"""The columns of a table of nodes: what type each is of, and the features that its cells become.
 
 | column | features | block |
 |---|---|---|
@@ -9,144 +9,55 @@
 | words | TF-IDF as scikit-learn has it, of at most 5,000 words | words, one block per column |
 | 20 or more columns of counts, mostly 0 | the counts, sparse | words, one block |
 
-A column with missing cells has one feature more, which is 1 where they are missing. No label is read.
-`column_types` decides which encoder a column gets.
+A column with missing cells has one more feature, which is 1 where they are missing. `learn_columns` fits an `Encoder` to each
+column, by the cells alone: no label is read. `Columns` keeps them as JSON and applies them to other tables.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
 
-from gcn_lpa.data.checks import WARNING, some
-from gcn_lpa.data.table import (
+from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, some
+from gcn_lpa.data.column_types import (
     CLEAR_DATES,
+    CYCLES,
     DAY_OR_MONTH_FIRST,
-    FLOAT32_MAX,
     ISO,
+    NEVER_LEARNED,
     STYLED,
     THOUSANDS,
     Cells,
+    ColumnSummary,
+    Encoder,
+    Features,
     NumberStyle,
+    ParsedColumn,
+    date_forms,
     days_in,
+    number_style,
+    place_in_cycle,
+    words_in,
 )
+from gcn_lpa.data.files import decode_as
+from gcn_lpa.data.scaling import Block, side_by_side
+from gcn_lpa.data.table import Table
 
 MOST_CATEGORIES = 50
 LIKE_NUMBERS = 0.75  # share of the values of a category that looks like numbers
 MOST_TERMS = 5_000
 FARTHEST_DAYS = 5.0  # standard deviations
 LAST_DAY = 3_000_000  # after 1970: datetime ends in the year 9999
-CYCLES = {"month": 12, "weekday": 7, "hour": 24}
-Features = list[
-    tuple[str, Any]
-]  # ("numbers" or "table", a column [n]) or ("words", a matrix [n, t]): see `scaling.Block`
-WORD = re.compile(r"(?u)\b\w\w+\b")  # scikit-learn's
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """What was made of a column, for a person."""
-
-    name: str
-    kind: str
-    features: int
-    missing: int  # cells, where it was learned
-    about: str
-
-    def __str__(self) -> str:
-        number = "no features" if not self.features else f"{self.features:,} feature{'s' * (self.features > 1)}"
-        missing = f", {self.missing:,} cells missing" if self.missing else ""
-        return f"{self.name} -> {self.kind}{f' ({self.about})' if self.about else ''}, {number}{missing}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encoder(ABC):
-    """What was learned of one column; its fields are its JSON state.
-
-    `missing` counts the cells without a value when it was learned; with any, there is an indicator.
-    """
-
-    kind: ClassVar[str]
-    name: str
-    missing: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a state that `learned` never gives: it may come from a file."""
-        if self.missing < 0 or not self.is_sound():
-            raise ValueError(f"column {self.name!r:.40}: {self.kind} with settings that are never learned")
-
-    def is_sound(self) -> bool:
-        return True
-
-    @property
-    @abstractmethod
-    def summary(self) -> ColumnSummary: ...
-
-    def made(self, num_features: int, about: str = "") -> ColumnSummary:
-        return ColumnSummary(self.name, self.kind, num_features, self.missing, about)
-
-    @property
-    def num_features(self) -> int:
-        return self.summary.features
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The columns of the table that it reads."""
-        return (self.name,)
-
-    def meaning(self) -> dict[str, Any]:
-        """What two tables must agree on for a model to read both."""
-        return {"kind": self.kind, **dataclasses.asdict(self), "missing": bool(self.missing)}
-
-    @abstractmethod
-    def features(self, cells: Mapping[str, Cells]) -> Features:
-        """The features that the cells of a table become."""
-
-    def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
-        """Warnings about cells that no feature says, of the table it was learned from or of another."""
-        return []
-
-    def warnings_when_learned(self, cells: Mapping[str, Cells]) -> list[str]:
-        """Warnings about what may not be meant as it was learned."""
-        return self.warnings(cells)
-
-    def ready(self, columns: Iterable[np.ndarray], is_missing: np.ndarray) -> Features:
-        """Columns that need no scaling, and the indicator of missing cells."""
-        return [("table", column) for column in (*columns, *([is_missing.astype(np.float64)] if self.missing else []))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParsedColumn(Encoder):
-    """A column each distinct text of which is parsed to one number."""
-
-    @abstractmethod
-    def parsed(self, cells: Cells) -> np.ndarray:
-        """A number for each distinct text, NaN where it has none."""
-
-    @abstractmethod
-    def expected(self) -> tuple[str, str]:
-        """What the column was learned as, and what is wrong with a cell that is none."""
-
-    def values(self, cells: Cells) -> np.ndarray:
-        """A number for each cell, NaN where it has none, [n]."""
-        parsed = self.parsed(cells)
-        cells.require_most(parsed, self.expected()[0])
-        values: np.ndarray = parsed[cells.codes]
-        return values
-
-    def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
-        column = cells[self.name]
-        return column.odd_values(self.parsed(column), self.expected()[1])
+FEWEST_COUNTS = 20  # columns of counts that make a bag of words
+BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +67,9 @@ class NumberColumn(ParsedColumn):
     decimal: str = "."
     median: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decimal not in THOUSANDS:
-            raise ValueError(
-                f"column {self.name!r}: decimal is {self.decimal!r:.40}; it is one of {' '.join(THOUSANDS)}"
-            )
+    def problem(self) -> str:
+        wrong = f"decimal is {self.decimal!r:.40}; it is one of {' '.join(THOUSANDS)}"
+        return "" if self.decimal in THOUSANDS else wrong
 
     @classmethod
     def learned(cls, cells: Cells, style: NumberStyle) -> NumberColumn:
@@ -171,11 +79,9 @@ class NumberColumn(ParsedColumn):
         median = float(np.median(values[~is_missing])) if len(values) else 0.0
         return dataclasses.replace(column, missing=int(is_missing.sum()), median=median)
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(
-            1 + bool(self.missing), ", ".join(filter(None, (self.unit, "decimal comma" if self.decimal == "," else "")))
-        )
+    def made(self) -> tuple[int, str]:
+        style = [self.unit] * bool(self.unit) + ["decimal comma"] * (self.decimal == ",")
+        return 1 + bool(self.missing), ", ".join(style)
 
     def meaning(self) -> dict[str, Any]:
         return {**super().meaning(), "median": None}
@@ -209,9 +115,8 @@ class BooleanColumn(ParsedColumn):
     true: str  # in lower case
     false: str
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(1 + bool(self.missing), f"1 where {self.true}")
+    def made(self) -> tuple[int, str]:
+        return 1 + bool(self.missing), f"1 where {self.true}"
 
     def expected(self) -> tuple[str, str]:
         return f"{self.true} or {self.false}", f"neither {self.true} nor {self.false}"
@@ -242,12 +147,9 @@ class CategoryColumn(Encoder):
         kept = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
         return cls(name=cells.name, missing=missing, values=tuple(sorted(kept)), other=len(counts) > len(kept))
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(
-            len(self.values) + self.other + bool(self.missing),
-            some(self.values, 3) + (", and other" if self.other else ""),
-        )
+    def made(self) -> tuple[int, str]:
+        about = some(self.values, 3) + (", and other" if self.other else "")
+        return len(self.values) + self.other + bool(self.missing), about
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column, width = cells[self.name], len(self.values)
@@ -284,34 +186,26 @@ class DateColumn(ParsedColumn):
     deviation: float
     cycles: tuple[str, ...]  # that vary: of CYCLES
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def problem(self) -> str:
         if not set(self.cycles) <= set(CYCLES):
-            raise ValueError(f"column {self.name!r}: cycles are {self.cycles!r:.60}; there are {', '.join(CYCLES)}")
+            return f"cycles are {self.cycles!r:.60}; there are {', '.join(CYCLES)}"
         has_rate = self.deviation == 0 or sys.float_info.min <= self.deviation <= LAST_DAY  # whose inverse is a number
         if not abs(self.mean) <= LAST_DAY or not has_rate:
-            raise ValueError(f"column {self.name!r}: {self.mean} ± {self.deviation} are no days since 1970")
+            return f"{self.mean} ± {self.deviation} are no days since 1970"
+        is_known = self.form in (ISO, *CLEAR_DATES, *itertools.chain(*DAY_OR_MONTH_FIRST))
+        return "" if is_known else f"date with {NEVER_LEARNED}"
 
     @classmethod
     def learned(cls, cells: Cells, form: str) -> DateColumn:
         days = days_in(cells.texts, form)[cells.codes]
         is_missing = np.isnan(days)
         days = days[~is_missing]
-        return cls(
-            name=cells.name,
-            missing=int(is_missing.sum()),
-            form=form,
-            mean=float(days.mean()),
-            deviation=float(days.std()),
-            cycles=tuple(name for name in CYCLES if np.ptp(_place_in_cycle(name, days)) > 0),
-        )
+        cycles = tuple(name for name in CYCLES if np.ptp(place_in_cycle(name, days)) > 0)
+        state = {"missing": int(is_missing.sum()), "mean": float(days.mean()), "deviation": float(days.std())}
+        return cls(name=cells.name, form=form, cycles=cycles, **state)
 
-    def is_sound(self) -> bool:
-        return self.form in (ISO, *CLEAR_DATES, *itertools.chain(*DAY_OR_MONTH_FIRST))
-
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(1 + 2 * len(self.cycles) + bool(self.missing), ", ".join(["days", *self.cycles]))
+    def made(self) -> tuple[int, str]:
+        return 1 + 2 * len(self.cycles) + bool(self.missing), ", ".join(["days", *self.cycles])
 
     def expected(self) -> tuple[str, str]:
         return f"dates written as {self.form}", f"no date written as {self.form}"
@@ -323,22 +217,12 @@ class DateColumn(ParsedColumn):
         rate = 1 / self.deviation if self.deviation > 0 else 0.0
         columns = [np.clip((filled - self.mean) * rate, -FARTHEST_DAYS, FARTHEST_DAYS)]
         for name in self.cycles:
-            angle = 2 * np.pi * _place_in_cycle(name, filled) / CYCLES[name]
+            angle = 2 * np.pi * place_in_cycle(name, filled) / CYCLES[name]
             columns += [np.where(is_missing, 0, np.sin(angle)), np.where(is_missing, 0, np.cos(angle))]
         return self.ready(columns, is_missing)
 
     def parsed(self, cells: Cells) -> np.ndarray:
         return days_in(cells.texts, self.form)
-
-
-def _place_in_cycle(name: str, days: np.ndarray) -> np.ndarray:
-    """The month (0 to 11), the weekday (0 to 6) or the hour (0 to 23, with its minutes) of days since 1970."""
-    whole = np.floor(days)
-    if name == "hour":
-        return np.asarray((days - whole) * 24)
-    if name == "weekday":
-        return np.asarray((whole + 3) % 7)  # 1 January 1970 was a Thursday
-    return np.asarray(whole.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,6 +234,10 @@ class TextColumn(Encoder):
     counts: tuple[int, ...]  # n_d, the cells that hold each
     cells: int  # n
 
+    def problem(self) -> str:
+        are_counts = len(self.terms) == len(self.counts) and all(0 <= count <= self.cells for count in self.counts)
+        return "" if are_counts else f"text with {NEVER_LEARNED}"
+
     @classmethod
     def learned(cls, cells: Cells) -> TextColumn:
         """The most frequent words over all cells; of equally frequent ones the first in the alphabet."""
@@ -359,26 +247,17 @@ class TextColumn(Encoder):
             for term, often in words_in(text).items():
                 total[term] += often * count
                 holding[term] += count
-        kept = sorted(sorted(total, key=lambda term: (-total[term], term))[:MOST_TERMS])
-        if not kept:
+        terms = tuple(sorted(sorted(total, key=lambda term: (-total[term], term))[:MOST_TERMS]))
+        if not terms:
             raise ValueError(f"{cells.table.path.name}, column {cells.name!r} has no words to make features of")
-        return cls(
-            name=cells.name,
-            missing=int(cells.counts[cells.is_blank].sum()),
-            terms=tuple(kept),
-            counts=tuple(holding[term] for term in kept),
-            cells=len(cells),
-        )
-
-    def is_sound(self) -> bool:
-        return len(self.terms) == len(self.counts) and all(0 <= count <= self.cells for count in self.counts)
+        missing, counts = int(cells.counts[cells.is_blank].sum()), tuple(holding[term] for term in terms)
+        return cls(name=cells.name, missing=missing, terms=terms, counts=counts, cells=len(cells))
 
     def meaning(self) -> dict[str, Any]:
         return {**super().meaning(), "missing": False}  # a cell without words is a row of zeros
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(len(self.terms), f"TF-IDF of {len(self.terms):,} words")
+    def made(self) -> tuple[int, str]:
+        return len(self.terms), f"TF-IDF of {len(self.terms):,} words"
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column, position = cells[self.name], {term: k for k, term in enumerate(self.terms)}
@@ -396,10 +275,6 @@ class TextColumn(Encoder):
         return [("words", scipy.sparse.csr_array(distinct[column.codes]))]
 
 
-def words_in(text: str) -> Counter[str]:
-    return Counter(WORD.findall(text.lower()))
-
-
 @dataclass(frozen=True, kw_only=True)
 class CountColumns(Encoder):
     """Columns of counts that are mostly 0, as they are."""
@@ -407,16 +282,15 @@ class CountColumns(Encoder):
     kind: ClassVar[str] = "words"
     columns: tuple[str, ...]
 
-    def is_sound(self) -> bool:
-        return bool(self.columns)
+    def problem(self) -> str:
+        return "" if self.columns else f"words with {NEVER_LEARNED}"
 
     @property
     def sources(self) -> tuple[str, ...]:
         return self.columns
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(len(self.columns), f"{len(self.columns):,} columns of counts, as they are")
+    def made(self) -> tuple[int, str]:
+        return len(self.columns), f"{len(self.columns):,} columns of counts, as they are"
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         plain = [NumberColumn(name=name).features(cells)[0][1] for name in self.columns]
@@ -432,9 +306,8 @@ class LeftOut(Encoder):
     def sources(self) -> tuple[str, ...]:
         return ()
 
-    @property
-    def summary(self) -> ColumnSummary:
-        return self.made(0, self.why)
+    def made(self) -> tuple[int, str]:
+        return 0, self.why
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         return []
@@ -447,3 +320,145 @@ ENCODERS: dict[str, type[Encoder]] = {
     encoder.kind: encoder
     for encoder in (NumberColumn, BooleanColumn, CategoryColumn, DateColumn, TextColumn, CountColumns, LeftOut)
 }
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """The features of a table: an array, or a sparse matrix where there are words; None where no column gives any."""
+
+    x: Any
+    blocks: tuple[Block, ...] = ()
+    warnings: Sequence[str] = ()  # about how the cells were read
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What was learned of the columns of a table of nodes."""
+
+    encoders: tuple[Encoder, ...]
+
+    @property
+    def num_features(self) -> int:
+        return sum(encoder.num_features for encoder in self.encoders)
+
+    @property
+    def single_columns(self) -> list[str]:
+        """The columns of the table that give features of their own, not words."""
+        return [e.name for e in self.encoders if e.num_features and not isinstance(e, (CountColumns, TextColumn))]
+
+    def read(self, table: Table) -> EncodedTable:
+        """The features of a table that has these columns."""
+        names = [name for encoder in self.encoders for name in encoder.sources]
+        if absent := [name for name in names if name not in table.columns]:
+            held = f"it has {some(list(table.columns), 12)}"
+            raise ValueError(f"{table.path.name} has no column {absent[0]!r}, which was learned as a feature; {held}")
+        cells = {name: Cells(table, name) for name in names}
+        return self.encode(cells, [note for encoder in self.encoders for note in encoder.warnings(cells)])
+
+    def encode(self, cells: Mapping[str, Cells], warnings: Sequence[str]) -> EncodedTable:
+        """The features of columns that are at hand: numbers first, then what is ready, then words."""
+        features = [(encoder.name, *part) for encoder in self.encoders for part in encoder.features(cells)]
+        parts = []
+        for kind in ("numbers", "table"):
+            if columns := [column for _, its_kind, column in features if its_kind == kind]:
+                parts.append((kind, kind, np.stack(columns, axis=1)))
+        parts += [(name, kind, words) for name, kind, words in features if kind == "words"]
+        if not parts:
+            return EncodedTable(None, (), warnings)
+        ends = list(itertools.accumulate(part.shape[1] for *_, part in parts))
+        bounds = zip(parts, [0, *ends], ends, strict=False)
+        blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
+        return EncodedTable(side_by_side([part for *_, part in parts]), blocks, warnings)
+
+    def summaries(self) -> tuple[ColumnSummary, ...]:
+        return tuple(encoder.summary for encoder in self.encoders)
+
+    def means_the_same(self, other: Columns) -> bool:
+        """Whether a model that was trained with these columns can read features made with the others."""
+        ours, theirs = ([e.meaning() for e in columns.encoders if e.num_features] for columns in (self, other))
+        return ours == theirs
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """A value of JSON, with lists in place of tuples."""
+        states = [{"kind": encoder.kind, **dataclasses.asdict(encoder)} for encoder in self.encoders]
+        return [{key: list(v) if isinstance(v, tuple) else v for key, v in state.items()} for state in states]
+
+    @classmethod
+    def from_json(cls, states: Any) -> Columns:
+        """The columns that `to_json` gave; whatever else is refused."""
+        encoders = []
+        for state in decode_as(list[dict[str, Any]], states, "columns"):
+            kind = state.pop("kind", None)
+            if kind not in ENCODERS:
+                raise ValueError(f"unknown kind of column {kind!r:.40}; there are {', '.join(ENCODERS)}")
+            encoders.append(decode_as(ENCODERS[kind], state, str(state.get("name", ""))))
+        return cls(tuple(encoders))
+
+
+def learn_columns(table: Table, names: Sequence[str], texts: Sequence[str] = ()) -> tuple[Columns, EncodedTable]:
+    """What is learned of the columns of a table, and its features.
+
+    Args:
+        names: the columns, in this order.
+        texts: those among them that are text, whatever they look like.
+    """
+    cells = {name: Cells(table, name) for name in names}
+    counts = [name for name in names if name not in texts and _are_counts(cells[name].numbers)]
+    counts = counts if len(counts) >= FEWEST_COUNTS else []
+    encoders = [
+        TextColumn.learned(cells[name]) if name in texts else encoder_of(cells[name])
+        for name in names
+        if name not in counts
+    ]
+    if counts:
+        encoders.append(CountColumns(name=f"{counts[0]} … {counts[-1]}", columns=tuple(counts)))
+    columns = Columns(tuple(encoders))
+    return columns, columns.encode(cells, [note for e in encoders for note in e.warnings_when_learned(cells)])
+
+
+def encoder_of(cells: Cells) -> Encoder:
+    """What a column is, by its cells."""
+    if cells.numbers is not None:
+        return NumberColumn.learned(cells, NumberStyle())
+    if not cells.are_single:
+        return LeftOut(name=cells.name, why="its cells are lists")
+    if (style := number_style(cells)) is not None:
+        return NumberColumn.learned(cells, style)
+    values = {text.lower() for text in cells.values}
+    if values in BOOLEANS:
+        false, true = sorted(values)  # false and true, no and yes
+        missing = int(cells.counts[~cells.is_value].sum())
+        return BooleanColumn(name=cells.name, missing=missing, true=true, false=false)
+    forms = date_forms(cells)
+    if len(forms) == 2:
+        return LeftOut(name=cells.name, why="day and month could change places in its dates; write them as 2024-12-31")
+    return DateColumn.learned(cells, forms[0]) if forms else _encoder_of_texts(cells)
+
+
+def _encoder_of_texts(cells: Cells) -> Encoder:
+    """A category, text, or nothing: by how many distinct texts there are, and whether they have several words."""
+    distinct = {text for text in cells.texts if text}
+    num_filled, num_distinct = int(cells.counts[~cells.is_blank].sum()), len(distinct)
+    if num_distinct == 0 or (num_distinct == 1 and num_filled == len(cells)):
+        return LeftOut(name=cells.name, why="it says the same everywhere" if distinct else "no cell is filled")
+    repeats = num_distinct == 1 or (num_distinct < num_filled and num_distinct <= max(2, num_filled / 2))
+    if repeats and num_distinct <= MOST_CATEGORIES:
+        return CategoryColumn.learned(cells)
+    if 2 * sum(" " in text for text in distinct) >= num_distinct and any(words_in(text) for text in distinct):
+        return TextColumn.learned(cells)
+    if repeats:
+        return CategoryColumn.learned(cells)
+    is_number = ~np.isnan(NumberStyle().values(cells.texts)) & cells.is_value
+    why = "its cells are nearly all different, like an id; option text=… reads it as words"
+    if 2 * cells.counts[is_number].sum() >= num_filled:
+        odd = int((~cells.is_blank & ~is_number).argmax())
+        why = f"{cells.where(odd)} is {cells.texts[odd]!r:.40}, which is no number; leave the cell empty"
+    return LeftOut(name=cells.name, why=why)
+
+
+def _are_counts(numbers: np.ndarray | None) -> bool:
+    """Whole numbers, none negative, at least half of them 0 and some not."""
+    if numbers is None or not len(numbers):
+        return False
+    num_zeros = len(numbers) - np.count_nonzero(numbers)
+    return bool(2 * num_zeros >= len(numbers) and numbers.min() >= 0 and (numbers == np.floor(numbers)).all())

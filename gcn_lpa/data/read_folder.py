@@ -21,12 +21,23 @@ from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import WARNING, Ends, is_missing, of_another_kind, similar, some
-from gcn_lpa.data.column_types import Columns, EncodedTable, learn_columns
+from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
+from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
-from gcn_lpa.data.table import USUAL_NAMES, Cells, Series, Table, series, text_type, times_in
-from gcn_lpa.data.table_files import Format, named_by_first_row, read_delimited, read_frame, read_parquet
+from gcn_lpa.data.table import (
+    USUAL_NAMES,
+    Format,
+    Series,
+    Table,
+    named_by_first_row,
+    read_delimited,
+    read_frame,
+    read_parquet,
+    series,
+    text_type,
+)
 from gcn_lpa.graph import Graph
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
@@ -377,8 +388,8 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
     time_column = None if stated.time is None else table.stated("time", stated.time)
     time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
     taken = [column for column in (id_column, chosen, time_column, *others) if column is not None]
-    columns, encoded, warnings = _features(table, taken, stated)
-    tables.notes.extend(warnings)
+    columns, encoded = _features(table, taken, stated)
+    tables.notes.extend(encoded.warnings)
     if aside is not None and aside not in _several(stated.features, table):
         how = "neither label nor feature; option features=… reads it as one"
         tables.notes.append(f"column {aside!r} is left aside: {how}")
@@ -390,17 +401,17 @@ def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
     return NodeColumns(names, encoded.x, y, encoded.blocks, columns, time)
 
 
-def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Columns | None, EncodedTable, list[str]]:
-    """What was learned of the columns of a table of nodes, their features, and warnings about how they were read."""
+def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Columns | None, EncodedTable]:
+    """What was learned of the columns of a table of nodes, and their features."""
     if stated.columns is not None:
         if stated.features is not None or stated.text is not None:
             raise ValueError("columns= says which features there are: leave features= and text= out")
-        return stated.columns, *stated.columns.read(table)
+        return stated.columns, stated.columns.read(table)
     texts = [table.stated("text", column) for column in _several(stated.text, table)]
     if stated.features in STAND_INS:
         if texts:
             raise ValueError(f"features={stated.features!r} reads no column, but text= names {some(texts)}")
-        return None, EncodedTable(stated.features, ()), []
+        return None, EncodedTable(stated.features)
     names = [column for column in table.columns if column not in taken]
     if stated.features is not None:
         names = [table.stated("features", column) for column in _several(stated.features, table)]

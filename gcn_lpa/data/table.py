@@ -1,25 +1,24 @@
-"""A table read from a file: its columns, found by their names and checked cell by cell.
+"""Tables: delimited text files (.csv, .tsv), Parquet files and DataFrames, with columns found by their names.
 
-Errors say file, row, column and value; rows are counted as a spreadsheet shows them, with the header as row 1.
-
-Columns of plain numbers are read at once. Of any other, each distinct text is looked at once.
+Cells of text files are text exactly as written. Errors say file, row, column and value; rows are counted as a spreadsheet shows
+them, with the header as row 1. A Parquet file of a few bytes can hold a billion rows, or one long text a million times: what it
+would unpack to is counted first.
 """
 
 from __future__ import annotations
 
-import datetime
-import itertools
+import csv
+import io
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, is_missing, meant, some
+from gcn_lpa.data.checks import FLOAT32_MAX, is_missing, meant, some
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
@@ -28,8 +27,26 @@ USUAL_NAMES = {
     "target": ("target", "dst", "to", "v", "tail", "end", "cited", "node2", "node_2", "id2", "target_id", "b"),
     "weight": ("weight", "w", "weights", "strength"),
 }
-
-MAX_COLUMNS = 20_000  # of a table
+MAX_COLUMNS = 20_000
+MAX_BYTES = 4 * 2**30  # of a text file: all of them are read before the first is parsed
+DELIMITERS = (",", ";", "\t", "|")
+SEPARATOR = re.compile(r'"?sep=(.)"?(\r\n|\r|\n)', re.IGNORECASE)  # a first row that Excel reads and writes
+QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
+NOT_TABLES = {  # by the first bytes
+    b"pk\x03\x04": "a zip archive or an Excel workbook (save it as CSV)",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook (save it as CSV)",
+    b"<!doctype html": "a web page, perhaps one that asks to log in",
+    b"<html": "a web page, perhaps one that asks to log in",
+    b"%pdf-": "a PDF",
+    b"\x89png": "a picture",
+    b"par1": "a Parquet file (name it .parquet)",
+    b"\x1f\x8b": "compressed by gzip (unpack it)",
+}
+QUOTE, LF, CR = b'"\n\r'
+NOT_PLAIN = np.empty(0, dtype=bool), 0
+FREE_CELLS, CELLS_PER_BYTE = 2_000_000, 100  # that a Parquet file may hold: no honest table is as uniform as one beyond
+FREE_BYTES, BYTES_PER_BYTE = 100 * 2**20, 100  # the same of its text, unpacked
+PANDAS_INDEX = "__index_level_"  # how pandas names an index without a name
 
 Series = Any  # pandas.Series: of text (see `text_type`), or of any objects where it comes from a Parquet file
 
@@ -60,9 +77,8 @@ class Table:
     def stated(self, option: str, wanted: str) -> str:
         """A column asked for by its name."""
         if wanted == "":
-            raise ValueError(
-                f"{option} is '', which names no column of {self.path.name}; leave the option out, or name one"
-            )
+            how = "leave the option out, or name one"
+            raise ValueError(f"{option} is '', which names no column of {self.path.name}; {how}")
         if wanted not in self.columns:
             hint = meant(wanted, self.columns)
             raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}{hint}")
@@ -106,11 +122,12 @@ class Table:
         for i, value in enumerate(values):
             if value is None or isinstance(value, str):
                 continue
+            right = None
             if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
                 right = "a label is a whole number, text, or true or false"
-                raise ValueError(f"{self.where(i, column)} is {value!r}; {right}")
-            if value < -1:
+            elif value < -1:
                 right = "a number as label is at least 0, -1 means unknown"
+            if right:
                 raise ValueError(f"{self.where(i, column)} is {value!r}; {right}")
         return series(values).to_numpy(object)  # type: ignore[no-any-return]
 
@@ -186,211 +203,223 @@ def _parsed(cells: Series) -> np.ndarray:
     return np.fromiter(map(number, cells), dtype=np.float64, count=len(cells))
 
 
-NO_VALUE = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "--"))  # of numbers, dates, yes and no
-MOSTLY = 0.8  # a column is of numbers, or of dates, if so many of its filled cells are; the others are read as missing
-SAMPLE = 50  # distinct texts that a format of dates is tried on first
-CURRENCY = "$€£¥"
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-ISO = "ISO 8601"
-ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?")
-TIMES = ("", " %H:%M", " %H:%M:%S")
-CLEAR_DATES = tuple(
-    f"{date}{time}"
-    for date in ("%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%Y-%m")
-    for time in TIMES
-)
-DAY_OR_MONTH_FIRST = tuple(
-    (f"{day}{time}", f"{month}{time}")
-    for day, month in (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
-    for time in TIMES
-)
-STYLED = re.compile(
-    rf"([-+]?)\s*(?P<before>[{CURRENCY}]?)\s*(-?)(?P<digits>[\d.,]+)\s*(?P<after>[{CURRENCY}%]?)", re.ASCII
-)
-THOUSANDS = {  # by the decimal mark
-    ".": re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+"),
-    ",": re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+(?:,\d+)?"),
-}
-
-
 @dataclass(frozen=True)
-class NumberStyle:
-    """How numbers are written: with a currency or % beside them, and whether "," is the decimal mark or for thousands."""
+class Format:
+    """How a text file is written.
 
-    unit: str = ""
-    decimal: str = "."
+    Args:
+        header: whether the first row names the columns.
+        delimiter: without, that of a first row "sep=;", or the most frequent one of `DELIMITERS` in the first row.
+    """
 
-    def value(self, text: str) -> float:
-        """The number that a text is in this style, NaN where it is none."""
-        if not self.unit and self.decimal == "." and "," not in text:
-            return number(text)
-        match = STYLED.fullmatch(text)
-        if match is None or match["before"] + match["after"] != self.unit:
-            return math.nan
-        digits, thousands = match["digits"], {".": ",", ",": "."}[self.decimal]
-        if THOUSANDS[self.decimal].fullmatch(digits) is None:
-            return math.nan
-        size = float(digits.replace(thousands, "").replace(",", "."))
-        return -size if "-" in match[1] + match[3] else size
+    header: bool = True
+    encoding: str = "utf-8-sig"
+    delimiter: str | None = None
 
-    def values(self, texts: Sequence[str]) -> np.ndarray:
-        return np.array([self.value(text) for text in texts], dtype=np.float64)
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ValueError(f"the delimiter is {self.delimiter!r}; it is one character")
 
 
-class Cells:
-    """One column of a table, looked at in several ways, each computed once."""
-
-    def __init__(self, table: Table, name: str) -> None:
-        self.table, self.name = table, name
-        self.column: Series = table.columns[name]
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    @cached_property
-    def numbers(self) -> np.ndarray | None:
-        """The column as float64 where every cell is a plain finite number that fits into 32 bits."""
-        values = plain_numbers(self.column)
-        return values if values is not None and bool((np.abs(values) <= FLOAT32_MAX).all()) else None
-
-    @cached_property
-    def are_single(self) -> bool:
-        """Whether every cell is one value; those of a Parquet file can be lists."""
-        several = (list, tuple, dict, set, np.ndarray)
-        return is_text(self.column) or not any(isinstance(cell, several) for cell in self.column)
-
-    @cached_property
-    def _distinct(self) -> tuple[np.ndarray, list[str]]:
-        import pandas
-
-        column = self.column if is_text(self.column) else series([_text(cell) for cell in self.column])
-        codes, texts = pandas.factorize(column)
-        return codes, [text.strip() for text in texts.tolist()]
-
-    @property
-    def codes(self) -> np.ndarray:
-        """Which of `texts` each cell is, [n]."""
-        return self._distinct[0]
-
-    @property
-    def texts(self) -> list[str]:
-        """The distinct cells, without blanks around them."""
-        return self._distinct[1]
-
-    @cached_property
-    def counts(self) -> np.ndarray:
-        """How often each of `texts` occurs."""
-        return np.bincount(self.codes, minlength=len(self.texts))
-
-    @cached_property
-    def is_blank(self) -> np.ndarray:
-        """Which of `texts` are empty."""
-        return np.array([text == "" for text in self.texts], dtype=bool)
-
-    @cached_property
-    def is_value(self) -> np.ndarray:
-        """Which of `texts` are values, and not one of those that mean none, such as "NA"."""
-        return np.array([text.lower() not in NO_VALUE for text in self.texts], dtype=bool)
-
-    @property
-    def values(self) -> list[str]:
-        """Those of `texts` that are values."""
-        return list(itertools.compress(self.texts, self.is_value))
-
-    def share(self, fits: np.ndarray) -> float:
-        """The share of the cells with a value whose text fits."""
-        num_values = int(self.counts[self.is_value].sum())
-        return float(self.counts[self.is_value & fits].sum() / num_values) if num_values else 0.0
-
-    def where(self, text: int) -> str:
-        """The place of the first cell with a text, by its position in `texts`."""
-        return self.table.where(int((self.codes == text).argmax()), self.name)
-
-    def require_most(self, parsed: np.ndarray, learned: str) -> None:
-        """Refuse a column many values of which parse to NaN: it was learned as something else."""
-        odd = self.is_value & np.isnan(parsed)
-        if self.counts[odd].sum() > (1 - MOSTLY + 1e-9) * self.counts[self.is_value].sum():
-            k = int(odd.argmax())
-            raise ValueError(f"{self.where(k)} is {self.texts[k]!r:.40}; the column was learned as {learned}")
-
-    def odd_values(self, parsed: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
-        """A warning about values that parse to NaN, and how they are read."""
-        odd = self.is_value & np.isnan(parsed)
-        if not odd.any():
-            return []
-        k, others = int(odd.argmax()), int(self.counts[odd].sum()) - 1
-        more = f", and {others:,} more like it," if others else ","
-        return [f"{WARNING}{self.where(k)} is {self.texts[k]!r:.40}, {problem}{more} read as {read_as}"]
+def read_delimited(path: Path, roles: tuple[str, ...], form: Format) -> Table:
+    """A table from a text file; without a header its columns are named by `roles`, then by number."""
+    text, delimiter = _decode(path, form.encoding), form.delimiter
+    if stated := SEPARATOR.match(text):
+        delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
+    if delimiter is None:
+        first = QUOTED.sub("", text.lstrip()[:100_000]).split("\n", 1)[0]
+        delimiter = "\t" if path.suffix == ".tsv" else max(DELIMITERS, key=first.count)
+    raw = text.encode()
+    is_row, width = _plain_rows(raw, delimiter)
+    _check_width(path, width)
+    cells, rows = _parse_plain(raw, delimiter, is_row, width) if width else _parse_odd(path, text, delimiter)
+    if len(rows) == 0:
+        raise ValueError(f"{path.name} is empty")
+    names = [*roles, *map(str, range(len(roles), len(cells)))]
+    table = Table(path, dict(zip(names, cells, strict=False)), rows)
+    return named_by_first_row(table) if form.header else table
 
 
-def _text(cell: Any) -> str:
-    """A cell of a Parquet file as it would stand in a CSV file."""
-    if is_missing(cell):
-        return ""
-    return str(cell.isoformat()) if isinstance(cell, datetime.date) else str(cell)
+def named_by_first_row(table: Table) -> Table:
+    """The table whose first row is its header; columns without a name, such as pandas' index, are not read."""
+    columns: dict[str, Series] = {}
+    for column in table.columns.values():
+        name = column.iloc[0].strip()
+        if name and name in columns:
+            raise ValueError(f"{table.path.name} has two columns {name!r}; each needs a name of its own")
+        columns[name] = column.iloc[1:].reset_index(drop=True)
+    kept = {name: column for name, column in columns.items() if name not in ("", "Unnamed: 0")}
+    return Table(table.path, kept, table.rows[1:], first_row_names=True)
 
 
-def number_style(cells: Cells) -> NumberStyle | None:
-    """How the numbers of a column are written: all in one style, or most of them plainly; None where they are not numbers."""
-    texts = cells.values
-    first = STYLED.fullmatch(texts[0]) if texts else None
-    unit = "" if first is None else first["before"] + first["after"]
-    for style in (NumberStyle(unit, "."), NumberStyle(unit, ",")):
-        if texts and not any(math.isnan(style.value(text)) for text in texts):
-            return style
-    plain = NumberStyle()
-    return plain if cells.share(~np.isnan(plain.values(cells.texts))) >= MOSTLY else None
-
-
-def day_of(text: str, form: str) -> float:
-    """A date in days since 1970, with the time as a fraction; NaN where it does not have the form."""
+def _decode(path: Path, encoding: str) -> str:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{path.name} has {size:,} bytes; at most {MAX_BYTES:,} are read. A Parquet file takes less")
+    raw = path.read_bytes()
+    for start, kind in NOT_TABLES.items():
+        if raw[:64].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(start):
+            right = "it takes text with commas between the cells"
+            raise ValueError(f"{path.name} is {kind}, whatever its name says; {right}")
     try:
-        if form == ISO:
-            moment = datetime.datetime.fromisoformat(text) if ISO_DATE.fullmatch(text) else None
-        else:
-            moment = datetime.datetime.strptime(text, form)
-    except (ValueError, OverflowError):
-        moment = None
-    if moment is None:
-        return math.nan
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - EPOCH).total_seconds() / 86_400
+        text = raw.decode(encoding)
+    except LookupError as error:
+        raise ValueError(f"there is no encoding {encoding!r}; common ones are utf-8, latin-1 and utf-16") from error
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+        raise ValueError(
+            f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not {encoding.removesuffix('-sig')}; "
+            f"say which encoding it is, for instance with option encoding={other}"
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(f"{path.name}, line {line} holds a NUL character; a CSV file is plain text")
+    return text
 
 
-def days_in(texts: Sequence[str], form: str) -> np.ndarray:
-    return np.array([day_of(text, form) for text in texts], dtype=np.float64)
+def _check_width(path: Path, width: int) -> None:
+    if width > MAX_COLUMNS:
+        hint = "Words can go into one column"
+        raise ValueError(f"{path.name} has {width:,} columns; at most {MAX_COLUMNS:,} are read. {hint}")
 
 
-def date_forms(cells: Cells) -> list[str]:
-    """The form that most cells of a column of dates have; two where day and month could change places, none of others."""
-    sample = cells.values[:SAMPLE]
-    if not any(map(str.isdigit, "".join(sample[:1]))):
-        return []
+def _plain_rows(raw: bytes, delimiter: str) -> tuple[np.ndarray, int]:
+    """Whether each row holds cells, or is blank; and how many cells, 0 where the file is not plain.
 
-    def share(form: str) -> float:
-        if np.isnan(days_in(sample, form)).mean() > 1 - MOSTLY:
-            return 0.0
-        return cells.share(~np.isnan(days_in(cells.texts, form)))
+    A file is plain if pandas reads the same cells from it as the csv module: quotation marks enclose whole cells (or are
+    doubled inside them), rows end with LF or CR LF and have equally many cells, none too long for the csv module.
+    """
+    if not delimiter.isascii() or delimiter in '"\r\n':
+        return NOT_PLAIN
+    text = np.frombuffer(raw, np.uint8)
+    is_separator = (text == ord(delimiter)) | (text == LF)
+    separators, returns = np.flatnonzero(is_separator), np.flatnonzero(text == CR)
+    quotes = np.flatnonzero(text == QUOTE)
+    if len(quotes):
+        # every second mark begins a cell and the next one ends it; a doubled one does both inside a cell
+        is_edge = np.append(is_separator | (text == CR) | (text == QUOTE), True)  # -1: before the first byte
+        if len(quotes) % 2 or not (is_edge[quotes[::2] - 1].all() and is_edge[quotes[1::2] + 1].all()):
+            return NOT_PLAIN
+        outside = [x[np.searchsorted(quotes, x) % 2 == 0] for x in (separators, returns)]  # of cells in quotes
+        separators, returns = outside
+    if len(returns) and not (returns[-1] + 1 < len(text) and (text[returns + 1] == LF).all()):
+        return NOT_PLAIN
+    if np.diff(separators, prepend=-1, append=len(text)).max() > csv.field_size_limit():
+        return NOT_PLAIN
+    is_end = text[separators] == LF
+    ends, delimiters = separators[is_end], separators[~is_end]
+    if len(text) and text[-1] != LF:
+        ends = np.append(ends, len(text))
+    starts = np.concatenate([[0], ends + 1])[:-1]
+    is_row = ends - starts > (text[ends - 1] == CR)
+    widths = 1 + np.diff(np.searchsorted(delimiters, ends), prepend=0)[is_row]
+    return (is_row, int(widths[0])) if len(widths) and (widths == widths[0]).all() else NOT_PLAIN
 
-    for forms in ((ISO,), *((form,) for form in CLEAR_DATES), *DAY_OR_MONTH_FIRST):
-        shares = [share(form) for form in forms]
-        if max(shares) >= MOSTLY:
-            return [form for form, share in zip(forms, shares, strict=True) if share == max(shares)]
-    return []
+
+def _parse_plain(raw: bytes, delimiter: str, is_row: np.ndarray, width: int) -> tuple[Sequence[Series], np.ndarray]:
+    """All columns, and the number of each row; blank rows are counted and left out."""
+    import pandas
+
+    form = {"header": None, "names": list(range(width)), "dtype": text_type(), "skip_blank_lines": False}
+    frame = pandas.read_csv(io.BytesIO(raw), sep=delimiter, na_filter=False, low_memory=False, **form)
+    if not is_row.all():
+        frame = frame[is_row].reset_index(drop=True)
+    return [frame[column] for column in frame.columns], 1 + np.flatnonzero(is_row)
 
 
-def times_in(cells: Cells) -> np.ndarray:
-    """A column of dates or of numbers, such as years, as numbers that grow with time, [n]; no cell may be missing."""
-    if cells.numbers is not None:
-        return cells.numbers
-    forms = date_forms(cells)
-    if len(forms) > 1:
-        raise ValueError(f"column {cells.name!r} holds dates that could be read two ways; write them as 2024-01-31")
-    moments = days_in(cells.texts, forms[0]) if forms else NumberStyle().values(cells.texts)
-    if np.isnan(moments).any():
-        k = int(np.isnan(moments).argmax())
-        right = "a time is a date, such as 2024-01-31, or a number"
-        raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; {right}")
-    times: np.ndarray = moments[cells.codes]
-    return times
+def _parse_odd(path: Path, text: str, delimiter: str) -> tuple[Sequence[Series], np.ndarray]:
+    """The same with the csv module, which refuses what is wrong."""
+    rows: list[list[str]] = []
+    numbers: list[int] = []
+    try:
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1):
+            if not row:
+                continue
+            _check_width(path, len(row))
+            if rows and len(row) != len(rows[0]):
+                first = f"the first row has {len(rows[0])}: {some(row)}"
+                raise ValueError(f"{path.name}, row {number} has {len(row)} cells; {first}")
+            rows.append(row)
+            numbers.append(number)
+    except csv.Error as error:
+        problem = str(error)
+        if problem.startswith("field larger"):
+            most = f"a cell has more than {csv.field_size_limit():,} characters"
+            problem = f"{most}; is a quotation mark not closed? Long texts can come from a Parquet file"
+        elif problem.startswith("unexpected end"):
+            problem = "a quotation mark is opened and not closed"
+        raise ValueError(f"{path.name}, row {numbers[-1] + 1 if numbers else 1}: {problem}") from error
+    return [series(column, text_type()) for column in zip(*rows, strict=True)], np.asarray(numbers)
+
+
+def read_parquet(path: Path) -> Table:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
+    try:
+        with path.open("rb") as file:
+            table = _read(file, path.stat().st_size, pyarrow.parquet)
+        names = [str(name) for name in table.column_names]
+        columns = [series(_cells(column)) for column in table.columns]
+    except MemoryError:
+        raise
+    except Exception as error:  # pyarrow has its own errors for a damaged file
+        raise ValueError(f"{path} is not a Parquet file that can be read ({error!s:.300})") from error
+    return _table(path, names, columns, table.num_rows)
+
+
+def read_frame(frame: Any, role: str) -> Table:
+    """A table of a DataFrame; errors call it by its role and count its rows from 1."""
+    columns = [series(frame.iloc[:, k].tolist()) for k in range(frame.shape[1])]
+    return _table(Path("graph", f"the frame of {role}"), list(map(str, frame.columns)), columns, len(frame))
+
+
+def _table(path: Path, names: list[str], columns: list[Series], num_rows: int) -> Table:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path.name} has two columns of one name among {some(names)}; each needs a name of its own")
+    kept = {name: column for name, column in zip(names, columns, strict=True) if not name.startswith(PANDAS_INDEX)}
+    return Table(path, kept, range(1, num_rows + 1))
+
+
+def _read(file: Any, size: int, parquet: Any) -> Any:
+    """The Arrow table in a file, whose texts are stored once each; one that would unpack to far more is refused."""
+    facts = parquet.read_metadata(file)
+    if facts.num_columns > MAX_COLUMNS:
+        raise ValueError(f"it has {facts.num_columns:,} columns; at most {MAX_COLUMNS:,} are read")
+    groups = [facts.row_group(k) for k in range(facts.num_row_groups)]
+    values = sum(group.column(k).num_values for group in groups for k in range(facts.num_columns))
+    cells, unpacked = max(values, facts.num_rows), sum(group.total_byte_size for group in groups)
+    if cells > FREE_CELLS + CELLS_PER_BYTE * size:
+        raise ValueError(f"it says that it holds {cells:,} cells, in {size:,} bytes")
+    if unpacked <= FREE_BYTES + BYTES_PER_BYTE * size:
+        leaves = [facts.schema.column(k) for k in range(facts.num_columns)]
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        table = parquet.ParquetFile(file, metadata=facts, read_dictionary=texts).read()
+        unpacked = sum(_num_bytes(chunk) for column in table.columns for chunk in column.chunks)
+    if unpacked > FREE_BYTES + BYTES_PER_BYTE * size:
+        raise ValueError(f"it would unpack to {unpacked:,} bytes, from {size:,}")
+    return table
+
+
+def _cells(column: Any) -> list[Any]:
+    import pyarrow
+
+    try:
+        return list(column.to_pandas().tolist())
+    except pyarrow.ArrowNotImplementedError:  # lists of texts that are stored once each
+        return list(column.to_pylist())
+
+
+def _num_bytes(array: Any) -> int:
+    """How many bytes an Arrow array has when each cell has a text of its own."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind) and not pyarrow.types.is_primitive(kind.value_type):
+        lengths = compute.cast(compute.binary_length(array.dictionary), pyarrow.int64())
+        return compute.sum(lengths.take(array.indices)).as_py() or 0
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_num_bytes, array.flatten()))
+    return _num_bytes(array.values) if pyarrow.types.is_nested(kind) else array.nbytes

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed, node_mask, unique_names
-from gcn_lpa.data.column_types import Columns
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.files import encode_json, encode_lines
 from gcn_lpa.data.scaling import Block, Scaling, check_blocks
 from gcn_lpa.data.splits import Split

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed
-from gcn_lpa.data.column_types import Columns
+from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads

@@ -10,8 +10,7 @@ import pytest
 import scipy.sparse
 
 from gcn_lpa.data import encoders
-from gcn_lpa.data.column_types import Columns, learn_columns
-from gcn_lpa.data.encoders import ENCODERS, Encoder
+from gcn_lpa.data.encoders import ENCODERS, Columns, Encoder, learn_columns
 from gcn_lpa.data.table import Table, series, text_type
 
 CASES = {  # what it is learned from, and other cells that it is applied to
@@ -48,14 +47,14 @@ def test_every_encoder_has_a_case():
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_an_encoder_that_comes_back_from_json_gives_the_same_features(kind):
     learned, other = map(table_of, CASES[kind])
-    columns, encoded, _ = learn_columns(learned, list(learned.columns))
+    columns, encoded = learn_columns(learned, list(learned.columns))
     (encoder,) = columns.encoders
     assert type(encoder) is ENCODERS[kind]
     again = Columns.from_json(json.loads(json.dumps(columns.to_json())))
     assert again == columns and again.means_the_same(columns)
     assert again.summaries()[0].features == encoder.num_features
-    for table, expected in ((learned, encoded), (other, columns.read(other)[0])):
-        found = again.read(table)[0]
+    for table, expected in ((learned, encoded), (other, columns.read(other))):
+        found = again.read(table)
         assert found.blocks == expected.blocks
         if encoder.num_features == 0:
             assert found.x is None
@@ -67,10 +66,10 @@ def test_an_encoder_that_comes_back_from_json_gives_the_same_features(kind):
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_an_encoder_reads_no_other_column_and_no_label(kind):
     learned = table_of(CASES[kind][0])
-    columns, encoded, _ = learn_columns(learned, list(learned.columns))
+    columns, encoded = learn_columns(learned, list(learned.columns))
     noise = {"label": series(["x"] * len(learned.rows), text_type())}
     beside = Table(learned.path, {**noise, **learned.columns}, learned.rows)
-    found = columns.read(beside)[0]
+    found = columns.read(beside)
     assert encoded.x is None or np.array_equal(dense(found.x), dense(encoded.x))
 
 

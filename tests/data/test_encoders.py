@@ -21,11 +21,12 @@ from sklearn.preprocessing import OneHotEncoder
 
 from gcn_lpa.data import encoders
 from gcn_lpa.data.checks import WARNING
-from gcn_lpa.data.column_types import Columns, learn_columns
+from gcn_lpa.data.column_types import Cells, NumberStyle, day_of
 from gcn_lpa.data.datasets import load
+from gcn_lpa.data.encoders import Columns, learn_columns
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.scaling import Block
-from gcn_lpa.data.table import Cells, NumberStyle, Table, day_of, series, text_type
+from gcn_lpa.data.table import Table, series, text_type
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
@@ -51,8 +52,8 @@ def read(tmp_path):
     """What is made of one column: its encoder, its features and the notes."""
 
     def read(*cells, texts=()):
-        columns, encoded, notes = learn_columns(table_of(tmp_path, c=cells), ["c"], texts)
-        return columns.encoders[0], None if encoded.x is None else dense(encoded.x), notes
+        columns, encoded = learn_columns(table_of(tmp_path, c=cells), ["c"], texts)
+        return columns.encoders[0], None if encoded.x is None else dense(encoded.x), encoded.warnings
 
     return read
 
@@ -221,7 +222,7 @@ def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
     texts = ["aa aa aa bb", "bb bb cc cc", "cc dd", "aa aa bb bb"]
     words = TfidfVectorizer(max_features=2)
     expected = words.fit_transform(texts).toarray()
-    columns, encoded, _ = learn_columns(table_of(tmp_path, c=texts), ["c"], ["c"])
+    columns, encoded = learn_columns(table_of(tmp_path, c=texts), ["c"], ["c"])
     assert columns.encoders[0].terms == ("aa", "bb") == tuple(words.get_feature_names_out())
     np.testing.assert_allclose(encoded.x.toarray(), expected, rtol=1e-12)
 
@@ -230,7 +231,7 @@ def test_columns_of_counts_are_one_sparse_block_as_they_are(tmp_path):
     counts = np.random.default_rng(0).poisson(0.2, (30, 25))
     columns = {f"w{k}": map(str, counts[:, k]) for k in range(25)}
     ages = [str(20 + i) for i in range(30)]
-    found, encoded, _ = learn_columns(table_of(tmp_path, age=ages, **columns), ["age", *columns])
+    found, encoded = learn_columns(table_of(tmp_path, age=ages, **columns), ["age", *columns])
     assert encoded.blocks == (Block("numbers", "numbers", 0, 1), Block("w0 … w24", "words", 1, 26))
     assert scipy.sparse.issparse(encoded.x)
     assert encoded.x.toarray().tolist() == np.column_stack([np.arange(20, 50), counts]).tolist()
@@ -449,13 +450,13 @@ def test_hostile_cells_give_a_defined_result_or_an_error_with_their_place(read, 
 def test_any_cells_give_finite_features_or_an_error(tmp_path_factory, cells):
     table = table_of(tmp_path_factory.getbasetemp(), c=cells)
     try:
-        columns, encoded, _ = learn_columns(table, ["c"])
+        columns, encoded = learn_columns(table, ["c"])
     except ValueError as error:
         assert str(error).startswith("nodes.csv, row ")
         return
     assert columns.num_features == (0 if encoded.x is None else encoded.x.shape[1])
     assert encoded.x is None or np.isfinite(dense(encoded.x)).all()
-    again = Columns.from_json(json.loads(json.dumps(columns.to_json()))).read(table)[0]
+    again = Columns.from_json(json.loads(json.dumps(columns.to_json()))).read(table)
     assert encoded.x is None or np.array_equal(dense(again.x), dense(encoded.x))
 
 

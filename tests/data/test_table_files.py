@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcn_lpa.data import table as tables
-from gcn_lpa.data import table_files
-from gcn_lpa.data.table_files import Format, read_delimited
+from gcn_lpa.data.table import Format, read_delimited
 
 CELLS = ["a", "NA", "001", "ü", " ", "", '"', '""', '"x"', '"a,b"', '"q""r"', '"\r\n"']
 PIECES = [*CELLS, ",", ",", "\n", "\n", "\r\n", "\r"]
@@ -56,7 +55,7 @@ def test_every_short_text_is_read_as_the_csv_module_reads_it(tmp_path):
     """All texts of up to four of the characters that matter."""
     path, num_plain = tmp_path / "any.csv", 0
     for text in map("".join, itertools.chain(*(itertools.product('a",\n\r', repeat=k) for k in range(1, 5)))):
-        num_plain += table_files._plain_rows(text.encode(), ",")[1] > 0
+        num_plain += tables._plain_rows(text.encode(), ",")[1] > 0
         expected = cells_by_the_csv_module(text)
         if expected is not None:
             path.write_bytes(text.encode())
@@ -83,7 +82,7 @@ def test_every_short_text_is_read_as_the_csv_module_reads_it(tmp_path):
     ],
 )
 def test_which_files_pandas_reads(text, is_plain):
-    _, width = table_files._plain_rows(text.encode(), ",")
+    _, width = tables._plain_rows(text.encode(), ",")
     assert bool(width) == is_plain
 
 
@@ -95,7 +94,7 @@ def test_a_table_has_at_most_20000_columns_and_a_file_at_most_4_gib(tmp_path, mo
         )
         with pytest.raises(ValueError, match=r"wide\.csv has 20,001 columns; at most 20,000 are read"):
             read_delimited(path, ("id",), Format())
-    monkeypatch.setattr("gcn_lpa.data.table_files.MAX_BYTES", 100)
+    monkeypatch.setattr("gcn_lpa.data.table.MAX_BYTES", 100)
     with pytest.raises(ValueError, match=r"wide\.csv has \d+,\d+ bytes; at most 100 are read"):
         read_delimited(path, ("id",), Format())
 

@@ -51,7 +51,7 @@ import torch
 from gcn_lpa.data import planetoid
 from gcn_lpa.data.datasets import DATASETS, load, read_npz_graph
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.data.table_files import Format, read_delimited, read_parquet
+from gcn_lpa.data.table import Format, read_delimited, read_parquet
 from gcn_lpa.epochs import Watch
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
