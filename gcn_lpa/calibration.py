@@ -89,7 +89,8 @@ def fit_curve(guesses: Guesses) -> tuple[float, float]:
 
     def cost(curve: Tensor) -> float:
         return float(
-            F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum") + _half_square(curve - start)
+            F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum")
+            + (curve - start) @ (curve - start) / 2
         )
 
     for _ in range(NEWTON_STEPS):
@@ -101,10 +102,6 @@ def fit_curve(guesses: Guesses) -> tuple[float, float]:
             length /= 2
         curve = curve - length * step
     return float(curve[0]), float(curve[1])
-
-
-def _half_square(v: Tensor) -> Tensor:
-    return (v @ v) / 2
 
 
 def _logit(confidence: Tensor) -> Tensor:
@@ -194,11 +191,6 @@ def reliability(guesses: Guesses, bins: int = BINS) -> Reliability:
     return Reliability(tuple(confidence.tolist()), tuple(accuracy.tolist()), tuple(count.tolist()))
 
 
-def expected_calibration_error(probabilities: Tensor, y: Tensor, bins: int = BINS) -> float:
-    """How far confidence and accuracy are apart, over `bins` equally wide bins; between 0 and 1."""
-    return reliability(guesses_of(probabilities, y), bins).ece
-
-
 class PerfectECE(NamedTuple):
     """The ECE by chance alone: its mean, and the value that 95 % of the draws do not pass."""
 
@@ -206,19 +198,19 @@ class PerfectECE(NamedTuple):
     high: float
 
 
-def perfect_ece(confidence: Tensor, draws: int = 200, seed: int = 0, bins: int = BINS) -> PerfectECE:
+def perfect_ece(confidence: Tensor, draws: int = 200, seed: int = 0) -> PerfectECE:
     """What the ECE of a perfectly calibrated model with these confidences would be: each node is right with just that
     probability, drawn again and again. It is not 0, since a bin of few nodes is never quite right.
 
     Args:
         confidence: the probability of the likeliest class, [m].
     """
-    bin_of, generator = _bins(confidence, bins), np.random.Generator(np.random.PCG64(seed))
+    bin_of, generator = _bins(confidence, BINS), np.random.Generator(np.random.PCG64(seed))
     chance = confidence.double().numpy()
     errors = []
     for _ in range(draws):
         missing = torch.from_numpy((generator.random(len(chance)) < chance) - chance)
-        errors.append(float(torch.bincount(bin_of, missing, minlength=bins).abs().sum()) / max(1, len(chance)))
+        errors.append(float(torch.bincount(bin_of, missing, minlength=BINS).abs().sum()) / max(1, len(chance)))
     return PerfectECE(float(np.mean(errors)), float(np.quantile(errors, 0.95)))
 
 
@@ -242,21 +234,18 @@ def _aps(probabilities: Tensor) -> Tensor:
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {"lac": _lac, "aps": _aps}
 
 
-def nonconformity(probabilities: Tensor, score: str = "lac", *, allow_empty: bool = False) -> Tensor:
+def nonconformity(probabilities: Tensor, score: str = "lac") -> Tensor:
     """How odd each class is for each node, [m, c].
 
-    Unless empty sets are allowed, the likeliest class is not odd at all: it has the score 0 before and after the
-    threshold is chosen, so that it is in every set and the promise stays exact.
+    The likeliest class is not odd at all: it has the score 0 before and after the threshold is chosen, so that it is in every
+    set and the promise stays exact.
     """
     check_score(score)
     p = probabilities.double()
-    odd = SCORES[score](p)
-    return odd if allow_empty else odd.scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
+    return SCORES[score](p).scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
 
 
-def conformal_threshold(
-    probabilities: Tensor, y: Tensor, level: float = 0.9, *, score: str = "lac", allow_empty: bool = False
-) -> float:
+def conformal_threshold(probabilities: Tensor, y: Tensor, level: float = 0.9, *, score: str = "lac") -> float:
     """The ⌈(m + 1) · level⌉-th smallest score of the true labels of the calibration nodes.
 
     Infinite, so that a set holds all classes, where m < level / (1 - level): 9 nodes for 0.9, 99 for 0.99.
@@ -266,14 +255,14 @@ def conformal_threshold(
         level: how often a set shall hold the true label, between 0 and 1.
     """
     check_level(level)
-    odd = nonconformity(probabilities, score, allow_empty=allow_empty).gather(1, y.unsqueeze(1)).squeeze(1)
+    odd = nonconformity(probabilities, score).gather(1, y.unsqueeze(1)).squeeze(1)
     rank = _rank(len(odd), level)
     return math.inf if rank > len(odd) else float(odd.sort().values[rank - 1])
 
 
-def conformal_sets(probabilities: Tensor, threshold: float, *, score: str = "lac", allow_empty: bool = False) -> Tensor:
-    """Which classes are in the set of each node, bool [n, c]; `score` and `allow_empty` as for the threshold."""
-    return nonconformity(probabilities, score, allow_empty=allow_empty) <= threshold
+def conformal_sets(probabilities: Tensor, threshold: float, *, score: str = "lac") -> Tensor:
+    """Which classes are in the set of each node, bool [n, c]; `score` as for the threshold."""
+    return nonconformity(probabilities, score) <= threshold
 
 
 def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> tuple[float, float]:
@@ -305,19 +294,12 @@ def check_level(level: float) -> None:
         raise ValueError(f"level = {level}; it is a share between 0 and 1, such as 0.9")
 
 
-class Halves(NamedTuple):
-    """Validation nodes that choose the epoch and the temperature, and those kept apart from all choices, bool [n]."""
-
-    choose: Tensor
-    reserved: Tensor
-
-
-def reserve(val: Tensor, share: float = 0.5, seed: int = 0) -> Halves:
-    """Keep a random share of the validation nodes apart, to calibrate label sets; the same seed gives the same nodes."""
+def reserve(val: Tensor, share: float = 0.5, seed: int = 0) -> Tensor:
+    """A random share of the validation nodes, kept apart from all choices for label sets, a mask; the same seed, the same nodes."""
     if not 0 <= share < 1:
         raise ValueError(f"reserve = {share}; it is a share of the validation nodes, at least 0 and less than 1")
     nodes = val.cpu().nonzero().squeeze(1).numpy()
     shuffled = np.random.Generator(np.random.PCG64([seed, 1])).permutation(nodes)  # not the stream that made the split
     kept = torch.zeros_like(val, device="cpu")
     kept[torch.from_numpy(shuffled[: int(share * len(nodes))])] = True
-    return Halves(val.cpu() & ~kept, kept)
+    return kept

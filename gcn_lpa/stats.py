@@ -11,37 +11,39 @@ from scipy.special import ndtri, stdtrit  # scipy.stats has them too, and takes 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean and the half-width of its 95 % t interval over splits; None where there is only one."""
+    """A mean and the half-width of its 95 % interval over splits; None where there is only one."""
 
     mean: float
     interval: float | None
-
-    def __str__(self) -> str:
-        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{_points(self.mean):.1f}{spread}"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Accuracy of a method minus that of the reference, split by split."""
-
-    mean: float
-    interval: float | None
-    p_value: float  # two-sided; Wilcoxon's signed-rank test, exact, where nothing else is said
 
     @property
     def is_noise(self) -> bool:
-        """Whether the 95 % interval holds 0; with one split nothing can be told."""
+        """Of a difference: whether the interval holds 0; with one split nothing can be told."""
         return self.interval is None or abs(self.mean) <= self.interval
 
     def __str__(self) -> str:
-        spread = "" if self.interval is None else f" ± {100 * self.interval:.1f}"
-        return f"{_points(self.mean):+.1f}{spread}"
+        return _points(self)
 
 
-def _points(share: float) -> float:
-    """Per cent, to a digit, and 0 without a sign."""
-    return round(100 * share, 1) + 0.0
+@dataclass(frozen=True)
+class Difference(Mean):
+    """Accuracy of a method minus that of the reference, split by split."""
+
+    p_value: float  # two-sided; Wilcoxon's signed-rank test, exact, where nothing else is said
+
+    def __str__(self) -> str:
+        return signed(self)
+
+
+def signed(difference: Mean) -> str:
+    """ "+4.1 ± 1.0", in points of accuracy."""
+    return _points(difference, "+")
+
+
+def _points(mean: Mean, sign: str = "") -> str:
+    """Per cent, to a digit, and 0 without a sign of its own."""
+    spread = "" if mean.interval is None else f" ± {100 * mean.interval:.1f}"
+    return f"{round(100 * mean.mean, 1) + 0.0:{sign}.1f}{spread}"
 
 
 def mean_of(values: np.ndarray) -> Mean:
@@ -95,12 +97,3 @@ def said_p(p_value: float) -> str:
     if p_value < 0.001:
         return "< .001"
     return "1" if p_value > 0.995 else f"{p_value:.2g}".removeprefix("0")
-
-
-def signed(difference: Mean) -> str:
-    """ "+4.1 ± 1.0", in points of accuracy."""
-    return f"{'+' if difference.mean >= 0 else ''}{difference}"
-
-
-def is_noise(mean: Mean) -> bool:
-    return mean.interval is None or abs(mean.mean) <= mean.interval

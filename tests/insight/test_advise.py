@@ -151,7 +151,7 @@ def test_widened_intervals_seldom_call_noise_a_finding():
     rng, found = np.random.default_rng(0), 0
     for _ in range(400):
         shared = rng.normal(0, 0.02)  # what overlapping training sets have in common
-        found += not advice.is_noise(resampled_mean(shared + rng.normal(0, 0.035, 10), 1 / 3, 500))
+        found += not resampled_mean(shared + rng.normal(0, 0.035, 10), 1 / 3, 500).is_noise
     assert found / 400 < 0.08
 
 
