@@ -22,7 +22,7 @@ LEAST = 1e-12  # probability, so that zero has a logarithm
 
 
 class LabelPropagation(AtOnce):
-    """LPA along the edges as they are, Eqs. (1) and (2), from the labels of the graph it is given."""
+    """LPA along the given edges, Eqs. (1) and (2), from the labels of the graph it predicts on."""
 
     depends_on_seed = False
 
@@ -31,7 +31,7 @@ class LabelPropagation(AtOnce):
         self.recipe = recipe
 
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        """There is nothing to learn."""
+        """Nothing is learned."""
 
     def forward(self, graph: Graph) -> Tensor:
         transition = graph.adjacency.row_normalized()
@@ -44,7 +44,7 @@ def known_labels(graph: Graph) -> Tensor:
 
 
 def label_distributions(transition: SparseMatrix, seeds: Tensor, iterations: int) -> Tensor:
-    """What LPA predicts, each row a distribution, [n, c]; a node that no label has reached gets the seeds' shares."""
+    """The predictions of LPA, each row a distribution, [n, c]; a node that no label has reached gets the seeds' shares."""
     mass = propagate_labels(transition, seeds, iterations)
     mass = torch.where(seeds.sum(dim=1, keepdim=True) > 0, seeds, mass)  # Eq. (2)
     total, prior = mass.sum(dim=1, keepdim=True), transition.pattern.total(seeds.sum(dim=0)) + LEAST

@@ -1,7 +1,7 @@
-"""scikit-learn's logistic regression and perceptron on a node's own columns, and logistic regression on smoothed ones.
+"""scikit-learn's logistic regression and perceptron on a node's columns, and logistic regression on smoothed ones.
 
-With five labels a class, a network has next to nothing to choose its hundred thousand weights by. `SmoothedLR` has one weight for
-each column and class, no epoch to choose, and the nodes that look most like each class to learn from.
+Five labels a class are too few for the hundred thousand weights of a network. `SmoothedLR` has one weight for each column and
+class and no epoch to choose, and learns in addition from the nodes it is most certain of.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from gcn_lpa.methods.hops import personalized
 from gcn_lpa.recipes import Recipe
 
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite
+PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
+SUREST = 700  # nodes at most, in equal numbers of each class, that the model itself labels for the second fit
+BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
 
 
 class FeaturesOnly(AtOnce):
-    """scikit-learn's logistic regression or, with `hidden` layers, perceptron; it looks at no edge.
+    """scikit-learn's logistic regression or, with `hidden` layers, perceptron; it reads no edge.
 
     Of the recipe only `features` and, for MLP, `hidden` and `epochs` apply; all else is the package's default. It is
-    trained until scikit-learn stops, after 100 (LR) or `epochs` (MLP) iterations at most: validation has no say. The
-    coefficients are copied into buffers.
+    trained until scikit-learn stops, after at most 100 (LR) or `epochs` (MLP) iterations; validation nodes are not used.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, hidden: tuple[int, ...] = ()) -> None:
@@ -49,7 +51,8 @@ class FeaturesOnly(AtOnce):
         return LogisticRegression(solver="lbfgs", random_state=self.seed)
 
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        x, y = feature_rows(graph, nodes), graph.y.index_select(0, nodes).cpu().numpy()
+        rows, y = nodes.cpu().numpy(), graph.y.index_select(0, nodes).cpu().numpy()
+        x = graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
         for k, (weight, bias) in enumerate(affine_layers(self.estimator(), x, y, graph.num_classes, len(self.hidden))):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
@@ -59,12 +62,6 @@ class FeaturesOnly(AtOnce):
         for k in range(1, len(self.hidden) + 1):
             x = x.relu() @ self.get_buffer(f"weight{k}") + self.get_buffer(f"bias{k}")
         return x
-
-
-def feature_rows(graph: Graph, nodes: Tensor) -> Any:
-    """The features of `nodes` for scikit-learn, sparse where they are."""
-    rows = nodes.cpu().numpy()
-    return graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
 
 
 def affine_layers(
@@ -94,11 +91,8 @@ def affine_layers(
     return [*zip(weights[:-1], biases[:-1], strict=True), (weight, bias)]
 
 
-Learning = Callable[[Any, Graph, Tensor], None]
-
-
-def on_one_thread(learns: Learning) -> Learning:
-    """scikit-learn on one thread: for some hundred rows it is several times as fast, and sums are added in one order."""
+def on_one_thread(learns: Callable[[Any, Graph, Tensor], None]) -> Callable[[Any, Graph, Tensor], None]:
+    """scikit-learn on one thread: several times as fast for a few hundred rows, and sums are added in one order."""
 
     @wraps(learns)
     def limited(model: Any, graph: Graph, nodes: Tensor) -> None:
@@ -115,19 +109,16 @@ def only(graph: Graph, nodes: Tensor) -> Graph:
     return graph.reveal(torch.zeros_like(graph.labeled).index_fill(0, nodes, True))
 
 
-PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
-SUREST = 700  # nodes in all, at most, that the model itself labels for the second fit; as many of each class, where there are
-BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
-
-
 class SmoothedLR(AtOnce):
     """softmax(M x W + b), where M v is `personalized` PageRank of v along D^-½AD^-½; W and b by scikit-learn.
 
-    The second fit has the labels and, for each class, the nodes that the first fit is surest of; together these weigh as much
-    as the labels of the class. Rows of M x are computed for those nodes alone: smoothing fills what was sparse.
+    The second fit has the labels and, for each class, the nodes that the first fit is most certain of; together these weigh as
+    much as the labels of the class. Rows of M x are computed for those nodes alone: smoothing fills what was sparse.
     """
 
     depends_on_seed = False
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
@@ -138,16 +129,16 @@ class SmoothedLR(AtOnce):
     @on_one_thread
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         nodes, y = nodes.cpu(), only(graph, nodes).y.cpu()
-        taught, rows = y[nodes], self.rows(graph, nodes)
+        labels, rows = y[nodes], self.rows(graph, nodes)
         scale = float(np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).mean())) or 1.0
-        self.learn(rows, taught, np.ones(len(nodes)), scale)
-        surest = list(self.surest(graph, y))
-        if surest:
-            number = torch.bincount(taught, minlength=self.num_classes)
-            weights = [np.full(len(some), int(number[k]) / len(some)) for k, some in surest]
-            classes = [torch.full_like(some, k) for k, some in surest]
-            every = self.rows(graph, torch.cat([nodes, *(some for _, some in surest)]))
-            self.learn(every, torch.cat([taught, *classes]), np.concatenate([np.ones(len(nodes)), *weights]), scale)
+        self.learn(rows, labels, np.ones(len(nodes)), scale)
+        every, classes, weights = [nodes], [labels], [np.ones(len(nodes))]
+        for k, surest in self.surest(graph, y):
+            every.append(surest)
+            classes.append(torch.full_like(surest, k))
+            weights.append(np.full(len(surest), int((labels == k).sum()) / len(surest)))
+        if len(every) > 1:
+            self.learn(self.rows(graph, torch.cat(every)), torch.cat(classes), np.concatenate(weights), scale)
 
     def learn(self, rows: np.ndarray, y: Tensor, weights: np.ndarray, scale: float) -> None:
         """Fit W and b to rows, which are divided by `scale` in place."""
@@ -159,36 +150,31 @@ class SmoothedLR(AtOnce):
             weights = weights * mass.sum() / ((mass > 0).sum() * mass[y.numpy()])
         estimator = LogisticRegression(C=PENALTY, max_iter=200)
         weight, bias = affine_layers(estimator, rows, y.numpy(), self.num_classes, 0, weights)[0]
-        shape = self.get_buffer("weight").shape
-        self.get_buffer("weight").copy_(torch.from_numpy(np.broadcast_to(weight / scale, shape).copy()))
-        self.get_buffer("bias").copy_(torch.from_numpy(bias))
+        self.weight.copy_(torch.from_numpy(np.broadcast_to(weight / scale, self.weight.shape).copy()))
+        self.bias.copy_(torch.from_numpy(bias))
 
     def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:
         """Rows of M x, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes."""
-        back, start = self.smoothing(graph).T, 0
+        back, start = graph.adjacency.symmetric_normalized().T, 0
         found = np.empty((len(nodes), graph.num_features), dtype=np.float32)
-        for some in nodes.split(max(1, BLOCK // graph.num_nodes)):
-            ends = torch.zeros(graph.num_nodes, len(some), device=graph.device)
-            ends[some.to(graph.device), torch.arange(len(some), device=graph.device)] = 1
+        for part in nodes.split(max(1, BLOCK // graph.num_nodes)):
+            ends = torch.zeros(graph.num_nodes, len(part), device=graph.device)
+            ends[part.to(graph.device), torch.arange(len(part), device=graph.device)] = 1
             walked = personalized(back, ends, self.recipe)
             rows = (graph.x.T @ walked).T if isinstance(graph.x, SparseMatrix) else walked.T @ graph.x
-            found[start : start + len(some)] = rows.cpu().numpy()
-            start += len(some)
+            found[start : start + len(part)] = rows.cpu().numpy()
+            start += len(part)
         return found
 
     def surest(self, graph: Graph, y: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class with a label the nodes without one that are called it with the highest probability."""
+        """For each class with a label, the nodes without one that are predicted to be of it with the highest probability."""
         with torch.no_grad():
-            sureness, said = self(graph).cpu().double().log_softmax(dim=1).max(dim=1)
+            certainty, guess = self(graph).cpu().double().log_softmax(dim=1).max(dim=1)
         for k in y[y >= 0].unique().tolist():
-            nodes = ((said == k) & (y < 0)).nonzero().squeeze(1)
-            order = sureness[nodes].argsort(descending=True, stable=True)
+            nodes = ((guess == k) & (y < 0)).nonzero().squeeze(1)
+            order = certainty[nodes].argsort(descending=True, stable=True)
             if len(nodes):
                 yield k, nodes[order[: max(1, SUREST // self.num_classes)]]
 
-    def smoothing(self, graph: Graph) -> SparseMatrix:
-        return graph.adjacency.symmetric_normalized()
-
     def forward(self, graph: Graph) -> Tensor:
-        logits = personalized(self.smoothing(graph), graph.x @ self.get_buffer("weight"), self.recipe)
-        return logits + self.get_buffer("bias")
+        return personalized(graph.adjacency.symmetric_normalized(), graph.x @ self.weight, self.recipe) + self.bias

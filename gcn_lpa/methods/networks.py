@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,7 +33,7 @@ class Network(OnGivenEdges):
     capturable = stackable = True
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
-        raise TypeError(f"{type(self).__name__} says nothing about its logits")
+        raise NotImplementedError
 
     def forward(self, graph: Graph) -> Tensor:
         return self.logits(graph)
@@ -42,8 +41,7 @@ class Network(OnGivenEdges):
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """As in GCNLPA: the random bits of `key` are used in `train()` mode only."""
         labels = labels_of(self.recipe, graph, nodes)
-        logits = self.logits(graph, key if self.training else None)
-        return self.cost(labels.of(logits), labels)
+        return self.cost(labels.of(self.logits(graph, key if self.training else None)), labels)
 
     def cost(self, logits: Tensor, labels: Labels, scored: Tensor | None = None) -> Loss:
         cost = labels.mean_cost(logits, "logits", scored)
@@ -59,10 +57,9 @@ class JKNet(Network):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        new = partial(glorot, generator=generator)
         widths = [graph.num_features, *[recipe.hidden] * recipe.gcn_layers]
-        self.weights = nn.ParameterList(new(*shape) for shape in pairwise(widths))
-        self.join = new(recipe.gcn_layers * recipe.hidden, graph.num_classes)
+        self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
+        self.join = glorot(recipe.gcn_layers * recipe.hidden, graph.num_classes, generator=generator)
         self.bias = nn.Parameter(torch.zeros(graph.num_classes))
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
@@ -85,16 +82,16 @@ class CorrectAndSmooth(Network):
         self.perceptron = Perceptron(recipe, graph, torch.Generator().manual_seed(seed))
 
     def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
-        """Of the perceptron, which is what training is about."""
+        """Of the perceptron, which is what is trained."""
         return cast(Tensor, self.perceptron(graph.x, key))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        """The perceptron sees no edge: of a table it reads the rows of the labelled nodes alone."""
+        """The perceptron reads no edge: of dense features the rows of the labelled nodes suffice."""
         labels = labels_of(self.recipe, graph, nodes)
         if labels.nodes is None or not isinstance(graph.x, Tensor):
             return super().loss(graph, nodes, key)
         bits = None if key is None or not self.training else key._replace(rows=labels.ids(key))
-        return self.cost(self.perceptron(graph.x.index_select(0, labels.nodes), bits), labels)
+        return self.cost(self.perceptron(labels.of(graph.x), bits), labels)
 
     def forward(self, graph: Graph) -> Tensor:
         guess = F.softmax(self.logits(graph), dim=1)
@@ -121,8 +118,8 @@ def correct_and_smooth(smoothing: SparseMatrix, guess: Tensor, truth: Tensor, re
 class LabelInput(Network):
     """A GCN that also reads labels: X^(1) = σ(S (X W + Y V)), masked as in UniMP, Shi et al. (2021).
 
-    At each step a random `label_rate` of the training nodes show their label and the others are scored, so none is
-    trained on its own label. To predict, all of them show it.
+    At each step the labels of a random `label_rate` of the training nodes are input and the others are scored, so none is
+    trained on its own label. To predict, all labels are input.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
@@ -156,10 +153,9 @@ class LabelInput(Network):
 
 
 class GATNetwork(Network):
-    """PyG's GATConv, Velickovic et al. (2018); the first X W is our own product, as PyG refuses a sparse X."""
+    """PyG's GATConv, Velickovic et al. (2018); the first X W is our product, as PyG refuses a sparse X."""
 
-    stackable = False
-    capturable = False
+    capturable = stackable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
@@ -189,8 +185,7 @@ class GraphSAGENetwork(Network):
     Sparse features are multiplied first: W mean(x) = mean(W x).
     """
 
-    stackable = False
-    capturable = False
+    capturable = stackable = False
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
