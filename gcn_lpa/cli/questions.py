@@ -1,40 +1,40 @@
-"""Questions to a trained model and to a graph: explain, what-if, audit, compare, advise, suggest."""
+"""Questions to a trained model and to a graph: explain, what-if, audit, compare, advise, suggest; and the page, report."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import gcn_lpa
 from gcn_lpa.cli.options import (
-    MANNERS,
     AsJson,
     Data,
     Device,
     ExcelSafe,
+    Hops,
     Name,
     Options,
+    Out,
     Overwrite,
     Root,
     RunDir,
     Threads,
     check_out,
     command,
+    graph_words,
     load_graph,
     print_or_write,
     print_warnings,
     recipe_flags,
-    say_record,
+    show,
+    status,
 )
-from gcn_lpa.cli.text import advice_facts, advice_line, comparison_line, print_json, print_table, suggestion_line
-
-if TYPE_CHECKING:
-    from gcn_lpa.insight.audit import EdgeAudit, LabelAudit
+from gcn_lpa.cli.text import advice_lines, comparison_lines, percent, suggestion_lines
 
 
 @command
@@ -43,12 +43,10 @@ def explain(
     node: Annotated[str | None, typer.Option(metavar="ID", help="The node to explain.")] = None,
     every: Annotated[bool, typer.Option("--all", help="A table of the nodes that `predict` labels.")] = False,
     top: Annotated[int, typer.Option(min=1, help="--node: voters to list.")] = 10,
-    hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
-    plot: Annotated[
+    hops: Hops = None,
+    picture: Annotated[
         Path | None,
-        typer.Option(
-            "--picture", "--plot", metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf)."
-        ),
+        typer.Option(metavar="FILE", help="--node: draw it; the ending says as what (.png, .svg, .pdf)."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
     overwrite: Overwrite = False,
@@ -59,26 +57,20 @@ def explain(
     """Say why a node has its label: the training labels that voted, along which paths, and whether model and LPA agree."""
     if every == (node is not None):
         raise typer.BadParameter("give either --node ID or --all")
-    if (plot is not None and every) or (out is not None and not every):
+    if (picture is not None and every) or (out is not None and not every):
         raise typer.BadParameter("--picture goes with --node, --out with --all")
     from gcn_lpa.insight.drawing import draw_explanation
-    from gcn_lpa.insight.explain import Explainer
-    from gcn_lpa.runs.folder import load_run
 
     check_out(out, overwrite=overwrite)
-    check_out(plot, overwrite=True)
-    found = load_run(run, data)
-    explainer = Explainer.of(found.trained, found.graph, hops=hops)
+    check_out(picture, overwrite=True)
+    found = gcn_lpa.load_run(run, data)
     if node is None:
-        return print_or_write(explainer.table(~found.used), out, excel_safe, as_json)
-    why = explainer.explain(node, top=top)
-    if plot is not None:
-        draw_explanation(why, plot)
-    if as_json:
-        return print_json(why.to_dict())
-    print(why)
-    if plot is not None:
-        print(f"\ndrawn in {plot}")
+        table = gcn_lpa.explain_all(found.trained, found.graph, nodes=~found.used, hops=hops)
+        return print_or_write(table, out, excel_safe, as_json)
+    why = gcn_lpa.explain(found.trained, found.graph, node, top=top, hops=hops)
+    if picture is not None:
+        draw_explanation(why, picture)
+    show(as_json, why.to_dict(), [str(why), *([] if picture is None else ["", f"drawn in {picture}"])])
 
 
 @command
@@ -100,7 +92,7 @@ def what_if(
     retrain: Annotated[
         bool, typer.Option("--retrain", help="Also train two models, without and with the changes, and compare them.")
     ] = False,
-    hops: Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")] = None,
+    hops: Hops = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,15 +100,12 @@ def what_if(
 
     An id may hold = or a comma: the text is cut where both sides name something.
     """
-    from gcn_lpa.insight.what_if import what_if as ask_what_if
-    from gcn_lpa.runs.folder import load_run
-
     asked = {"--label": label, "--relabel": relabel, "--unlabel": unlabel, "--remove-edge": remove_edge}
     if not any(asked.values()):
         raise typer.BadParameter(f"nothing is asked: give at least one of {', '.join(asked)}")
-    found = load_run(run, data)
+    found = gcn_lpa.load_run(run, data)
     classes, nodes = set(found.trained.class_names), {str(name) for name in found.graph.node_names}
-    answer = ask_what_if(
+    answer = gcn_lpa.what_if(
         found.trained,
         found.graph,
         hops=hops,
@@ -126,9 +115,7 @@ def what_if(
         unlabel=unlabel or (),
         remove_edges=[cut(one, ",", nodes, nodes) for one in remove_edge or ()],
     )
-    if as_json:
-        return print_json(answer.to_dict())
-    print(answer)
+    show(as_json, answer.to_dict(), [str(answer)])
 
 
 def cut(text: str, separator: str, left: set[str], right: set[str]) -> tuple[str, str]:
@@ -160,7 +147,7 @@ def audit(
     labels: Annotated[bool, typer.Option("--labels", help="Rank the given labels.")] = False,
     edges: Annotated[bool, typer.Option("--edges", help="Rank the edges.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    out: Out = None,
     folds: Annotated[int, typer.Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often that is done, with new folds.")] = 3,
     seed: Annotated[int | None, typer.Option(help="Of folds and first weights; without one, that of the run.")] = None,
@@ -177,39 +164,23 @@ def audit(
     """
     if labels == edges:
         raise typer.BadParameter("audit either --labels or --edges")
-    from gcn_lpa.insight import audit as auditing
-    from gcn_lpa.runs.folder import load_run
     from gcn_lpa.runs.predictions import write_table
 
     check_out(out, overwrite=overwrite)
-    audited = load_run(run, data)
-    subject = audited.trained, audited.graph
-    options: dict[str, Any] = {"folds": folds, "device": device, "threads": threads}
+    audited = gcn_lpa.load_run(run, data)
+    options: dict[str, Any] = {"folds": folds, "repeats": repeats, "device": device, "threads": threads}
     options["seed"] = audited.plan.seed if seed is None else seed
-    rank: Callable[..., LabelAudit | EdgeAudit] = auditing.audit_labels if labels else auditing.audit_edges
-    with counted("training models") as on_fit:
-        found = rank(*subject, repeats=repeats, on_fit=on_fit, **options)
+    with status() as say:
+        options["on_fit"] = lambda done, total: say(f"training models: {done} of {total}")
+        rank: Any = gcn_lpa.audit_labels if labels else gcn_lpa.audit_edges
+        found = rank(audited.trained, audited.graph, **options)
     rows = found.findings[: top or (None if as_json or out is not None else 20)]
+    facts, lines = {**found.to_dict(), "out": None}, [*map(str, rows), "", found.summary]
+    facts["findings"] = [dataclasses.asdict(row) for row in rows] if out is None else []
     if out is not None:
         write_table(out, found.to_frame().head(len(rows)), excel_safe=excel_safe)
-    if as_json:
-        listed = [dataclasses.asdict(row) for row in rows] if out is None else []
-        return print_json({**found.to_dict(), "findings": listed, "out": None if out is None else str(out)})
-    if out is not None:
-        print(f"{len(rows):,} rows in {out}")
-    else:
-        for row in rows:
-            print(row)
-        print(f"\n{found.summary}")
-
-
-@contextlib.contextmanager
-def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how much is done of how much; it reports that on stderr where that is a terminal."""
-    shows = MANNERS.shows_progress
-    yield lambda done, total: print(f"\r{what}: {done} of {total} ", end="", file=sys.stderr) if shows else None
-    if shows:
-        print("\r\033[K", end="", file=sys.stderr)
+        facts["out"], lines = str(out), [f"{len(rows):,} rows in {out}"]
+    show(as_json, facts, lines)
 
 
 @command
@@ -246,39 +217,19 @@ def compare(
     """
     from gcn_lpa.data.files import encode_json, write_output
     from gcn_lpa.data.splits import require_classes
-    from gcn_lpa.insight import compare as comparison
 
     check_out(out, overwrite=overwrite)
     graph = load_graph(name, root, option)
     require_classes(graph)
     print_warnings(graph.notes, as_json)
-    found = comparison.compare(
-        graph,
-        [method.strip() for method in methods.split(",")],
-        splits=splits,
-        seed=seed,
-        reference=reference,
-        recipe=recipe,
-        changes=changes,
-        device=device,
-        threads=threads,
-        on_record=say_record,
-    )
+    options: dict[str, Any] = {"splits": splits, "seed": seed, "reference": reference, "recipe": recipe}
+    options |= {"changes": changes, "device": device, "threads": threads}
+    with status() as say:
+        options["on_record"] = lambda record: say(f"{record.method}, seed {record.seed}: {percent(record.accuracy)}")
+        found = gcn_lpa.compare(graph, [method.strip() for method in methods.split(",")], **options)
     if out is not None:
         write_output(out, encode_json(found.to_dict()))
-    if as_json:
-        return print_json(found.to_dict())
-    header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
-    print_table(header, [comparison_line(row) for row in found.rows])
-    print(f"\n{found.verdict}")
-    if found.not_converged:
-        print(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
-    for field, without in found.unused.items():
-        print(f"--{field.replace('_', '-')} is not used by {', '.join(without)}")
-    print(
-        "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. "
-        f"seconds: median of a split, on {found.device}. memory: peak of a process that trains this method alone."
-    )
+    show(as_json, found.to_dict(), comparison_lines(found))
 
 
 @command
@@ -297,33 +248,14 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Does the graph help? Compare features alone with methods that read the edges, on your own labels."""
-    from gcn_lpa.insight import advise as advice
-
     graph = load_graph(name, root, option)
     print_warnings(graph.notes, as_json)
-    found = advice.advise(
-        graph,
-        repeats=repeats,
-        seed=seed,
-        recipe=recipe,
-        best=best,
-        device=device,
-        threads=threads,
-        on_record=say_record,
-    )
-    where = [("--root", str(root))] if root is not None else []
-    said = [word for pair in [*where, *(("-o", each) for each in option or ())] for word in pair]
-    line = found.command(name, said)
-    if as_json:
-        return print_json({**found.to_dict(), "command": line})
-    print(found.sentence)
-    print(f"\n  {line}\n")
-    if found.lines:
-        print_table(
-            ("", "accuracy", "against features", "against commonest class", "seconds"), map(advice_line, found.lines)
-        )
-        print(f"\n{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.")
-    print("\n".join(advice_facts(found)))
+    options: dict[str, Any] = {"repeats": repeats, "seed": seed, "recipe": recipe, "best": best}
+    with status() as say:
+        options["on_record"] = lambda record: say(f"{record.method}, seed {record.seed}: {percent(record.accuracy)}")
+        found = gcn_lpa.advise(graph, device=device, threads=threads, **options)
+    line = found.command(name, graph_words(root, option))
+    show(as_json, {**found.to_dict(), "command": line}, advice_lines(found, line))
 
 
 @command
@@ -341,25 +273,79 @@ def suggest(
     as_json: AsJson = False,
 ) -> None:
     """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
-    from gcn_lpa.insight import suggest as suggestions
-    from gcn_lpa.runs.folder import load_run
+    from gcn_lpa.insight.suggest import read_candidates, suggestion_table
     from gcn_lpa.runs.predictions import write_table
 
     check_out(out, overwrite=overwrite)
-    asked = load_run(run, data)
-    allowed = ~asked.split.test if candidates is None else suggestions.read_candidates(candidates, asked.graph)
+    asked = gcn_lpa.load_run(run, data)
+    allowed = ~asked.split.test if candidates is None else read_candidates(candidates, asked.graph)
     allowed &= ~asked.used
     if not allowed.any():
         why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
         raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
-    found = suggestions.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
-    table = suggestions.suggestion_table(found)
+    found = gcn_lpa.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
+    table, lines = suggestion_table(found), suggestion_lines(found)
+    if len(found) < n:
+        lines += ["", f"{len(found):,} of the {n:,} asked for: no other node may be suggested"]
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
-    if as_json:
-        return print_json(table.to_dict("records"))
-    print_table(("id", "score", "guess", "probability", "reach", "why"), map(suggestion_line, found))
-    if len(found) < n:
-        print(f"\n{len(found):,} of the {n:,} asked for: no other node may be suggested")
-    if out is not None:
-        print(f"\n{len(table):,} rows in {out}")
+        lines += ["", f"{len(table):,} rows in {out}"]
+    show(as_json, table.to_dict("records"), lines)
+
+
+@command
+def report(
+    run: RunDir,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
+    overwrite: Overwrite = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train nothing: no rivals, no suspicious labels and edges.")
+    ] = False,
+    picture: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Draw one picture, --out FILE.png, .svg or .pdf: curve, confusion, map, neighbourhood."
+        ),
+    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
+    hops: Annotated[int | None, typer.Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page on this machine alone, with answers about every node.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
+    data: Data = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML file about a run: scores, curves, the graph to look at, what looks wrong, what to label next."""
+    from gcn_lpa.report.page import OpenRun, page_of
+    from gcn_lpa.report.pictures import PICTURES
+    from gcn_lpa.report.server import PageServer
+
+    check_out(out, overwrite=overwrite)
+    if picture is None and (node is not None or hops is not None):
+        raise typer.BadParameter("--node and --hops go with --picture neighbourhood")
+    if picture not in (None, *PICTURES):
+        raise typer.BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
+    if picture is not None and out is None:
+        raise typer.BadParameter("--picture goes with --out FILE, whose ending says as what: .png, .svg or .pdf")
+    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
+        raise typer.BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
+    opened = gcn_lpa.load_run(run, data)
+    if serve:
+        subject = OpenRun(opened)
+        with status() as say:
+            page = page_of(subject, trains=not quick, device=device, live=True, say=say)
+        with PageServer(page, subject, port) as server:
+            print(f"{server.url}\nCtrl-C ends it", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
+        return
+    if picture is not None and out is not None:
+        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
+        path = out
+    else:
+        with status() as say:
+            path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
+    facts = {"out": str(path), "bytes": path.stat().st_size}
+    show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shlex
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import gcn_lpa
 from gcn_lpa.cli.options import (
-    MORE,
     AsJson,
     Data,
     Device,
     ExcelSafe,
+    MaybeName,
+    Method,
     Name,
     Options,
+    Out,
     Overwrite,
     Root,
     RunDir,
     SetScore,
-    Steps,
+    Settings,
     Threads,
     check_out,
     command,
+    graph_words,
+    more_option,
     print_or_write,
     print_room,
     print_run,
@@ -37,20 +42,11 @@ from gcn_lpa.cli.options import (
     reading,
     recipe_fields,
     recipe_flags,
+    show,
+    source_of,
+    status,
 )
-from gcn_lpa.cli.text import (
-    calibration_lines,
-    change_lines,
-    class_lines,
-    confusion_lines,
-    plan_lines,
-    print_json,
-    print_table,
-    result_lines,
-    tuning_lines,
-    tuning_step,
-)
-from gcn_lpa.runs import storage
+from gcn_lpa.cli.text import calibration_lines, change_lines, evaluation_lines, plan_lines, tuning_lines, tuning_step
 
 if TYPE_CHECKING:
     from gcn_lpa.runs.folder import TrainedRun
@@ -73,16 +69,13 @@ def plan(
     directed: Annotated[bool, typer.Option("--directed", help="Messages travel from source to target alone.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
     halo: Annotated[float, typer.Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")
-    ] = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how much memory a training would take, before there is a graph."""
-    from gcn_lpa.recipes import DEFAULT
     from gcn_lpa.scale.planner import Size, estimate
 
-    recipe = DEFAULT.replace(**recipe_fields(settings))
+    recipe = gcn_lpa.DEFAULT.replace(**recipe_fields(settings))
     counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
     counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
     for option, (value, least) in counts.items():
@@ -97,9 +90,7 @@ def plan(
     if found is None:
         raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
     facts = {**dataclasses.asdict(found), "peak": found.peak}
-    if as_json:
-        return print_json({name: round(value) for name, value in facts.items()})
-    print("\n".join(plan_lines(found, size, recipe, workers)))
+    show(as_json, {name: round(value) for name, value in facts.items()}, plan_lines(found, size, recipe, workers))
 
 
 @command
@@ -110,9 +101,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="Finished trials in all.")] = 50,
     method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
     recipe: Annotated[str, typer.Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the starting recipe.")
-    ] = None,
+    settings: Settings = None,
     seed: Annotated[int, typer.Option(help="Of the split, the first weights and the order of trials.")] = 0,
     split: Annotated[
         str | None,
@@ -125,44 +114,33 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for the recipe that does best on validation nodes; `train --recipe` then scores it once on test nodes."""
-    from gcn_lpa.data.splits import split as split_nodes
     from gcn_lpa.insight.tune import BEST, Search
-    from gcn_lpa.insight.tune import tune as search_recipe
-    from gcn_lpa.runs.plan import Source, make_plan
     from gcn_lpa.runs.train_run import past_of
 
-    search = Search(trials, seed, device, threads)
-    source = Source(name, None if root is None else str(root), reading(name, option))
+    search, source = Search(trials, seed, device, threads), source_of(name, root, option)
     kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
-    plan, graph = make_plan(
-        source, method=method, recipe=recipe, changes=recipe_fields(settings), seed=seed, split=kind
-    )
+    changes = recipe_fields(settings)
+    plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
     print_warnings(graph.notes, as_json)
-    parts = split_nodes(graph, seed=seed, kind=kind)
+    parts = gcn_lpa.split(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)
-    with contextlib.closing(Steps()) as steps:
-        found = search_recipe(
-            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: steps.say(tuning_step(trial, trials))
+    num_val = int(parts.val.sum())
+    with status() as say:
+        found = gcn_lpa.tune(
+            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: say(tuning_step(trial, trials))
         )
-    where = [("--root", str(root))] if root is not None else []
-    said = [word for pair in [*where, *(("-o", each) for each in option or ())] for word in pair]
-    line = shlex.join(
-        ["gcn-lpa", "train", name, *said, "--recipe", str(out / BEST), "--split", kind, "--seed", str(seed)]
-    )
-    if as_json:
-        return print_json({**found.to_dict(), "validation_nodes": int(parts.val.sum()), "command": line})
-    print("\n".join(tuning_lines(found, graph.name, int(parts.val.sum()), out)))
-    print(f"score it once on test nodes:\n  {line}")
+    words = [name, *graph_words(root, option), "--recipe", str(out / BEST), "--split", kind, "--seed", str(seed)]
+    line = shlex.join(["gcn-lpa", "train", *words])
+    facts = {**found.to_dict(), "validation_nodes": num_val, "command": line}
+    lines = tuning_lines(found, graph.name, num_val, out)
+    show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
 
 
 @command
 @recipe_flags
 def train(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv."),
-    ] = None,
+    name: MaybeName = None,
     *,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
     report: Annotated[
@@ -195,37 +173,23 @@ def train(
     ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
-    method: Annotated[
-        str | None,
-        typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.", rich_help_panel=MORE),
-    ] = None,
+    method: Method = None,
     reserve: Annotated[
         float,
-        typer.Option(
+        more_option(
             metavar="SHARE",
             help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
-            rich_help_panel=MORE,
         ),
     ] = 0.0,
-    with_data: Annotated[
-        bool, typer.Option("--with-data", help="Keep the graph in the run folder too.", rich_help_panel=MORE)
-    ] = False,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, metavar="EPOCHS", help="0: no checkpoints.", rich_help_panel=MORE)
-    ] = 50,
+    with_data: Annotated[bool, more_option("--with-data", help="Keep the graph in the run folder too.")] = False,
+    checkpoint_every: Annotated[int, more_option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     threads: Threads = None,
     root: Root = None,
     data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="--resume: where the graph is now, if not where it was.", rich_help_panel=MORE
-        ),
+        Path | None, more_option(metavar="PATH", help="--resume: where the graph is now, if not where it was.")
     ] = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.", rich_help_panel=MORE
-        ),
+        float, more_option(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
     ] = 300.0,
     changes: dict[str, Any],
 ) -> None:
@@ -233,50 +197,40 @@ def train(
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
+    from gcn_lpa.engine.devices import choose_device
+    from gcn_lpa.runs.storage import PAGE, PREDICTIONS
     from gcn_lpa.scale.partition import is_partition
     from gcn_lpa.scale.ranks import is_torchrun, refused
     from gcn_lpa.scale.together import Order
 
+    start = time.perf_counter()
     if name is None:
         if not resume or out is None:
             raise typer.BadParameter(
                 "name a data set or a folder; or --resume --out DIR goes on with an unfinished run"
             )
-        return resume_training(out, data, device, threads, as_json=as_json)
+        with progress() as watch:
+            trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch)
+        return print_run(trained, as_json, start)
     if data is not None:
         raise typer.BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if is_partition(name):
-        whole: dict[str, Any] = {
-            "--split": split,
-            "--with-data": with_data,
-            "--report": report,
-            "--reserve": reserve,
-            "--root": root,
-        }
-        whole |= {"--minutes": minutes, "--option": option}
-        if given := [flag for flag, value in whole.items() if value]:
-            raise typer.BadParameter(
-                f"{given[0]} is not for the parts of a graph, whose split was chosen with the parts"
-            )
+        whole = {"--split": split, "--with-data": with_data, "--report": report, "--reserve": reserve, "--root": root}
+        if given := [flag for flag, value in {**whole, "--minutes": minutes, "--option": option}.items() if value]:
+            what = "is not for the parts of a graph, whose split was chosen with the parts"
+            raise typer.BadParameter(f"{given[0]} {what}")
         if out is None:
             raise typer.BadParameter("the parts of a graph are trained with --out DIR, where checkpoints go")
         place = "cpu" if device == "auto" else device  # NCCL has not been tried with several ranks
         settings = Path(name), out, method, recipe, changes, seed
-        return train_in_parts(
-            Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout), as_json=as_json
-        )
+        order = Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout)
+        return train_in_parts(order, as_json, start)
     if is_torchrun():
         raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
-    from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.runs.plan import Source, make_plan
-    from gcn_lpa.runs.train_run import train_run
-
     if report and out is None:
         raise typer.BadParameter("--report goes with --out DIR, where the page is put")
-    start = time.perf_counter()
-    source = Source(name, None if root is None else str(root), reading(name, option))
-    plan, graph = make_plan(
-        source,
+    plan, graph = gcn_lpa.make_plan(
+        source_of(name, root, option),
         method=method,
         recipe=recipe,
         changes=changes,
@@ -290,80 +244,54 @@ def train(
     )
     print_warnings(graph.notes, as_json)
     print_room(graph, plan.recipe, device)
+    outputs = functools.partial(results_of, device=device) if report else None
+    kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": outputs}
     with progress() as watch:
-        trained = train_run(
-            plan,
-            graph,
-            out,
-            device=device,
-            threads=threads,
-            resume=resume,
-            overwrite=overwrite,
-            watch=watch,
-            outputs=partial(results_of, device=device) if report else None,
-        )
+        trained = gcn_lpa.train_run(plan, graph, out, device=device, threads=threads, watch=watch, **kept)
     print_run(trained, as_json, start)
-    if report and out is not None and not as_json and not trained.run.interrupted:
-        print(f"  labels in {out / storage.PREDICTIONS}, the page is {out / storage.PAGE}")
+    if report and out is not None and not as_json:
+        print(f"  labels in {out / PREDICTIONS}, the page is {out / PAGE}")
 
 
-def train_in_parts(order: Order, *, as_json: bool) -> None:
-    """Train on the parts of a graph, as one of the processes of torchrun; rank 0 says what it gave."""
+def train_in_parts(order: Order, as_json: bool, start: float) -> None:
+    """Train on the parts of a graph, as one of the processes of torchrun; rank 0 prints the result."""
     from gcn_lpa.scale.ranks import is_first
     from gcn_lpa.scale.together import train_parts
 
-    start = time.perf_counter()
     with progress() if is_first() else contextlib.nullcontext() as watch:
         found = train_parts(order, watch)
     if found is not None:
         print_run(found, as_json, start)
     elif is_first():
-        print_json({"out": str(order.out), "finished": True}) if as_json else print(f"{order.out} is finished")
+        show(as_json, {"out": str(order.out), "finished": True}, [f"{order.out} is finished"])
 
 
 def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
     """The predictions and the page of a run, as files for its folder."""
     from gcn_lpa.report.page import OpenRun, page_of
-    from gcn_lpa.runs.predictions import predict_run, table_text
+    from gcn_lpa.runs.predictions import table_text
+    from gcn_lpa.runs.storage import PAGE, PREDICTIONS
 
     subject = OpenRun(run)
-    table = predict_run(run, prediction=subject.prediction)
-    with contextlib.closing(Steps()) as steps:
-        page = page_of(subject, device=device, say=steps.say)
-    return {storage.PREDICTIONS: table_text(table).encode(), storage.PAGE: page}
-
-
-def resume_training(out: Path, data: Path | None, device: str, threads: int | None, *, as_json: bool) -> None:
-    """Finish a training that was stopped, as if it had not been."""
-    from gcn_lpa.runs.train_run import resume_run
-
-    start = time.perf_counter()
-    with progress() as watch:
-        trained = resume_run(out, data, device=device, threads=threads, watch=watch)
-    print_run(trained, as_json, start)
+    table = gcn_lpa.predict_run(run, prediction=subject.prediction)
+    with status() as say:
+        page = page_of(subject, device=device, say=say)
+    return {PREDICTIONS: table_text(table).encode(), PAGE: page}
 
 
 @command
 def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
     """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
-    from gcn_lpa.runs.folder import load_run
     from gcn_lpa.runs.train_run import evaluate_run
 
-    results = evaluate_run(load_run(run, data))
-    if as_json:
-        return print_json(dataclasses.asdict(results))
-    print("\n".join(result_lines(results)))
-    if (found := results.scores) is not None:
-        print()
-        print_table(("class", "precision", "recall", "F1", "nodes"), class_lines(found))
-        print("\nrow: true class, column: predicted class, in the same order")
-        print_table(("", *(str(k) for k in range(1, len(found.per_class) + 1))), confusion_lines(found))
+    results = evaluate_run(gcn_lpa.load_run(run, data))
+    show(as_json, dataclasses.asdict(results), evaluation_lines(results))
 
 
 @command
 def predict(
     run: RunDir,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    out: Out = None,
     every: Annotated[
         bool,
         typer.Option(
@@ -398,38 +326,28 @@ def predict(
 ) -> None:
     """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
 
-    label is what the model says, also of a node whose label was given; it can differ from that one. With --on every label of
-    that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
+    label is the prediction of the model, also of a node whose label was given; it can differ from that one. With --on every label
+    of that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.folder import load_run
-    from gcn_lpa.runs.predictions import predict_run
+    from gcn_lpa.runs.predictions import write_table
 
     check_out(out, overwrite=overwrite)
-    wanted: dict[str, Any] = {
-        "every": every,
-        "raw": raw,
-        "abstain": abstain,
-        "sets": sets,
-        "score": score,
-        "hops": hops,
-        "all_classes": all_classes,
-    }
+    wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
+    wanted |= {"hops": hops, "all_classes": all_classes}
     if on is None:
         if option or root is not None:
             raise typer.BadParameter("--root and -o go with --on")
-        return print_or_write(predict_run(load_run(run, data), **wanted), out, excel_safe, as_json)
-    from gcn_lpa.runs.predictions import predict_on, write_table
-
+        table = gcn_lpa.predict_run(gcn_lpa.load_run(run, data), **wanted)
+        return print_or_write(table, out, excel_safe, as_json)
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise typer.BadParameter(f"--out {out} is a file that is read; choose another")
-    options = reading(on, option)
-    found = predict_on(run, on, data, root=root, options=options, **wanted)
+    found = gcn_lpa.predict_on(run, on, data, root=root, options=reading(on, option), **wanted)
     if as_json:
-        changes = dataclasses.asdict(found.changes)
-        where = {"predictions": found.table.to_dict("records")} if out is None else {"out": str(out)}
-        if out is not None:
-            write_table(out, found.table, excel_safe=excel_safe)
-        return print_json({"changes": changes, "note": found.note, "rows": len(found.table), **where})
+        facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
+        if out is None:
+            return show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
+        write_table(out, found.table, excel_safe=excel_safe)
+        return show(as_json, {**facts, "out": str(out)}, ())
     print_warnings(found.warnings, as_json)
     print_or_write(found.table, out, excel_safe, as_json)
     print("\n".join(change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
@@ -440,48 +358,38 @@ def calibrate(
     run: RunDir,
     level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
     score: SetScore = "lac",
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture", "--plot", metavar="FILE", help="Draw the reliability diagram, before and after (.png)."
-        ),
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
     ] = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
     from gcn_lpa.insight.drawing import draw_reliability
-    from gcn_lpa.runs.folder import load_run
     from gcn_lpa.runs.predictions import calibrate_run
 
-    check_out(plot, overwrite=True)
-    found = calibrate_run(load_run(run, data), level=level, score=score)
-    if plot is not None:
-        draw_reliability(
-            found.before, found.after, plot, title=f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
-        )
-    if as_json:
-        return print_json(dataclasses.asdict(found))
-    print("\n".join(calibration_lines(found)))
-    if plot is not None:
-        print(f"reliability diagram in {plot}")
+    check_out(picture, overwrite=True)
+    found = calibrate_run(gcn_lpa.load_run(run, data), level=level, score=score)
+    lines = calibration_lines(found)
+    if picture is not None:
+        title = f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
+        draw_reliability(found.before, found.after, picture, title=title)
+        lines.append(f"reliability diagram in {picture}")
+    show(as_json, dataclasses.asdict(found), lines)
 
 
 @command
 def edges(
     run: RunDir,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")] = None,
+    out: Out = None,
     overwrite: Overwrite = False,
     excel_safe: ExcelSafe = False,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
-    from gcn_lpa.predict import edge_table
-    from gcn_lpa.runs.folder import load_run
-
     check_out(out, overwrite=overwrite)
-    found = load_run(run, data)
+    found = gcn_lpa.load_run(run, data)
     if not found.trained.model.edge_parameters():
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
-    print_or_write(edge_table(found.trained, found.graph), out, excel_safe, as_json)
+    print_or_write(gcn_lpa.edge_table(found.trained, found.graph), out, excel_safe, as_json)

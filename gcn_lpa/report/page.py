@@ -8,16 +8,14 @@ the page's own script and style, by their hashes, and nothing else.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import math
 import shlex
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,17 +23,17 @@ from torch import Tensor
 
 import gcn_lpa
 from gcn_lpa.calibration import FEWEST
-from gcn_lpa.data.describe import GraphInfo, describe
+from gcn_lpa.data.describe import describe
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.insight.advise import Advice, advise
-from gcn_lpa.insight.audit import EdgeAudit, LabelAudit, cross_fit, rank_edges, rank_labels
+from gcn_lpa.epochs import Epoch
+from gcn_lpa.insight.advise import advise
+from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.insight.suggest import Suggestion, suggest
+from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
 from gcn_lpa.report.graph_view import graph_view
-from gcn_lpa.report.pictures import curve, reliability_chart
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun
 from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run
@@ -46,34 +44,7 @@ EXPLAINED = 250  # nodes whose votes are in the file
 VOTERS = 6  # of each of them
 REPEATS = 5  # splits of the comparison with rivals: every label is scored once
 
-T = TypeVar("T")
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Found(Generic[T]):
-    """A part of the page, or a sentence on why it is missing."""
-
-    value: T | None
-    why_not: str = ""
-
-    @classmethod
-    def of(cls, make: Callable[[], T]) -> Found[T]:
-        try:
-            return cls(make())
-        except ValueError as error:  # too few labels, one class, no edge: the library says which
-            return cls(None, str(error))
-
-
-@dataclass(frozen=True)
-class NodeRow:
-    """A node in a list."""
-
-    id: Hashable
-    label: str
-    probability: float
-    runner_up: str
-    status: str
 
 
 class OpenRun:
@@ -82,6 +53,10 @@ class OpenRun:
     def __init__(self, run: TrainedRun) -> None:
         self.run, self.graph, self.trained = run, run.graph, run.trained
 
+    @cached_property
+    def explainer(self) -> Explainer:
+        return Explainer.of(self.trained, self.graph)
+
     @property
     def prediction(self) -> Prediction:
         """The models run once for all parts of the page."""
@@ -89,39 +64,29 @@ class OpenRun:
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """Calibrated, as `predict_proba` gives them, [n, c]; the explainer has what the model itself says."""
+        """Calibrated, as `predict_proba` gives them, [n, c]; those of the explainer are not."""
         return self.explainer.prediction.probabilities
-
-    @cached_property
-    def explainer(self) -> Explainer:
-        return Explainer.of(self.trained, self.graph)
-
-    @cached_property
-    def kind(self) -> np.ndarray:
-        """What was done with the label of each node: a position in KINDS, [n]."""
-        labeled, run = self.graph.labeled.cpu(), self.run
-        kind = torch.where(labeled, 2, 0)
-        kind[self.trained.given(self.graph)] = 1
-        if run.reserved is not None:
-            kind[run.reserved] = 3
-        return kind.numpy()
 
     @cached_property
     def confidence(self) -> Tensor:
         return self.probabilities.amax(dim=1)
 
-    def row(self, at: int) -> NodeRow:
-        names, order = self.trained.class_names, self.probabilities[at].argsort(descending=True, stable=True).tolist()
-        second = names[order[1]] if len(names) > 1 else ""
-        status = self.explainer.status[at]
-        return NodeRow(self.graph.node_names[at], names[order[0]], float(self.confidence[at]), second, status)
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """What was done with the label of each node: a position in KINDS, [n]."""
+        kind = torch.where(self.graph.labeled.cpu(), 2, 0)
+        kind[self.trained.given(self.graph)] = 1
+        if self.run.reserved is not None:
+            kind[self.run.reserved] = 3
+        return kind.numpy()
 
     @cached_property
     def least_sure(self) -> list[int]:
+        """The nodes without a given label whose probability is lowest."""
         open_nodes = np.flatnonzero(~self.run.used.numpy())
         order = np.argsort(self.confidence.numpy()[open_nodes].round(12), kind="stable")
-        found: list[int] = open_nodes[order[:ROWS]].tolist()
-        return found
+        nodes: list[int] = open_nodes[order[:ROWS]].tolist()
+        return nodes
 
     def explain(self, node: Hashable) -> dict[str, Any]:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
@@ -154,85 +119,76 @@ class OpenRun:
         return found
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Everything the page says."""
+class Section(NamedTuple):
+    """A section of the page, or a sentence on why it is missing."""
 
-    name: str
-    method: str
-    created: str
-    info: GraphInfo
-    results: Any  # of the run
-    accuracy_range: tuple[float, float] | None  # 95 %
-    class_rows: list[tuple[str, int, int]]  # name, labels given, nodes so labelled
-    calibration: Found[CalibrationReport]
-    history: list[dict[str, float | None]]
-    best_epoch: int
-    rivals: Found[Advice]
-    labels: Found[LabelAudit]
-    edges: Found[EdgeAudit]
-    suggestions: Found[list[Suggestion]]
-    least_sure: list[NodeRow]
-    command: str
-    hashes: dict[str, str]
-    environment: dict[str, Any]
-    explanations: dict[str, dict[str, Any]]
-    num_unlabeled: int
+    value: Any
+    why_not: str = ""
 
 
-def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say: Say = lambda text: None) -> Contents:
-    """What the page about a run says.
+def section(make: Callable[[], Any]) -> Section:
+    try:
+        return Section(make())
+    except ValueError as error:  # too few labels, one class, no edge: the library says which
+        return Section(None, str(error))
+
+
+def contents(
+    subject: OpenRun, *, trains: bool = True, device: str = "auto", say: Say = lambda text: None
+) -> dict[str, Any]:
+    """What the page about a run says, for its template.
 
     Args:
         trains: also train models, to compare with rivals and to find suspicious labels and edges.
         say: called with what is being done.
     """
     run, graph, trained = subject.run, subject.graph, subject.trained
-    untrained: Found[Any] = Found(None, "left out: it needs models to be trained; make the page without --quick")
-    rivals, labels, edges = untrained, untrained, untrained
+    rivals = labels = edges = Section(None, "left out: it needs models to be trained; make the page without --quick")
     if trains:
+        options: dict[str, Any] = {"seed": run.plan.seed, "device": device}
         say("comparing with rivals")
-        rivals = Found.of(lambda: advise(graph, repeats=REPEATS, seed=run.plan.seed, device=device))
+        rivals = section(lambda: advise(graph, repeats=REPEATS, **options))
         say("looking for suspicious labels and edges")
-        given, recipe = trained.given(graph), trained.recipe
-        fitted = Found.of(lambda: cross_fit(graph, given, recipe, repeats=1, seed=run.plan.seed, device=device))
-        labels = edges = Found(None, fitted.why_not)
-        if (models := fitted.value) is not None:
-            labels = Found.of(lambda: rank_labels(graph, models))
-            edges = Found.of(lambda: rank_edges(graph, models))
+        fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
+        labels = edges = fitted
+        if fitted.value is not None:
+            labels, edges = (
+                section(lambda: rank_labels(graph, fitted.value)),
+                section(lambda: rank_edges(graph, fitted.value)),
+            )
     say("choosing nodes to label next")
-    suggestions = Found.of(lambda: suggest(trained, graph, n=ROWS, candidates=~run.split.test & ~run.used))
+    suggestions = section(lambda: suggest(trained, graph, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")
     listed = [*subject.least_sure, *(one.node for one in suggestions.value or ())]
     listed += [graph.index_of(one.node) for one in (labels.value.findings[:ROWS] if labels.value else ())]
     for pair in edges.value.findings[:ROWS] if edges.value else ():
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
-    calibration = Found.of(lambda: calibrate_run(run, prediction=subject.explainer.prediction))
+    calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
-        calibration = Found(None, few)
-    return Contents(
-        name=graph.name,
-        method=trained.recipe.method,
-        created=f"gcn-lpa {gcn_lpa.__version__}",
-        info=describe(graph),
-        results=run.results,
-        accuracy_range=None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
-        class_rows=_class_rows(subject),
-        calibration=calibration,
-        history=[dataclasses.asdict(epoch) for epoch in run.run.history],
-        best_epoch=run.run.best_epoch,
-        rivals=rivals,
-        labels=labels,
-        edges=edges,
-        suggestions=suggestions,
-        least_sure=[subject.row(at) for at in subject.least_sure],
-        command=command_of(run),
-        hashes=_hashes(run),
-        environment=environment(),
-        explanations=_explanations(subject, listed),
-        num_unlabeled=int((~run.used).sum()),
-    )
+        calibration = Section(None, few)
+    return {
+        "name": graph.name,
+        "method": trained.recipe.method,
+        "created": f"gcn-lpa {gcn_lpa.__version__}",
+        "info": describe(graph),
+        "results": run.results,
+        "accuracy_range": None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
+        "class_rows": _class_rows(subject),
+        "calibration": calibration,
+        "reliability": None if calibration.value is None else reliability_chart(calibration.value),
+        "curves": curves(run.run.history, run.run.best_epoch),
+        "rivals": rivals,
+        "labels": labels,
+        "edges": edges,
+        "suggestions": suggestions,
+        "least_sure": subject.prediction.table().iloc[subject.least_sure].to_dict("records"),
+        "command": command_of(run),
+        "hashes": _hashes(run),
+        "environment": environment(),
+        "explanations": _explanations(subject, listed),
+        "num_unlabeled": int((~run.used).sum()),
+    }
 
 
 def _explanations(subject: OpenRun, listed: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -311,45 +267,37 @@ def write_report(
 def page_of(
     subject: OpenRun, *, trains: bool = True, device: str = "auto", live: bool = False, say: Say = lambda text: None
 ) -> bytes:
-    """The page about a run, as HTML; the arguments are those of `contents` and `render`."""
-    return render(subject, contents(subject, trains=trains, device=device, say=say), live=live, say=say)
+    """The page about a run, as HTML.
 
-
-def render(subject: OpenRun, found: Contents, *, live: bool = False, say: Say = lambda text: None) -> bytes:
-    """The page as HTML; `live` where a server answers what it asks."""
+    Args:
+        trains, device, say: as in `contents`.
+        live: whether a server answers what the page asks.
+    """
     from jinja2 import Environment, FunctionLoader
 
+    page = contents(subject, trains=trains, device=device, say=say)
     say("drawing the graph")
-    listed = [subject.graph.index_of(node) for node in found.explanations]
-    view = {**graph_view(subject, listed), "explanations": found.explanations, "live": live}
+    listed = [subject.graph.index_of(node) for node in page["explanations"]]
+    view = {**graph_view(subject, listed), "explanations": page["explanations"], "live": live}
     environment = Environment(
         loader=FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"percent": _percent, "number": lambda value: f"{value:,}"}
+    environment.filters["percent"] = lambda rate: "–" if rate is None else f"{100 * rate:.1f} %"
+    environment.filters["number"] = lambda value: f"{value:,}"
     script, style = _template("report.js"), _template("report.css")
-    text = environment.get_template("report.html.j2").render(
-        page=found,
-        view=view,
-        live=live,
-        rows=ROWS,
-        curves=curve(found.history, found.best_epoch),
-        reliability=None if found.calibration.value is None else reliability_chart(found.calibration.value),
-        script=script,
-        style=style,
-        policy=policy(script, style, live),
-    )
+    given: dict[str, Any] = {"page": page, "view": view, "live": live, "rows": ROWS, "script": script, "style": style}
+    text = environment.get_template("report.html.j2").render(**given, policy=policy(script, style, live))
     return text.encode("utf-8", "replace")  # a lone surrogate in a name has no UTF-8
 
 
 def policy(script: str, style: str, live: bool) -> str:
     """The content security policy: our script, our style, and where a server answers, that server."""
-    own = (f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (script, style))
-    script_hash, style_hash = own
-    asks = "'self'" if live else "'none'"
+    own = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
+    server = "'self'" if live else "'none'"
     return (
-        f"default-src 'none'; script-src {script_hash}; style-src {style_hash}; connect-src {asks}; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{own[0]}'; style-src 'sha256-{own[1]}'; connect-src {server}; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -357,5 +305,81 @@ def _template(name: str) -> str:
     return (files("gcn_lpa.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{100 * rate:.1f} %"
+WIDTH, HEIGHT = 440, 220  # of a chart
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 34
+Points = Sequence[tuple[float, float]]
+
+
+def chart(
+    names: tuple[str, str, str],
+    low: tuple[float, float],
+    high: tuple[float, float],
+    lines: Iterable[tuple[str, str, Points]],
+    *,
+    marks: Iterable[tuple[float, float, float, str]] = (),
+    kept: float | None = None,
+) -> dict[str, Any]:
+    """A chart as the template draws it.
+
+    Args:
+        names: of the chart and of its axes.
+        low, high: the corners, in the units of the axes.
+        lines: name, class of CSS and points; what is above the upper corner is drawn at it.
+        marks: x, y, radius and words.
+        kept: x of a vertical line, the epoch that was kept.
+    """
+
+    def across(x: float) -> float:
+        return round(LEFT + (x - low[0]) / ((high[0] - low[0]) or 1) * (WIDTH - LEFT - RIGHT), 1)
+
+    def down(y: float) -> float:
+        return round(TOP + (1 - (min(y, high[1]) - low[1]) / ((high[1] - low[1]) or 1)) * (HEIGHT - TOP - BOTTOM), 1)
+
+    def ticks(axis: int, place: Callable[[float], float]) -> list[tuple[float, str]]:
+        size = high[axis] - low[axis]
+        values = [low[axis] + size * k / 4 for k in range(5)]
+        return [(place(value), f"{value:.{0 if size >= 5 else 2}f}") for value in values]
+
+    drawn = [(name, css, " ".join(f"{across(x)},{down(y)}" for x, y in points)) for name, css, points in lines]
+    return {
+        "names": names,
+        "ticks": (ticks(0, across), ticks(1, down)),
+        "lines": drawn,
+        "marks": [(across(x), down(y), radius, words) for x, y, radius, words in marks],
+        "kept": None if kept is None else across(kept),
+    }
+
+
+def curves(history: Sequence[Epoch], best_epoch: int) -> list[dict[str, Any]]:
+    """Charts of the losses and the validation accuracy over the epochs; none where there are no two epochs."""
+    if len(history) < 2:
+        return []
+    fields = {"loss": "training loss", "val_loss": "validation loss", "val_accuracy": "validation accuracy"}
+    lines = []
+    for field, name in fields.items():
+        points = [(epoch.epoch, value) for epoch in history if (value := getattr(epoch, field)) is not None]
+        lines.append((name, "one" if field == "loss" else "two", points))
+    charts = []
+    for title, axis, drawn in (("Loss", "loss", lines[:2]), ("Validation accuracy", "accuracy", lines[2:])):
+        if drawn := [line for line in drawn if len(line[2]) > 1]:
+            heights = sorted(y for _, _, points in drawn for _, y in points)
+            high = 1.0 if axis == "accuracy" else heights[int(0.99 * (len(heights) - 1))] or 1.0
+            charts.append(chart((title, "epoch", axis), (1, 0), (len(history), high), drawn, kept=best_epoch))
+    return charts
+
+
+def reliability_chart(found: CalibrationReport) -> dict[str, Any]:
+    """Accuracy over confidence after calibration; the size of a mark says how many nodes are in its bin."""
+    bins = zip(found.after.confidence, found.after.accuracy, found.after.count, strict=True)
+    marks = [
+        (
+            confidence,
+            accuracy,
+            round(3 + 9 * (count / max(found.after.count)) ** 0.5, 1),
+            f"confidence {confidence:.2f}: {100 * accuracy:.0f} % of {count:,} nodes right",
+        )
+        for confidence, accuracy, count in bins
+        if count
+    ]
+    perfect = ("perfectly calibrated", "rule", [(0, 0), (1, 1)])
+    return chart(("Reliability", "confidence", "accuracy"), (0, 0), (1, 1), [perfect], marks=marks)

@@ -13,8 +13,6 @@ import json
 import secrets
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -46,60 +44,15 @@ class RefusedError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What the server can say: its page, and answers about one run, one at a time."""
-
-    page: bytes
-    subject: OpenRun
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def explain(self, query: str) -> dict[str, Any]:
-        found = parse_qs(query, keep_blank_values=True, max_num_fields=4).get("node", [])
-        if len(found) != 1:
-            raise ValueError("name one node, as explain?node=ID")
-        with self.lock:
-            return self.subject.explain(found[0])
-
-    def what_if(self, body: Any) -> dict[str, Any]:
-        asked = asked_of(body)
-        with self.lock:
-            return self.subject.what_if(asked)
-
-
-def asked_of(body: Any) -> Asked:
-    """The changes that a request names: label and relabel as [[node, class], …], unlabel as [node, …], remove_edges as pairs."""
-    if not isinstance(body, dict) or not body or not body.keys() <= {"label", "relabel", "unlabel", "remove_edges"}:
-        raise ValueError("a question is an object with some of label, relabel, unlabel and remove_edges")
-    for name, value in body.items():
-        is_each = _is_text if name == "unlabel" else _is_pair
-        if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(map(is_each, value)):
-            what = "node ids" if name == "unlabel" else "pairs of texts"
-            raise ValueError(f"{name} is a list of at most {MOST_CHANGES:,} {what}")
-    return Asked(
-        label=dict(body.get("label", ())),
-        relabel=dict(body.get("relabel", ())),
-        unlabel=body.get("unlabel", ()),
-        remove_edges=[(a, b) for a, b in body.get("remove_edges", ())],
-    )
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_text, value))
-
-
-class AskServer(ThreadingHTTPServer):
-    """Serves `answers` on 127.0.0.1 under a token."""
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of a run on 127.0.0.1 under a token, and answers questions about the run, one at a time."""
 
     daemon_threads = True
     request_queue_size = 128  # five, as it comes, make a sixth client wait for seconds
 
-    def __init__(self, answers: Answers, port: int = 0) -> None:
-        self.answers, self.token = answers, secrets.token_urlsafe(32)
+    def __init__(self, page: bytes, subject: OpenRun, port: int = 0) -> None:
+        self.page, self.subject, self.lock = page, subject, threading.Lock()
+        self.token = secrets.token_urlsafe(32)
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -117,27 +70,33 @@ class AskServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: AskServer
+    server: PageServer
     timeout = SECONDS
     server_version, sys_version = "gcn-lpa", ""
 
     def do_GET(self) -> None:
-        self._answer({"": self._page, "explain": self._explain})
+        self._respond()
 
     def do_POST(self) -> None:
-        self._answer({"what-if": self._what_if})
+        self._respond()
 
-    def _answer(self, paths: dict[str, Callable[[str], tuple[str, bytes]]]) -> None:
+    def _respond(self) -> None:
+        kind, status = "application/json", HTTPStatus.OK
         try:
             path, query = self._allowed()
-            if path not in paths:
-                raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
-            kind, content = paths[path](query)
-            self._send(HTTPStatus.OK, kind, content)
+            if (self.command, path) == ("GET", ""):
+                kind, content = "text/html; charset=utf-8", self.server.page
+            else:
+                content = self._answer(path, query)
         except RefusedError as refused:
-            self._send(refused.status, "application/json", _json({"error": str(refused)}))
+            status, content = refused.status, _json({"error": str(refused)})
         except ValueError as error:  # of the question: an unknown node, class or edge
-            self._send(HTTPStatus.BAD_REQUEST, "application/json", _json({"error": " ".join(str(error).split())}))
+            status, content = HTTPStatus.BAD_REQUEST, _json({"error": " ".join(str(error).split())})
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
     def _allowed(self) -> tuple[str, str]:
         """What is asked under the token, path and query; whoever may not ask is refused."""
@@ -154,13 +113,22 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.FORBIDDEN, "the token is not the one this server printed")
         return "/".join(rest).rstrip("/"), parts.query
 
-    def _page(self, query: str) -> tuple[str, bytes]:
-        return "text/html; charset=utf-8", self.server.answers.page
+    def _answer(self, path: str, query: str) -> bytes:
+        """The answer to a question, as JSON."""
+        if (self.command, path) == ("GET", "explain"):
+            nodes = parse_qs(query, keep_blank_values=True, max_num_fields=4).get("node", [])
+            if len(nodes) != 1:
+                raise ValueError("name one node, as explain?node=ID")
+            with self.server.lock:
+                return _json(self.server.subject.explain(nodes[0]))
+        if (self.command, path) == ("POST", "what-if"):
+            asked = asked_of(self._body())
+            with self.server.lock:
+                return _json(self.server.subject.what_if(asked))
+        raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here")
 
-    def _explain(self, query: str) -> tuple[str, bytes]:
-        return "application/json", _json(self.server.answers.explain(query))
-
-    def _what_if(self, query: str) -> tuple[str, bytes]:
+    def _body(self) -> Any:
+        """The JSON that came with a request."""
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit() or len(length) > 9:
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "the length of the question is missing")
@@ -169,20 +137,32 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a question is application/json")
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            return json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             raise ValueError("the question is not valid JSON") from None
-        return "application/json", _json(self.server.answers.what_if(body))
-
-    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
-        self.send_response(status)
-        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the token is in every address and belongs in no log."""
+
+
+def asked_of(body: Any) -> Asked:
+    """The changes that a request names: label and relabel as [[node, class], …], unlabel as [node, …], remove_edges as pairs."""
+    if not isinstance(body, dict) or not body or not body.keys() <= {"label", "relabel", "unlabel", "remove_edges"}:
+        raise ValueError("a question is an object with some of label, relabel, unlabel and remove_edges")
+    for name, value in body.items():
+        rows = [[one] if name == "unlabel" else one for one in value] if isinstance(value, list) else []
+        size, what = (1, "node ids") if name == "unlabel" else (2, "pairs of texts")
+        fits = all(
+            isinstance(row, list) and len(row) == size and all(isinstance(one, str) for one in row) for row in rows
+        )
+        if not isinstance(value, list) or len(value) > MOST_CHANGES or not fits:
+            raise ValueError(f"{name} is a list of at most {MOST_CHANGES:,} {what}")
+    return Asked(
+        label=dict(body.get("label", ())),
+        relabel=dict(body.get("relabel", ())),
+        unlabel=body.get("unlabel", ()),
+        remove_edges=[(a, b) for a, b in body.get("remove_edges", ())],
+    )
 
 
 def _json(value: Any) -> bytes:

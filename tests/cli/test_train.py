@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli import data as demo
 from gcn_lpa.cli.app import app
-from gcn_lpa.cli.options import clock
 from gcn_lpa.cli.text import warning
 from gcn_lpa.data.datasets import load
 from gcn_lpa.insight import compare as comparison
@@ -163,7 +162,7 @@ def test_a_recipe_file_with_a_field_that_the_method_does_not_use_is_refused_by_n
 
 
 def test_compare_applies_a_flag_where_it_is_used_and_names_the_methods_without_it(monkeypatch):
-    monkeypatch.setattr(comparison, "compare", functools.partial(comparison.compare, isolate=False))
+    monkeypatch.setattr("gcn_lpa.compare", functools.partial(comparison.compare, isolate=False))
     arguments = (
         "compare",
         "karate",
@@ -359,11 +358,6 @@ def test_train_says_how_long_all_its_stages_took(own):
     assert shown["seconds"] < shown["total_seconds"] < waited  # the first is that of the choice of the epoch alone
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3723, "1:02:03")])
-def test_time_left_reads_as_on_a_clock(seconds, text):
-    assert clock(seconds) == text
-
-
 @pytest.mark.long
 def test_demo_needs_no_files_and_finds_the_wrong_label(monkeypatch):
     monkeypatch.delenv("GCN_LPA_DATA", raising=False)
@@ -388,7 +382,7 @@ def test_demo_needs_no_files_and_finds_the_wrong_label(monkeypatch):
     probabilities = [one["probability"] for one in shown["examples"]]
     assert probabilities == sorted(probabilities)
     assert shown["explanation"]["node"] == shown["examples"][0]["node"]
-    for line, _ in demo.NEXT:
+    for line in demo.NEXT:
         words = line.split()
         assert line in text
         assert words[0] == "gcn-lpa"

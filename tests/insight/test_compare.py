@@ -321,7 +321,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
         asked.update(options, graph=graph.name, methods=methods)
         return found
 
-    monkeypatch.setattr(comparison, "compare", noted)
+    monkeypatch.setattr("gcn_lpa.compare", noted)
     arguments = ["compare", "karate", "--methods", "gcn, lr", "--splits", "7", "--epochs", "2"]
     table = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "found.json")])
     assert table.exit_code == 0, table.output

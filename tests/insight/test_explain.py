@@ -788,7 +788,7 @@ def test_explain_prints_who_voted(karate_run):
 
 @pytest.mark.long
 def test_explain_prints_json_and_draws(karate_run, tmp_path):
-    facts = json.loads(ok("explain", karate_run, "--node", 5, "--hops", 3, "--json", "--plot", tmp_path / "why.png"))
+    facts = json.loads(ok("explain", karate_run, "--node", 5, "--hops", 3, "--json", "--picture", tmp_path / "why.png"))
     assert (facts["node"], facts["hops"], facts["method"]) == (5, 3, "gcn-lpa")
     votes = sum(vote["share"] for vote in facts["votes"]) + sum(facts["others"]["scores"].values())
     assert votes == pytest.approx(sum(facts["scores"].values()), abs=1e-9)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gcn_lpa.report.page import OpenRun, page_of, write_report
-from gcn_lpa.report.server import Answers, AskServer
+from gcn_lpa.report.server import PageServer
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from tests.helpers.chromium import CHROMIUM, DRIVER, check_chromium
@@ -81,7 +81,7 @@ def find(browser, text):
 @contextlib.contextmanager
 def serving(run):
     subject = OpenRun(run)
-    with AskServer(Answers(page_of(subject, trains=False, live=True), subject)) as server:
+    with PageServer(page_of(subject, trains=False, live=True), subject) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server

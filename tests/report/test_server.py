@@ -15,7 +15,7 @@ import pytest
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.insight.what_if import what_if
 from gcn_lpa.report.page import OpenRun
-from gcn_lpa.report.server import LARGEST_BODY, Answers, AskServer, asked_of
+from gcn_lpa.report.server import LARGEST_BODY, PageServer, asked_of
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 
@@ -30,7 +30,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def server(run):
-    with AskServer(Answers(b"<!doctype html>", OpenRun(run))) as found:
+    with PageServer(b"<!doctype html>", OpenRun(run)) as found:
         thread = threading.Thread(target=found.serve_forever, daemon=True)
         thread.start()
         yield found
@@ -136,7 +136,7 @@ def test_the_answer_may_not_be_read_or_framed_by_others(server):
 
 def test_it_listens_on_this_machine_alone_and_draws_a_new_token_each_time(server):
     assert server.server_address[0] == "127.0.0.1"
-    with AskServer(server.answers) as other:
+    with PageServer(server.page, server.subject) as other:
         assert other.token != server.token
         assert len(other.token) == 43  # 32 bytes
 

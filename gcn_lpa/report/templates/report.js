@@ -328,7 +328,7 @@
         view.explanations[name] = why;
         if (panel.dataset.node === name) explained(box, why);
       } catch (error) { box.replaceChildren(make("p", "error", error.message)); }
-    } else box.append(make("p", "hint", `The votes of ${Object.keys(view.explanations).length} nodes are in this file, not of this one: gcn-lpa ask RUN, or gcn-lpa explain RUN --node ID, tells them.`));
+    } else box.append(make("p", "hint", `The votes of ${Object.keys(view.explanations).length} nodes are in this file, not of this one: gcn-lpa report RUN --serve, or gcn-lpa explain RUN --node ID, tells them.`));
     if (i !== undefined) {
       const near = neighbours(i);
       panel.append(make("h4", "", `${near.length.toLocaleString("en")} neighbour${near.length === 1 ? "" : "s"} drawn`));
