@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,8 @@ from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.train import num_epochs
-from gcn_lpa.trained import Trained
 
 LAST = 0.05  # share of the epochs: a best epoch among them says that more would have been better
-
-
 BEST = "best"  # the recipe, beside the names of methods
 
 
@@ -78,7 +75,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. Intervals are over random splits of this graph: they say nothing about other graphs."""
+    """Methods on the same splits. Intervals are over random splits of this graph: they say nothing about other graphs."""
 
     graph: str
     reference: str
@@ -100,36 +97,33 @@ class Comparison:
             return "One split cannot tell a difference from noise; compare on at least 10."
         groups: dict[str, list[str]] = {"better": [], "worse": [], "inside the noise": []}
         for row in self.rows:
-            if (found := row.difference) is not None:
-                verdict = "inside the noise" if found.is_noise else "better" if found.mean > 0 else "worse"
-                groups[verdict].append(f"{row.method} ({found})")
+            if (gain := row.difference) is not None:
+                verdict = "inside the noise" if gain.is_noise else "better" if gain.mean > 0 else "worse"
+                groups[verdict].append(f"{row.method} ({gain})")
         parts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items() if names]
-        said = "; ".join(parts) or "nothing to compare with it"
+        differences = "; ".join(parts) or "nothing to compare with it"
         least = 2 / 2**self.num_splits
         few = f" So few splits cannot bring the signed-rank test below p = {least:.2g}." if least > 0.05 else ""
-        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {said}.{few}"
+        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {differences}.{few}"
 
     @property
     def not_converged(self) -> tuple[str, ...]:
-        """The methods whose best epoch was among the last on some split: more epochs might have been better."""
-        return tuple(
-            name
-            for name, recipe in self.recipes.items()
-            if any(is_cut_short(recipe, record.best_epoch) for record in self.records if record.method == name)
-        )
+        """The methods of which, on one split or more, the last epoch and not a lack of progress ended a training whose best
+        epoch was in its last 5 %: more epochs might have been better.
+        """
+        names = []
+        for record in self.records:
+            recipe = self.recipes.get(record.method)
+            if recipe is None or not {"epochs", "patience"} <= set(METHODS[recipe.method].fields):
+                continue  # no epoch is chosen
+            last, best = num_epochs(recipe), record.best_epoch
+            if best > (1 - LAST) * last and (not recipe.patience or best + recipe.patience >= last):
+                names.append(record.method)
+        return tuple(dict.fromkeys(names))
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"verdict": self.verdict, "splits": self.num_splits, "not_converged": self.not_converged}
-        return {**found, **dataclasses.asdict(self)}
-
-
-def is_cut_short(recipe: Recipe, best_epoch: int) -> bool:
-    """Whether the last epoch, and not a lack of progress, ended a training whose best epoch was in its last 5 %."""
-    if "epochs" not in METHODS[recipe.method].fields or "patience" not in METHODS[recipe.method].fields:
-        return False  # no epoch is chosen
-    last = num_epochs(recipe)
-    ran_out = not recipe.patience or best_epoch + recipe.patience >= last
-    return ran_out and best_epoch > (1 - LAST) * last
+        derived = {"verdict": self.verdict, "splits": self.num_splits, "not_converged": self.not_converged}
+        return {**derived, **dataclasses.asdict(self)}
 
 
 def compare(
@@ -189,11 +183,10 @@ def compare(
             if on_record is not None:
                 on_record(result)
     rows = tuple(_row(name, settings, records, reference, memories[name]) for name, settings in recipes.items())
-    left_out = {
-        field: tuple(name for name, used in recipes.items() if getattr(used, field) != value)
-        for field, value in (changes or {}).items()
-    }
-    unused = {field: names for field, names in left_out.items() if names}
+    unused = {}
+    for field, value in (changes or {}).items():
+        if names := tuple(name for name, settings in recipes.items() if getattr(settings, field) != value):
+            unused[field] = names
     return Comparison(graph.name, reference, rows, tuple(records), recipes, where, environment(), unused)
 
 
@@ -241,21 +234,17 @@ def run_here(trial: Trial) -> Iterator[Record]:
         models = learn_many(trial.graph, parts, trial.recipe, seeds=seeds, device=trial.device)
         seconds = (time.perf_counter() - start) / len(models)
         for seed, part, trained in zip(seeds, trial.splits, models, strict=True):
-            yield _record(trial, seed, part, trained, seconds)
-
-
-def _record(trial: Trial, seed: int, part: Split, trained: Trained, seconds: float) -> Record:
-    found = evaluate(trained, trial.graph, part.test)
-    return Record(
-        method=trial.method,
-        split=part.hash,
-        seed=seed,
-        accuracy=found.accuracy,
-        macro_f1=found.macro_f1,
-        val_accuracy=trained.run.best.val_accuracy,
-        best_epoch=trained.run.best_epoch,
-        seconds=seconds,
-    )
+            scores = evaluate(trained, trial.graph, part.test)
+            yield Record(
+                method=trial.method,
+                split=part.hash,
+                seed=seed,
+                accuracy=scores.accuracy,
+                macro_f1=scores.macro_f1,
+                val_accuracy=trained.run.best.val_accuracy,
+                best_epoch=trained.run.best_epoch,
+                seconds=seconds,
+            )
 
 
 def run_apart(trial: Trial) -> Iterator[Record | Memory]:
@@ -266,7 +255,7 @@ def run_apart(trial: Trial) -> Iterator[Record | Memory]:
     assert process.stdout is not None
     num_records = 0
     try:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it ended before it had read all: see below
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # ended before it had read all: see below
             pickle.dump(trial, stdin)
         for line in process.stdout:
             kind, fields = json.loads(line)
@@ -289,22 +278,21 @@ def work() -> None:
     """The other end of `run_apart`: a pickled Trial on stdin, a line of JSON for each result on stdout."""
     out, sys.stdout = sys.stdout, sys.stderr  # nothing else may be written there
     trial: Trial = pickle.load(sys.stdin.buffer)
+
+    def send(kind: str, fields: dict[str, Any]) -> None:
+        print(json.dumps([kind, fields]), file=out, flush=True)
+
     try:
         before = resident_memory()
         for record in run_here(trial):
-            _send(out, "record", dataclasses.asdict(record))
+            send("record", dataclasses.asdict(record))
         after = resident_memory()
         if before is not None and after is not None:
-            on_gpu = trial.device.startswith("cuda")
-            gpu = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
-            _send(out, "memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
+            gpu = torch.cuda.max_memory_allocated() / 1e6 if trial.device.startswith("cuda") else None
+            send("memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
     except Exception as error:
         kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-        _send(out, "error", {"type": kind, "message": str(error)})
-
-
-def _send(out: IO[str], kind: str, fields: dict[str, Any]) -> None:
-    print(json.dumps([kind, fields]), file=out, flush=True)
+        send("error", {"type": kind, "message": str(error)})
 
 
 def resident_memory() -> tuple[float, float] | None:
@@ -326,15 +314,15 @@ def resident_memory() -> tuple[float, float] | None:
 
 
 def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
-    own, base = ([record for record in records if record.method == method] for method in (name, reference))
-    accuracy = np.array([record.accuracy for record in own])
-    gain = accuracy - np.array([record.accuracy for record in base])
+    here = [record for record in records if record.method == name]
+    accuracy = np.array([record.accuracy for record in here])
+    gain = accuracy - np.array([record.accuracy for record in records if record.method == reference])
     return ComparisonRow(
         method=name,
         accuracy=mean_of(accuracy),
-        macro_f1=mean_of(np.array([record.macro_f1 for record in own])),
+        macro_f1=mean_of(np.array([record.macro_f1 for record in here])),
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
-        seconds=float(np.median([record.seconds for record in own])),
+        seconds=float(np.median([record.seconds for record in here])),
         memory=memory,
         note="the recipe best" if name == BEST else METHODS[name].note_on(recipe),
     )

@@ -11,9 +11,9 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Search:
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """One recipe and what it reached."""
+    """One recipe and its accuracy."""
 
     number: int
     settings: dict[str, Any]
@@ -74,24 +74,21 @@ class TuningTrial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search found. The accuracy of the best of many trials is too high by luck: `train` gives the honest one."""
+    """The result of a search. The accuracy of the best of many trials is too high by luck: `train` gives the honest one."""
 
     start: Recipe
     recipe: Recipe
     val_accuracy: float
     start_accuracy: float
     trials: tuple[TuningTrial, ...]
-    importance: dict[
-        str, float
-    ]  # share of the variance between trials, by fANOVA; empty where there is none to explain
+    importance: dict[str, float]  # share of the variance between trials, by fANOVA; empty where all are alike
 
     @property
     def changes(self) -> dict[str, tuple[Any, Any]]:
         """Of each setting that the search changed, the value before and after."""
         before, after = self.start.to_dict(), self.recipe.to_dict()
-        return {
-            name: (before[name], after[name]) for name in before if name != "origin" and before[name] != after[name]
-        }
+        changed = (name for name in before if name != "origin" and before[name] != after[name])
+        return {name: (before[name], after[name]) for name in changed}
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "changes": self.changes}
@@ -138,19 +135,24 @@ class Searching:
         search: Search,
         on_trial: Callable[[TuningTrial], None] | None,
     ) -> None:
+        try:
+            import optuna
+        except ImportError as error:
+            raise ImportError("tune needs Optuna: pip install 'gcn-lpa[search]'") from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.graph, self.train, self.val, self.start = graph, train, val, start
         self.folder, self.search, self.on_trial = folder, search, on_trial
         self.choices = choices_of(start, search.space)
         self.first = {name: getattr(start, name) for name in self.choices}
-        self.optuna = _import_optuna()
+        self.optuna, self.states = optuna, optuna.trial.TrialState
         self.study = self.open()
 
     def open(self) -> Any:
+        """The study in the folder, new or going on."""
         optuna, seed = self.optuna, self.search.seed
         connect = partial(sqlite3.connect, self.folder / STUDY, timeout=60)  # an address would end at a ? in the path
-        storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect})
         study = optuna.create_study(
-            storage=storage,
+            storage=optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect}),
             study_name="tune",
             direction="maximize",
             load_if_exists=True,
@@ -169,24 +171,44 @@ class Searching:
                 f"{self.folder} holds a search with another {', '.join(other)}; choose another folder, or ask as before"
             )
         study.set_user_attr("about", about)
-        states = optuna.trial.TrialState
-        for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            study.tell(trial.number, state=states.FAIL)  # it was stopped: not a result
-        for _ in study.get_trials(deepcopy=False, states=(states.WAITING,)):
-            study.tell(study.ask(), state=states.FAIL)  # what waits is asked for first
+        for trial in study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            study.tell(trial.number, state=self.states.FAIL)  # it was stopped: not a result
+        for _ in study.get_trials(deepcopy=False, states=(self.states.WAITING,)):
+            study.tell(study.ask(), state=self.states.FAIL)  # what waits is asked for first
         study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))  # a new seed: draws are not repeated
         return study
 
     @property
-    def finished(self) -> list[Any]:
-        states = self.optuna.trial.TrialState
-        return self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED))  # type: ignore[no-any-return]
+    def finished(self) -> list[TuningTrial]:
+        """The trials with a result, pruned and diverged ones included."""
+        states = self.states.COMPLETE, self.states.PRUNED
+        return [
+            TuningTrial(
+                trial.number,
+                trial.params,
+                trial.value if trial.state == self.states.COMPLETE else None,
+                trial.duration.total_seconds(),
+            )
+            for trial in self.study.get_trials(deepcopy=False, states=states)
+        ]
 
     def run(self) -> Tuning:
         with contextlib.suppress(_EnoughError):
             self.value(self.first)
             self.walk()
-        return self.result()
+        trials = tuple(self.finished)
+        values = {trial.val_accuracy for trial in trials} - {None}
+        if not values:
+            raise ValueError("no trial was finished: training diverged with every recipe; start from another --recipe")
+        shares = {}
+        if len(values) > 1:
+            evaluator = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
+            shares = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        importance = {name: round(float(share), 4) for name, share in shares.items()}
+        first = next((trial.val_accuracy for trial in trials if trial.settings == self.first), None)
+        found = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, importance)
+        draw_tuning(found, self.folder / PLOT)
+        return found
 
     def walk(self) -> None:
         """What Optuna's sampler draws, until there are as many trials as were asked for."""
@@ -194,10 +216,10 @@ class Searching:
             self.attempt()
 
     def value(self, settings: dict[str, Any]) -> float | None:
-        """What a recipe reaches; known ones are not trained again."""
+        """The validation accuracy of a recipe; one that was tried is not trained again."""
         for trial in self.finished:
-            if trial.params == settings:
-                return self.value_of(trial)
+            if trial.settings == settings:
+                return trial.val_accuracy
         return self.attempt(settings)
 
     def attempt(self, wanted: dict[str, Any] | None = None) -> float | None:
@@ -208,8 +230,7 @@ class Searching:
             self.study.enqueue_trial(wanted)
         trial = self.study.ask()
         settings = {name: trial.suggest_categorical(name, values) for name, values in self.choices.items()}
-        begun, states = time.perf_counter(), self.optuna.trial.TrialState
-        recipe = self.start.replace(**settings, members="", votes=False)
+        begun, recipe = time.perf_counter(), self.start.replace(**settings, members="", votes=False)
 
         def watch(_: JobName, epoch: Epoch) -> None:
             if epoch.val_accuracy is not None and epoch.epoch % REPORTED == 0:
@@ -217,26 +238,19 @@ class Searching:
                 if trial.should_prune():
                     raise self.optuna.TrialPruned
 
-        options: dict[str, Any] = {
-            "seeds": self.search.seed,
-            "device": self.search.device,
-            "threads": self.search.threads,
-        }
+        search, parts = self.search, [(self.train, self.val)]
+        options: dict[str, Any] = {"seeds": search.seed, "device": search.device, "threads": search.threads}
         try:
-            parts = [(self.train, self.val)]
             (trained,) = learn_many(self.graph, parts, recipe, watch=Watch(on_epoch=watch), **options)
-            best = trained.run.best
-            reached, state = best.val_accuracy, states.COMPLETE
+            reached, state = trained.run.best.val_accuracy, self.states.COMPLETE
         except (self.optuna.TrialPruned, DivergedError):
-            reached, state = None, states.PRUNED
+            reached, state = None, self.states.PRUNED
         self.study.tell(trial, reached, state=state)
-        self.keep_best()
+        if any(one.val_accuracy is not None for one in self.finished):
+            write_json(self.folder / BEST, self.best.to_dict())
         if self.on_trial is not None:
             self.on_trial(TuningTrial(trial.number, settings, reached, time.perf_counter() - begun))
         return reached
-
-    def value_of(self, trial: Any) -> float | None:
-        return trial.value if trial.state == self.optuna.trial.TrialState.COMPLETE else None
 
     @property
     def best(self) -> Recipe:
@@ -244,55 +258,18 @@ class Searching:
         origin = f"tune, trial {trial.number} on validation nodes, from {self.start.origin}"
         return self.start.replace(**trial.params, origin=origin)
 
-    def keep_best(self) -> None:
-        if any(self.value_of(trial) is not None for trial in self.finished):
-            write_json(self.folder / BEST, self.best.to_dict())
-
-    def result(self) -> Tuning:
-        if not (self.folder / BEST).exists():
-            raise ValueError("no trial was finished: training diverged with every recipe; start from another --recipe")
-        trials = tuple(
-            TuningTrial(trial.number, trial.params, self.value_of(trial), trial.duration.total_seconds())
-            for trial in self.finished
-        )
-        first = next((trial.val_accuracy for trial in trials if trial.settings == self.first), None)
-        found = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, self.importance)
-        draw_tuning(found, self.folder / PLOT)
-        return found
-
-    @cached_property
-    def importance(self) -> dict[str, float]:
-        values = {value for trial in self.finished if (value := self.value_of(trial)) is not None}
-        if len(values) < 2:
-            return {}
-        evaluator = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
-        found = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
-        return {name: round(float(share), 4) for name, share in found.items()}
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError("tune needs Optuna: pip install 'gcn-lpa[search]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
 
 def choices_of(start: Recipe, space: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """The values to try of each setting that the method uses: those of the space that the recipe allows, and its own."""
-
-    def allowed(name: str) -> Iterator[Any]:
+    choices: dict[str, tuple[Any, ...]] = {}
+    for name in space:
+        default, allowed = getattr(start, name), []
         for value in space[name]:
             with contextlib.suppress(ValueError):  # e.g. leave_one_out is exact for two iterations at most
-                yield getattr(start.replace(**{name: value}), name)
-
-    found: dict[str, tuple[Any, ...]] = {}
-    for name in space:
-        own = getattr(start, name)
-        values = list(dict.fromkeys([*allowed(name), own]))
+                allowed.append(getattr(start.replace(**{name: value}), name))
+        values = list(dict.fromkeys([*allowed, default]))
         if name in METHODS[start.method].fields and len(values) > 1:
-            found[name] = tuple(values if isinstance(own, str) else sorted(values))
-    if not found:
+            choices[name] = tuple(values if isinstance(default, str) else sorted(values))
+    if not choices:
         raise ValueError(f"method {start.method!r} uses no setting of this space: {', '.join(space)}")
-    return found
+    return choices
