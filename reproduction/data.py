@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.datasets import DATASETS, load, said_of
+from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.splits import Split
 from gcn_lpa.graph import Graph
 
@@ -26,8 +26,8 @@ def load_known(name: str, root: str | Path | None = None) -> Graph:
     """A named data set like `load`; files that are not the known ones are refused."""
     graph, dataset = load(name, root), DATASETS[name.lower()]
     folder = dataset.find(root)
-    if folder is not None and (changed := dataset.changed_files(folder, graph)):
-        raise ValueError(f"{said_of(changed, folder)}; the known ones are needed here, from {dataset.url or name}")
+    if folder is not None and (changed := dataset.changed(folder, graph)):
+        raise ValueError(f"{changed}; the known ones are needed here, from {dataset.url or name}")
     return graph
 
 

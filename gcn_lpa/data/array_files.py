@@ -1,13 +1,19 @@
-"""Arrays in files of strangers: npz archives, and .npy files of features that stay on the disk.
+"""Arrays in files of strangers: Planetoid's pickles, npz archives of graphs, and .npy files of features that stay on the disk.
 
-Nothing is unpickled, and sizes are checked before anything is built.
+Sizes are checked before anything is built, and nothing is executed. `pickle.load` runs what a file contains. So of Planetoid's
+files (cora, citeseer, pubmed) only those whose sha256 is known are looked at, by a reader that makes arrays, matrices and
+adjacency lists, and nothing else that a pickle could name.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
+import hashlib
 import io
 import math
+import pickle
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,12 +24,19 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from gcn_lpa.data.splits import Split
+from gcn_lpa.graph import Graph
+
 FEATURES_FILE = "features.npy"
 MAX_ARCHIVE_BYTES = 64 * 2**20  # on disk, and unpacked
 MAX_DIRECTORY_BYTES = 64 * 2**10  # of a zip file: some hundred members
 MAX_COLUMNS = 10_000_000
 NUMBER_TYPES = "fiub"  # NumPy kinds: floats, integers, booleans
 READ_AT_ONCE = 1 << 22  # numbers that are looked at to find one that is not finite
+
+PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+MAX_PICKLE_BYTES = 16 * 2**20  # the largest of the files has 7.6 million
+NUM_PUBLIC_VAL = 500  # Planetoid: the nodes after the training nodes
 
 
 @contextlib.contextmanager
@@ -41,23 +54,18 @@ def parse_npz(raw: bytes, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The named arrays of numbers in an npz archive; one that would unpack to too much is refused."""
     if len(raw) > MAX_ARCHIVE_BYTES:
         raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES:,} bytes, far beyond any file of its kind")
-    _check_directory(raw)
+    end = raw.rfind(b"PK\x05\x06")  # where a zip file says how long its directory is
+    if end < 0 or len(raw) < end + 22:
+        raise ValueError("not a zip file")
+    size, is_zip64 = int.from_bytes(raw[end + 12 : end + 16], "little"), raw[end - 20 : end - 16] == b"PK\x06\x07"
+    if size > MAX_DIRECTORY_BYTES or is_zip64:  # it would take memory as soon as it is opened
+        raise ValueError("too many members")
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = {name: archive.getinfo(f"{name}.npy") for name in names}
         size = sum(member.file_size for member in members.values())
         if size > MAX_ARCHIVE_BYTES:
             raise ValueError(f"it unpacks to {size:,} bytes, more than {MAX_ARCHIVE_BYTES:,}")
         return {name: _read_member(archive, member) for name, member in members.items()}
-
-
-def _check_directory(raw: bytes) -> None:
-    """The end of a zip file says how long its directory is; a long one takes memory as soon as it is opened."""
-    end = raw.rfind(b"PK\x05\x06")
-    if end < 0 or len(raw) < end + 22:
-        raise ValueError("not a zip file")
-    size, is_zip64 = int.from_bytes(raw[end + 12 : end + 16], "little"), raw[end - 20 : end - 16] == b"PK\x06\x07"
-    if size > MAX_DIRECTORY_BYTES or is_zip64:
-        raise ValueError("too many members")
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -101,6 +109,21 @@ def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape:
     return scipy.sparse.csr_array((data, indices, indptr), shape=(rows, columns))
 
 
+def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
+    """The graph in an npz archive: see `parse_npz_graph`."""
+    with path.open("rb") as file:
+        return parse_npz_graph(file.read(MAX_ARCHIVE_BYTES + 1), path.name, name, directed=directed)
+
+
+def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False) -> Graph:
+    """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
+    parts = ("data", "indices", "indptr", "shape")
+    with refused(file, "an archive of the arrays expected"):
+        arrays = parse_npz(raw, [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), "labels"])
+        adjacency, x = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
+        return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
+
+
 def mapped_features(path: Path, num_nodes: int) -> Tensor:
     """The rows of a .npy file of float32 or float16, one for each node, memory-mapped; every number is finite."""
     with refused(path.name, "a .npy file of numbers"):
@@ -127,3 +150,107 @@ def mapped_features(path: Path, num_nodes: int) -> Tensor:
             right = "a feature is a finite number"
             raise ValueError(f"{path.name}, row {row}, column {column} is {x[row, column]}; {right}")
     return torch.from_numpy(x)
+
+
+PLANETOID_SHA256 = {
+    "ind.citeseer.allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
+    "ind.citeseer.ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
+    "ind.citeseer.graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
+    "ind.citeseer.test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
+    "ind.citeseer.tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
+    "ind.citeseer.ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
+    "ind.citeseer.x": "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6",
+    "ind.citeseer.y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
+    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
+    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
+    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
+    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
+    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
+    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
+    "ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
+    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
+    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
+    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
+    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
+    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
+    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
+    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
+    "ind.pubmed.x": "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
+    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
+}
+
+NAMES = {  # all that the files ask for; Python 2 wrote them
+    ("collections", "defaultdict"): collections.defaultdict,
+    ("__builtin__", "list"): list,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+    ("scipy.sparse.csr", "csr_matrix"): scipy.sparse.csr_matrix,
+}
+
+
+class KnownNames(pickle.Unpickler):
+    """Reads a pickle that asks for nothing but `NAMES`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in NAMES:
+            raise ValueError(f"it asks for {module}.{name}")
+        return NAMES[module, name]
+
+
+def require_sha256(name: str, raw: bytes) -> None:
+    """Refuse bytes that are not those of the published file of this name."""
+    digest, known = hashlib.sha256(raw).hexdigest(), PLANETOID_SHA256[name]
+    if digest != known:
+        raise ValueError(f"its sha256 is {digest[:16]}…, the published file has {known[:16]}…")
+
+
+def read_known(path: Path) -> bytes:
+    """The bytes of one of Planetoid's files; one with another sha256 is refused."""
+    with path.open("rb") as file:
+        raw = file.read(MAX_PICKLE_BYTES)
+    try:
+        require_sha256(path.name, raw)
+    except ValueError as error:
+        raise ValueError(f"{path.name} is refused: {error}; it is a pickle, of which only the known are read") from None
+    return raw
+
+
+def read_pickle(path: Path) -> Any:
+    """The array, CSR matrix or adjacency list in a known file."""
+    raw = read_known(path)
+    with refused(path.name, "one of Planetoid's files"):
+        return KnownNames(io.BytesIO(raw), encoding="latin-1").load()
+
+
+def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:
+    """A Planetoid data set with its public split: 20 nodes per class train, the next 500 validate, test.index tests.
+
+    Nodes that are in neither `allx` nor the test index (15 of Citeseer) have no features and no label.
+    """
+    parts = {part: read_pickle(folder / f"ind.{name}.{part}") for part in PLANETOID_PARTS[:-1]}
+    test = np.array(read_known(folder / f"ind.{name}.test.index").split(), dtype=np.int64)
+    n, num_all = len(parts["graph"]), parts["allx"].shape[0]
+    row = np.full(n, num_all + len(test))  # of each node among those of allx, tx, and one row of zeros
+    row[:num_all] = np.arange(num_all)
+    row[test] = num_all + np.arange(len(test))
+    num_features, num_classes = parts["allx"].shape[1], parts["ally"].shape[1]
+    x = scipy.sparse.vstack([parts["allx"], parts["tx"], scipy.sparse.csr_array((1, num_features))]).tocsr()[row]
+    one_hot = np.concatenate([parts["ally"], parts["ty"], np.zeros((1, num_classes))])[row]
+    neighbours = parts["graph"]
+    source = np.repeat(np.fromiter(neighbours, np.int64), [len(ends) for ends in neighbours.values()])
+    target = np.array([end for ends in neighbours.values() for end in ends], dtype=np.int64)
+    graph = Graph.from_edges(
+        np.stack([source, target], axis=1),
+        num_nodes=n,
+        x=x,
+        y=np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1),
+        class_names=class_names if len(class_names) == num_classes else map(str, range(num_classes)),
+        name=name,
+    )
+    train, val, tested = (torch.zeros(n, dtype=torch.bool) for _ in range(3))
+    num_train = len(parts["y"])
+    train[:num_train] = True
+    val[num_train : num_train + NUM_PUBLIC_VAL] = True
+    tested[torch.from_numpy(test)] = True
+    return dataclasses.replace(graph, public=Split(train, val & ~tested, tested, "public"))

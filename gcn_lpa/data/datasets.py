@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -31,10 +31,16 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from gcn_lpa.data.array_files import MAX_ARCHIVE_BYTES, csr_matrix, parse_npz, refused
+from gcn_lpa.data.array_files import (
+    PLANETOID_PARTS,
+    PLANETOID_SHA256,
+    parse_npz_graph,
+    read_npz_graph,
+    read_planetoid,
+    require_sha256,
+)
 from gcn_lpa.data.checks import WARNING, check_seed, similar
 from gcn_lpa.data.files import write_output
-from gcn_lpa.data.planetoid import PLANETOID_PARTS, PLANETOID_SHA256, read_planetoid, require_sha256
 from gcn_lpa.data.read_folder import read_csv, read_folder
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -190,9 +196,10 @@ class Dataset:
         places = [place for top in _roots(root) for place in (top / self.folder, top)]
         return next((place for place in places if all((place / file).is_file() for file in self.files)), None)
 
-    def changed_files(self, folder: Path, graph: Graph) -> list[str]:
-        """The files that are not the known ones; `graph` is what was read from them. Other pickles were not read at all."""
-        return list(self.files) if self.content and graph.content_hash(32) != self.content else []
+    def changed(self, folder: Path, graph: Graph) -> str:
+        """What to say if the graph that was read from a folder is not the known one. Other pickles were not read at all."""
+        is_known = not self.content or graph.content_hash(32) == self.content
+        return "" if is_known else f"{', '.join(self.files)} in {folder} has another hash than the known files"
 
 
 def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Graph:
@@ -203,29 +210,29 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         root: the folder with the files of a named data set; see the top of this module.
         options: those of the data set, such as `n` and `seed` of "random"; those of `read_csv` for your own files.
     """
-    reader = _reader(name)
-    strange = [option for option in options if option not in reading_options(name)]
-    if strange:
-        known = ", ".join(reading_options(name)) or "none"
-        raise ValueError(f"{str(name)!r} has no option {strange[0]!r}; its options are: {known}")
-    dataset = DATASETS.get(str(name).lower())
-    if dataset is None or not dataset.files:
-        return reader(**options)
-    folder = dataset.find(root) or _fetch(str(name).lower(), dataset, root)
+    key, path = str(name).lower(), Path(name)
+    dataset, known = DATASETS.get(key), reading_options(name)
+    if dataset is None and not (path.is_dir() or path.is_file()):
+        close = similar(key, DATASETS)
+        hint = f"did you mean {close[0]}? " if close else ""
+        named = f"{hint}the data sets are {', '.join(DATASETS)}"
+        raise ValueError(f"{str(name)!r} is neither a data set nor a folder; {named}")
+    if strange := [option for option in options if option not in known]:
+        held = ", ".join(known) or "none"
+        raise ValueError(f"{str(name)!r} has no option {strange[0]!r}; its options are: {held}")
+    if dataset is None:
+        return read_folder(path, **options) if path.is_dir() else read_csv(None, path, **options)
+    if not dataset.files:
+        return dataset.read(**options)
+    folder = dataset.find(root) or _fetch(key, dataset, root)
     try:
-        graph = dataset.read(folder, str(name).lower())
+        graph = dataset.read(folder, key)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read from {folder}: {error}") from error
-    if changed := dataset.changed_files(folder, graph):
-        note = f"{WARNING}{said_of(changed, folder)}: this is another graph than {graph.name}"
+    if changed := dataset.changed(folder, graph):
+        note = f"{WARNING}{changed}: this is another graph than {graph.name}"
         graph = dataclasses.replace(graph, notes=(*graph.notes, note))
     return graph
-
-
-def said_of(changed: Sequence[str], folder: Path) -> str:
-    return (
-        f"{', '.join(changed)} in {folder} {'has' if len(changed) == 1 else 'have'} another hash than the known files"
-    )
 
 
 def as_graph(graph: Any) -> Graph:
@@ -260,19 +267,6 @@ def reading_options(name: str | Path) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def _reader(name: str | Path) -> Callable[..., Graph]:
-    dataset = DATASETS.get(str(name).lower())
-    if dataset is not None:
-        return dataset.read
-    if Path(name).is_dir():
-        return partial(read_folder, Path(name))
-    if Path(name).is_file():
-        return partial(read_csv, None, Path(name))
-    close = similar(str(name).lower(), DATASETS)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"{str(name)!r} is neither a data set nor a folder; {hint}the data sets are {', '.join(DATASETS)}")
-
-
 @dataclass(frozen=True)
 class DatasetSize:
     """What a named data set is and how large; None where its files are not here."""
@@ -287,14 +281,14 @@ class DatasetSize:
 
 def list_datasets(root: str | Path | None = None) -> list[DatasetSize]:
     """The named data sets, counted from the files that are here, without downloading any."""
-    return [_size_of(name, dataset, root) for name, dataset in DATASETS.items()]
-
-
-def _size_of(name: str, dataset: Dataset, root: str | Path | None) -> DatasetSize:
-    if dataset.files and dataset.find(root) is None:
-        return DatasetSize(name, dataset.summary)
-    graph = load(name, root)
-    return DatasetSize(name, dataset.summary, graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+    sizes = []
+    for name, dataset in DATASETS.items():
+        counts: tuple[int, ...] = ()
+        if not dataset.files or dataset.find(root) is not None:
+            graph = load(name, root)
+            counts = graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes
+        sizes.append(DatasetSize(name, dataset.summary, *counts))
+    return sizes
 
 
 def cache_folder() -> Path:
@@ -349,21 +343,6 @@ def _check(dataset: Dataset, file: str, raw: bytes) -> None:
     content = parse_npz_graph(raw, file, "").content_hash(32)
     if content != dataset.content:
         raise ValueError(f"its arrays hash to {content[:16]}…, the published ones to {dataset.content[:16]}…")
-
-
-def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
-    """The graph in an npz archive: see `parse_npz_graph`."""
-    with path.open("rb") as file:
-        return parse_npz_graph(file.read(MAX_ARCHIVE_BYTES + 1), path.name, name, directed=directed)
-
-
-def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False) -> Graph:
-    """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
-    parts = ("data", "indices", "indptr", "shape")
-    with refused(file, "an archive of the arrays expected"):
-        arrays = parse_npz(raw, [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), "labels"])
-        adjacency, x = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
-        return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
 
 
 def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Dataset:

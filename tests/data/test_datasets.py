@@ -178,7 +178,7 @@ def known_planetoid(monkeypatch):
     def write(folder):
         tiny_planetoid(folder)
         hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("ind.*")}
-        monkeypatch.setattr("gcn_lpa.data.planetoid.PLANETOID_SHA256", hashes)
+        monkeypatch.setattr("gcn_lpa.data.array_files.PLANETOID_SHA256", hashes)
 
     return write
 

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gcn_lpa.data import planetoid
-from gcn_lpa.data.array_files import parse_npz
-from gcn_lpa.data.datasets import read_npz_graph
-from gcn_lpa.data.planetoid import read_pickle
+from gcn_lpa.data import array_files
+from gcn_lpa.data.array_files import parse_npz, read_npz_graph, read_pickle
 
 MATRIX = scipy.sparse.csr_matrix(np.array([[0.0, 2.5, 0.0], [1.0, 0.0, -3.0]], dtype=np.float32))
 
@@ -35,7 +33,7 @@ def known(tmp_path, monkeypatch):
     """A function that writes a file whose hash counts as known, so that the reader of pickles sees it."""
 
     def write_known(raw):
-        monkeypatch.setitem(planetoid.PLANETOID_SHA256, "ind.cora.x", hashlib.sha256(raw).hexdigest())
+        monkeypatch.setitem(array_files.PLANETOID_SHA256, "ind.cora.x", hashlib.sha256(raw).hexdigest())
         return write(tmp_path, raw)
 
     return write_known
@@ -84,7 +82,7 @@ def hostile_pickles(canary):
     yield "truncated", pickle.dumps(MATRIX, 2)[:-40]
     yield "empty", b""
     yield "text", b"hello, world"
-    yield "too many bytes", b"\x80\x02" + bytes(planetoid.MAX_BYTES)
+    yield "too many bytes", b"\x80\x02" + bytes(array_files.MAX_PICKLE_BYTES)
 
 
 def hostile_archives(canary):
@@ -138,8 +136,7 @@ def archive_of(array=None, raw=None, name="a", compression=zipfile.ZIP_DEFLATED)
 READER = """
 import json, sys, time
 from pathlib import Path
-from gcn_lpa.data.array_files import parse_npz, refused
-from gcn_lpa.data.planetoid import read_pickle
+from gcn_lpa.data.array_files import parse_npz, read_pickle, refused
 def read_npz(path):
     with refused(path.name, "an archive"):
         parse_npz(path.read_bytes(), ["a"])
@@ -174,7 +171,7 @@ def test_hostile_files_are_refused_unexecuted_in_two_seconds_and_200_mb(tmp_path
 
 
 def test_a_pickle_that_was_not_published_is_not_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(planetoid, "KnownNames", None)  # no reader: looking would be an error
+    monkeypatch.setattr(array_files, "KnownNames", None)  # no reader: looking would be an error
     with pytest.raises(
         ValueError, match=r"^ind\.cora\.x is refused: its sha256 is .*, the published file has 23cfa55d"
     ):

@@ -48,8 +48,8 @@ import safetensors.torch
 import scipy.sparse
 import torch
 
-from gcn_lpa.data import planetoid
-from gcn_lpa.data.datasets import DATASETS, load, read_npz_graph
+from gcn_lpa.data import array_files
+from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.table import Format, read_delimited, read_parquet
 from gcn_lpa.epochs import Watch
@@ -181,7 +181,7 @@ def pickle_files(place):
         (place / f"ind.cora.{part}").write_bytes(raw)
     (place / "ind.cora.test.index").write_text("4\n3\n")
     for path in place.iterdir():
-        planetoid.PLANETOID_SHA256[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        array_files.PLANETOID_SHA256[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class Program:
@@ -247,7 +247,7 @@ def graph_said(graph):
 
 
 def pickles(place, chance, base):
-    path = place / f"ind.cora.{chance.choice(planetoid.PLANETOID_PARTS)}"
+    path = place / f"ind.cora.{chance.choice(array_files.PLANETOID_PARTS)}"
     others = b"".join(file.read_bytes() for file in place.iterdir())
     path.write_bytes(hostile_pickle(chance) if chance.random() < 0.3 else damaged(path.read_bytes(), chance, others))
     return Case(lambda: graph_said(load("cora", place)), base["pickle"])
@@ -550,7 +550,7 @@ def prepare(top):
         (top / name).mkdir()
     pickle_files(top / "pickle")
     np.savez(top / "npz" / "actor.npz", **npz_arrays())
-    honest = read_npz_graph(top / "npz" / "actor.npz", "actor").content_hash(32)
+    honest = array_files.read_npz_graph(top / "npz" / "actor.npz", "actor").content_hash(32)
     DATASETS["actor"] = dataclasses.replace(DATASETS["actor"], content=honest)
     (top / "csv" / "nodes.csv").write_text(NODES)
     (top / "csv" / "edges.csv").write_text(EDGES)
