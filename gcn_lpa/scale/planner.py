@@ -1,22 +1,18 @@
 """How much memory a training takes, and how many bytes several workers would exchange, from the sizes of a graph alone.
 
-The formulas follow what the CPU path holds at its peak: the graph, raw and prepared; the features, raw and scaled; the
-parameters with their gradients, Adam's two means and the copy of the best epoch; what one step keeps for its backward pass;
-and what predictions are made of. Tests compare them with the memory of a process. Reading the files is not in them, nor
-Python and the libraries.
-
-What a GPU holds is counted by itself (`Estimate.gpu`): what was loaded, clusters that wait for their step and the logs that
-predictions are made of are not there, but workspaces of cuBLAS are.
+The formulas count what the CPU path holds at its peak. Tests compare them with the memory of a process. Reading the files is
+not in them, nor Python and the libraries. A GPU (`Estimate.gpu`) holds neither what was loaded nor clusters that wait nor the
+logs that predictions are made of, but workspaces of cuBLAS.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -30,19 +26,12 @@ from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes
 ACCURACY = 0.2  # the estimate is this close to what is measured
-EDGE_FLOATS = {
-    "fixed": 0.0,
-    "free": 0.0,
-    "bilinear": 4.0,
-    "gat": 2.0,
-    "gaussian": 2.0,
-}  # for each edge, of a form; else 1
+EDGE_FLOATS = {"fixed": 0.0, "free": 0.0, "bilinear": 4.0, "gat": 2.0, "gaussian": 2.0}  # for each edge; others 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
-RECORDED = 235e6  # bytes that torch keeps for cuBLAS where a step is recorded, fitted to measurements on an H200
-UNRECORDED = 50e6  # and where it is not
+RECORDED, UNRECORDED = 235e6, 50e6  # bytes for cuBLAS where a step is recorded and where not, measured on an H200
 CONTAINER = "/sys/fs/cgroup"
-MUCH = 1e9  # bytes from which on it is said before training
-CLUSTERS = (3, 10, 30, 100, 300, 1000)  # that are tried where the whole graph does not fit
+MUCH = 1e9  # bytes from which on the estimate is printed before training
+CLUSTERS = (3, 10, 30, 100, 300, 1000)  # tried where the whole graph does not fit
 
 
 @dataclass(frozen=True)
@@ -103,227 +92,180 @@ class Estimate:
     gpu: float  # the peak on a GPU that trains
 
     @property
-    def kept(self) -> float:
-        return self.graph + self.features + self.parameters
-
-    @property
     def peak(self) -> float:
-        training = self.kept + max(self.step, self.forward)
-        return max(self.loaded + self.preparation, training, self.kept - self.batches + self.prediction)
+        kept = self.graph + self.features + self.parameters
+        training = kept + max(self.step, self.forward)
+        return max(self.loaded + self.preparation, training, kept - self.batches + self.prediction)
 
 
 def estimate(size: Size, recipe: Recipe) -> Estimate | None:
-    """What training this recipe takes; of a team, its largest member. None: of a method there is no formula for."""
+    """What training this recipe takes; of an ensemble, its largest member. None: of a method there is no formula for."""
     members = members_of(recipe).values()
-    known = [own for own in members if METHODS[own.method].build is gcn_lpa]
-    found = [_Formula(size, own, len(members), recipe.votes).estimate() for own in known]
-    return max(found, key=lambda one: one.peak) if found else None
+    known = [_Model(own, len(members), recipe.votes) for own in members if METHODS[own.method].build is gcn_lpa]
+    return max((model.estimate(size) for model in known), key=lambda found: found.peak, default=None)
 
 
-class _Formula:
-    """The bytes of one model on a graph of one size."""
+class _Held(NamedTuple):
+    """Bytes of one graph, whole or a cluster, and of one model on it; the fields are those of `Estimate`, in parts."""
 
-    def __init__(self, size: Size, recipe: Recipe, parts: int, votes: bool) -> None:
-        self.size, self.recipe, self.parts, self.votes = size, recipe, parts, votes
-        is_bare = size.stored == size.columns == size.nodes  # the identity: columns about the graph are for trees alone
-        self.columns = size.columns + (9 if size.directed else 6) * (recipe.structure and not is_bare)
+    raw: float
+    prepared: float
+    raw_features: float
+    scaled_features: float
+    preparation: float
+    parameters: float
+    step: float
+    forward: float
+
+
+class _Model:
+    """One member of an ensemble: how much it holds on graphs of some size."""
+
+    def __init__(self, recipe: Recipe, num_members: int, votes: bool) -> None:
+        self.recipe, self.num_members, self.votes = recipe, num_members, votes
         self.learns = recipe.edges != "fixed"
         self.has_lpa = bool(recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio)
+        self.hidden = [recipe.hidden] * (recipe.gcn_layers - 1)
 
-    def estimate(self) -> Estimate:
-        recipe, size = self.recipe, self.size
-        batch = self if not recipe.clusters else _Formula(size.share(recipe.clusters), recipe, self.parts, self.votes)
-        batches = (self.prepared() + self.scaled_features()) * bool(recipe.clusters)  # they are graphs of their own
-        copies = 2 if recipe.clusters else 1
+    def estimate(self, size: Size) -> Estimate:
+        clusters, whole = self.recipe.clusters, self.held(size)
+        batches = (whole.prepared + whole.scaled_features) * bool(clusters)  # they are graphs of their own
+        loaded = size if not size.mapped else dataclasses.replace(size, mapped=False)  # a GPU holds what a file holds
+        there = whole if not size.mapped else self.held(loaded)
+        gpu = there.prepared + there.scaled_features + there.parameters
+        if clusters:
+            step, part = self.held(size.share(clusters)).step, self.held(loaded.share(clusters))
+            gpu += part.prepared + part.scaled_features + max(part.step, there.forward) + UNRECORDED
+        else:
+            step = whole.step
+            gpu += max(there.step, there.forward) + RECORDED
         return Estimate(
-            loaded=self.raw() + self.raw_features(),
+            loaded=whole.raw + whole.raw_features,
             batches=batches,
-            preparation=self.preparation(),
-            graph=self.raw() + copies * self.prepared(),
-            features=self.raw_features() + copies * self.scaled_features(),
-            parameters=self.parameters(),
-            step=batch.step(),
-            forward=self.forward(),
-            prediction=self.prediction(),
-            received=self.received(),
-            gpu=self.on_gpu(),
+            preparation=whole.preparation,
+            graph=whole.raw + whole.prepared + (whole.prepared if clusters else 0),
+            features=whole.raw_features + whole.scaled_features + (whole.scaled_features if clusters else 0),
+            parameters=whole.parameters,
+            step=step,
+            forward=whole.forward,
+            prediction=self.prediction(size),
+            received=self.received(size) if size.halo or size.read else 0.0,
+            gpu=gpu,
         )
 
-    def on_gpu(self) -> float:
-        """Of clusters one at a time is there; the whole graph is there for validation, with all its features."""
-        recipe, size = self.recipe, dataclasses.replace(self.size, mapped=False)
-        whole = _Formula(size, recipe, self.parts, self.votes)
-        there = whole.prepared() + whole.scaled_features() + whole.parameters()
-        if not recipe.clusters:
-            return there + max(whole.step(), whole.forward()) + RECORDED
-        batch = _Formula(size.share(recipe.clusters), recipe, self.parts, self.votes)
-        there += batch.prepared() + batch.scaled_features()
-        return there + max(batch.step(), whole.forward()) + UNRECORDED
+    def columns(self, size: Size) -> int:
+        """With the structural features; those of a graph without columns are for trees alone."""
+        is_bare = size.stored == size.columns == size.nodes
+        return size.columns + (9 if size.directed else 6) * (self.recipe.structure and not is_bare)
 
-    def raw(self) -> float:
-        """The graph as it was loaded: compressed rows and their row numbers, labels and masks."""
-        size = self.size
-        return (size.entries - size.nodes) * (2 * size.index + FLOAT) + size.nodes * (size.index + 6 * DOUBLE)
-
-    def prepared(self) -> float:
-        """With self-loops, logs of the weights, and the way to the transpose and back."""
-        size = self.size
-        per_entry = 4 * size.index + 2 * FLOAT + (size.index if size.directed else 0)
-        matrices = 2 if self.recipe.propagation == "relations" else 1  # of all edges, and those of each kind
-        return matrices * (size.entries * per_entry + size.nodes * size.index * (2 if size.directed else 1))
-
-    def raw_features(self) -> float:
-        size = self.size
-        if size.stored is None:
-            return 0.0 if size.mapped else size.nodes * size.columns * FLOAT
-        return size.stored * (FLOAT + size.index) + size.nodes * size.index
-
-    def scaled_features(self) -> float:
-        """With columns about the graph; sparse ones also with row numbers and the way to the transpose and back."""
-        size, added = self.size, self.columns - self.size.columns
-        if size.stored is None:
-            is_new = not size.mapped and (self.recipe.features != "raw" or added > 0)
-            return size.nodes * self.columns * FLOAT * is_new
-        return self.stored() * (2 * FLOAT + 4 * size.index) + size.nodes * 2 * size.index
-
-    def preparation(self) -> float:
-        """Scaling is done in float64, of dense features some rows or a column at a time; PageRank on matrices of its own."""
-        size = self.size
-        dense = self.scaled_features() + 4 * DOUBLE * size.nodes
-        scaling = dense if size.stored is None else 38 * size.stored
-        return max(scaling, 58 * (size.entries - size.nodes) * self.recipe.structure)
-
-    def stored(self) -> float:
-        """Entries of sparse features once they are scaled."""
-        return (self.size.stored or 0) + self.size.nodes * (self.columns - self.size.columns)
-
-    def parameters(self) -> float:
-        """Every number with two means of Adam and the copy of the best epoch; its gradient is of the step."""
-        recipe, widths = self.recipe, self.widths()
-        weights = sum(a * b for a, b in zip([self.columns, *self.hidden()], widths, strict=True))
-        weights *= 2 if self.has_skips() else 1
-        edges = {"fixed": 0.0, "free": self.size.entries}.get(recipe.edges, 2.0 * self.columns * recipe.edge_rank)
-        return (weights + edges) * 4 * FLOAT
-
-    def widths(self) -> list[int]:
-        return [*[self.recipe.hidden] * (self.recipe.gcn_layers - 1), self.size.classes]
-
-    def hidden(self) -> list[int]:
-        """The width of each hidden layer."""
-        return self.widths()[:-1]
-
-    def has_skips(self) -> bool:
-        return self.recipe.propagation == "layers" and self.recipe.residual
-
-    def products(self) -> list[int]:
+    def products(self, size: Size) -> list[int]:
         """The width of each product with the matrix."""
-        walks = {"layers": 0, "hops": 1, "relations": self.size.kinds}[self.recipe.propagation]
-        return [self.size.classes] * (walks * self.recipe.propagation_steps) or self.widths()
+        walks = {"layers": 0, "hops": 1, "relations": size.kinds}[self.recipe.propagation]
+        return [size.classes] * (walks * self.recipe.propagation_steps) or [*self.hidden, size.classes]
 
-    def step(self) -> float:
-        """What a gradient step keeps for its backward pass, and the gradients on the way."""
-        size, recipe = self.size, self.recipe
-        widths, products = self.widths(), self.products()
-        inputs = [0 if size.stored is not None else self.columns, *self.hidden()]
-        kept = self.form_width() + sum(self.hidden())  # numbers of each own row: of the edge form, and after σ
-        kept += sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0]  # dropped out, and row numbers
-        if self.learns or recipe.propagation != "layers":  # what the matrix or γ_k multiplies
-            kept += sum(products)
-        seen = sum(products) if self.learns else 0.0  # numbers of each row of the halo
-        if self.has_lpa and self.learns:
-            width = class_block(size.nodes, size.classes, recipe.lpa_iterations)
-            labels = width * max(1, recipe.lpa_iterations - 1)
-            kept, seen = kept + self.size.classes + labels, seen + labels
-        gradients = 2 * max(widths) if self.has_skips() else size.classes
-        sparse = 0.0 if size.stored is None else self.stored() * 2 * bool(recipe.dropout)
-        kept += self.columns * bool(size.mapped and recipe.clusters)  # a cluster's features are read for its step
-        rows = size.nodes * (kept + gradients) + size.halo * seen
-        return (rows + size.entries * (self.edge_floats() + GRADIENTS * self.learns) + sparse) * FLOAT
+    def held(self, size: Size) -> _Held:
+        recipe, n, entries, index, sparse = self.recipe, size.nodes, size.entries, size.index, size.stored
+        columns, widths, products = self.columns(size), [*self.hidden, size.classes], self.products(size)
+        added, rank, learns = columns - size.columns, recipe.edge_rank, self.learns
+        has_skips = recipe.propagation == "layers" and recipe.residual
 
-    def form_width(self) -> float:
-        """Numbers of each node that the edge form keeps."""
-        name, rank = self.recipe.edges, self.recipe.edge_rank
-        return {"fixed": 0.0, "free": 0.0, "gaussian": 2.0, "gat": rank + 4}.get(name, 2.0 * rank)
+        # Compressed rows and their row numbers, labels and masks; then self-loops, logs of the weights, and the way to the
+        # transpose and back, of all edges and of those of each type.
+        raw = (entries - n) * (2 * index + FLOAT) + n * (index + 6 * DOUBLE)
+        each = 4 * index + 2 * FLOAT + (index if size.directed else 0)
+        prepared = entries * each + n * index * (2 if size.directed else 1)
+        prepared *= 2 if recipe.propagation == "relations" else 1
 
-    def edge_floats(self) -> float:
-        """Numbers for each edge that are kept: scores, their softmax and its transpose, and what the LPA loss makes of them."""
-        recipe = self.recipe
+        # Sparse features also have row numbers and the way to the transpose and back. Scaling is done in float64, of dense
+        # features one block of rows or a column at a time; PageRank takes matrices of its own.
+        if sparse is None:
+            stored, raw_features = 0.0, 0.0 if size.mapped else n * size.columns * FLOAT
+            scaled = n * columns * FLOAT * (not size.mapped and (recipe.features != "raw" or added > 0))
+            preparation = scaled + 4 * DOUBLE * n
+        else:
+            stored, raw_features = sparse + n * added, sparse * (FLOAT + index) + n * index
+            scaled, preparation = stored * (2 * FLOAT + 4 * index) + n * 2 * index, 38 * sparse
+        preparation = max(preparation, 58 * (entries - n) * recipe.structure)
+
+        # Every number with two means of Adam and the copy of the best epoch; its gradient is of the step.
+        weights = sum(a * b for a, b in zip([columns, *self.hidden], widths, strict=True)) * (2 if has_skips else 1)
+        of_edges = {"fixed": 0.0, "free": entries}.get(recipe.edges, 2.0 * columns * rank)
+        parameters = (weights + of_edges) * 4 * FLOAT
+
+        # Numbers for each edge that are kept: scores, their softmax and its transpose, and what the LPA loss makes of them.
         form = EDGE_FLOATS.get(recipe.edges, 1.0)
         symmetric = form + 4 if recipe.normalization == "symmetric" else 0.0
-        if not self.learns:
-            return 2 + symmetric / 2
-        leaves_out = self.has_lpa and recipe.loss == "leave_one_out"
-        return form + 2 + symmetric + (2.5 * recipe.lpa_iterations if leaves_out else 0)
+        leaves_out = 2.5 * recipe.lpa_iterations if self.has_lpa and recipe.loss == "leave_one_out" else 0
+        of_edge = form + 2 + symmetric + leaves_out if learns else 2 + symmetric / 2
 
-    def forward(self) -> float:
-        """Logits of all nodes without a gradient."""
-        held = max(self.held(), self.form_width())
-        return (self.size.nodes * held + self.size.entries * self.edge_floats() / 2) * FLOAT
+        # What a step keeps for its backward pass, of its own rows and of those of its halo, and the gradients on the way:
+        # of the edge form, after σ, dropped out with row numbers, what the matrix or γ_k multiplies, and label votes.
+        inputs = [0 if sparse is not None else columns, *self.hidden]
+        of_form = {"fixed": 0.0, "free": 0.0, "gaussian": 2.0, "gat": rank + 4}.get(recipe.edges, 2.0 * rank)
+        kept = of_form + sum(self.hidden) + (sum(inputs) + 2 * len(inputs) if recipe.dropout else inputs[0])
+        kept += sum(products) if learns or recipe.propagation != "layers" else 0
+        seen = sum(products) if learns else 0.0
+        if self.has_lpa and learns:
+            labels = class_block(n, size.classes, recipe.lpa_iterations) * max(1, recipe.lpa_iterations - 1)
+            kept, seen = kept + size.classes + labels, seen + labels
+        kept += columns * bool(size.mapped and recipe.clusters)  # a cluster's features are read for its step
+        kept += 2 * max(widths) if has_skips else size.classes
+        step = n * kept + size.halo * seen + entries * (of_edge + GRADIENTS * learns) + stored * 2 * bool(recipe.dropout)
 
-    def held(self) -> float:
-        """Numbers of each node that a forward pass holds at once: the input of a layer, its output, and what it is made of."""
-        inputs, outputs = [0, *self.hidden()], [*self.hidden(), self.size.classes]
-        if self.recipe.propagation == "hops":
-            return max(*map(sum, zip(inputs, outputs, strict=True)), 4 * self.size.classes)
-        made = outputs  # what the matrix multiplies, or the product of a node's own columns
-        return max(map(sum, zip(inputs, outputs, made, strict=True)))
+        # Validation: the input of a layer, its output, and what the matrix multiplies or the product of a node's own columns.
+        layers = [sum(layer) for layer in zip([0, *self.hidden], widths, strict=True)]
+        if recipe.propagation == "hops":
+            at_once = max(*layers, 4 * size.classes)
+        else:
+            at_once = max(a + b for a, b in zip(layers, widths, strict=True))
+        forward = (n * max(at_once, of_form) + entries * of_edge / 2) * FLOAT
+        return _Held(raw, prepared, raw_features, scaled, preparation, parameters, step * FLOAT, forward)
 
-    def prediction(self) -> float:
-        """Logs of what every part of the model and every vote says, as float64, two tempered copies of a block, and the pool."""
-        number = self.parts + ((4 if self.learns else 2) if self.votes else 0)
-        each = self.size.nodes * self.size.classes * DOUBLE
-        return each * (number + 3) + 2 * min(number * each, DOUBLE * POOLED) if self.votes else 3 * each
+    def prediction(self, size: Size) -> float:
+        """Logs of every part of the ensemble and of every vote in float64, two tempered copies of a block, and the pool."""
+        each = size.nodes * size.classes * DOUBLE
+        if not self.votes:
+            return 3 * each
+        number = self.num_members + (4 if self.learns else 2)
+        return each * (number + 3) + 2 * min(number * each, DOUBLE * POOLED)
 
-    def received(self) -> float:
+    def received(self, size: Size) -> float:
         """Bytes that a worker receives in an epoch of joint training: rows of its halo, and gradients of its own rows.
 
         Rows come in a step and once more in validation; the sums of losses and of the gradients of W are not in it. Where the
         GCN half has a normalisation of its own, degrees travel too.
         """
-        size, recipe, symmetric = self.size, self.recipe, self.recipe.normalization == "symmetric"
-        model, (form, is_const) = sum(self.products()), self.form_travels()
+        recipe, symmetric, columns = self.recipe, self.recipe.normalization == "symmetric", self.columns(size)
+        model, is_kernel = sum(self.products(size)), recipe.edges == "bilinear" and columns <= FULL_KERNEL
+        form = columns if is_kernel else {"fixed": 0, "free": 0, "gat": 1}.get(recipe.edges, recipe.edge_rank)
         degrees = int(symmetric and self.learns)  # of given edges they come once in a run
         steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
         walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
         forward = 2 * (model + degrees + form) + walks * steps
         forward += int(symmetric and not self.learns and recipe.edge_dropout > 0)
-        back = model + degrees + (0 if is_const else form)
+        back = model + degrees + (0 if is_kernel else form)  # the columns of a kernel are constant
         if self.has_lpa and self.learns:
             back += steps - size.classes  # the labels themselves have no gradient
         return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)
-
-    def form_travels(self) -> tuple[int, bool]:
-        """Numbers of a row that the edge form of another worker reads, and whether they are constant."""
-        recipe = self.recipe
-        if recipe.edges == "bilinear" and self.columns <= FULL_KERNEL:
-            return self.columns, True
-        return {"fixed": 0, "free": 0, "gat": 1}.get(recipe.edges, recipe.edge_rank), False
 
 
 def available_memory(device: torch.device) -> float:
     """Bytes that are free: on the GPU, or on the CPU of the machine and its container; infinity where nobody says so."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    machine = _facts("/proc/meminfo").get("MemAvailable:", math.inf) * 1024
-    limit, used = (_number(f"{CONTAINER}/memory.{name}") for name in ("max", "current"))
-    cached = _facts(f"{CONTAINER}/memory.stat").get("inactive_file", 0.0)  # given back when it is asked for
+    machine = _numbers("/proc/meminfo").get("MemAvailable:", math.inf) * 1024
+    limit, used = (_numbers(f"{CONTAINER}/memory.{name}").get("", math.inf) for name in ("max", "current"))
+    cached = _numbers(f"{CONTAINER}/memory.stat").get("inactive_file", 0.0)  # given back when it is asked for
     return min(machine, limit - used + cached) if math.isfinite(used) else machine
 
 
-def _facts(path: str) -> dict[str, float]:
-    """The lines `name number` of a file of the system; none where there is no such file."""
+def _numbers(path: str) -> dict[str, float]:
+    """The lines `name number` of a file of the system, or its one number as ""; nothing where there is no such file."""
     try:
-        return {name: float(number) for name, number, *_ in map(str.split, Path(path).read_text().splitlines())}
+        lines = re.findall(r"^(?:(\S+) +)?(\d+)\b", Path(path).read_text(), re.MULTILINE)
     except OSError:
         return {}
-
-
-def _number(path: str) -> float:
-    """The number in a file of the system; infinity where it holds none."""
-    try:
-        return float(Path(path).read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return math.inf
+    return {name: float(number) for name, number in lines}
 
 
 @dataclass(frozen=True)
@@ -346,29 +288,17 @@ class Room:
 def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
     """Whether a training fits into the memory of a device; None where there is no formula for the method."""
     size, free = Size.of(graph), available_memory(device)
-    is_gpu = device.type == "cuda"
-
-    def needed(chosen: Recipe) -> float | None:
-        found = estimate(size, chosen)
-        return None if found is None else found.gpu if is_gpu else found.peak - found.loaded
-
-    total = needed(recipe)
-    if total is None:
-        return None
-    room = Room(total, free)
-    if room.is_enough:
-        return room
-    for changes in _smaller(recipe, size):
-        less = needed(recipe.replace(**changes))
-        if less is not None and Room(less, free).is_enough:
-            flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
-            return dataclasses.replace(room, advice=f"{flags} would take about {gigabytes(less)}")
+    for clusters in (recipe.clusters, *(number for number in CLUSTERS if recipe.clusters < number <= size.nodes)):
+        found = estimate(size, recipe.replace(clusters=clusters))
+        if found is None:
+            return None
+        needed = found.gpu if device.type == "cuda" else found.peak - found.loaded
+        if clusters == recipe.clusters:
+            room = Room(needed, free)
+        if Room(needed, free).is_enough:
+            advice = f"--clusters {clusters} would take about {gigabytes(needed)}"
+            return room if clusters == recipe.clusters else dataclasses.replace(room, advice=advice)
     return dataclasses.replace(room, advice="no number of clusters would fit: it takes a larger machine")
-
-
-def _smaller(recipe: Recipe, size: Size) -> Iterator[dict[str, Any]]:
-    """Changes under which a training takes less."""
-    yield from ({"clusters": number} for number in CLUSTERS if recipe.clusters < number <= size.nodes)
 
 
 def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
