@@ -101,35 +101,25 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
 def recipe_for(case: Case, name: str = "default", *, wide: bool = False) -> Recipe:
     """The recipe `default` or `best` for a case; `best` is the default with more members."""
     if case.columns == "none":
-        recipe = WITHOUT_FEATURES if case.few_labels else WITH_PLACES
+        recipe, more = WITHOUT_FEATURES if case.few_labels else WITH_PLACES, "layers"
     else:
         recipe = WITH_FEW_LABELS if case.few_labels else DEFAULT
+        more = "label-input correct-and-smooth"
+        if case.few_labels:
+            more = "cosine-hops linear"
+        elif case.columns != "table":
+            more = f"hops cosine-layers {more}"
         if case.edge_types:
             recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each kind of edge")
+        members = f"trees {recipe.members}"  # soon done: first where time is short
         if case.columns == "table":
-            how = "and along the given edges, as features are a table"
-            recipe = recipe.replace(**FIXED_EDGES, **_with_trees(recipe, how))
+            origin = f"{recipe.origin}; with trees and along the given edges, as features are a table"
+            recipe = recipe.replace(**FIXED_EDGES, members=members, origin=origin)
         elif case.columns == "wide table":
-            recipe = recipe.replace(**_with_trees(recipe, "on columns that are no words"))
+            recipe = recipe.replace(members=members, origin=f"{recipe.origin}; with trees on columns that are no words")
     if name == "default":
         return recipe
-    members = [*recipe.members.split(), *_members_of_best(case).split(), *(["wide"] if wide else [])]
-    if "trees" in members and "neighbour-lr" not in members:
-        members.insert(1, "neighbour-lr")
-    return recipe.replace(members=" ".join(members), origin=f"best, beside {recipe.origin}")
-
-
-def _with_trees(recipe: Recipe, how: str) -> dict[str, str]:
-    members = f"trees {recipe.members}".strip()  # soon done: first where time is short
-    return {"members": members, "origin": f"{recipe.origin}; with trees {how}"}
-
-
-def _members_of_best(case: Case) -> str:
-    """The members of the recipe `best` beside those of the default."""
-    if case.columns == "none":
-        return "layers"
-    if case.few_labels:
-        return "cosine-hops linear"
-    if case.columns == "table":
-        return "label-input correct-and-smooth"
-    return "hops cosine-layers label-input correct-and-smooth"
+    names = [*recipe.members.split(), *more.split(), *(["wide"] if wide else [])]
+    if "trees" in names and "neighbour-lr" not in names:
+        names.insert(1, "neighbour-lr")
+    return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")

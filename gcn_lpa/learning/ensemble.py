@@ -1,12 +1,12 @@
-"""Models that predict together: members of different kinds, one model of each for every fold of the labels, and label votes.
+"""An ensemble: members of different kinds, one model of each for every fold of the labels, and label votes.
 
 All members read the same prepared graph. log p = Σ_e a_e log p_e + Σ_k b_k log v_k, up to a constant. The p_e are the predictions
 of the members. The label votes v_k of a node are the shares of the labels of its neighbours, and those that reach it by label
 propagation, along the given edges and, where a model has learned edges, along those too. A node that is predicted or held out has
-no label among the votes; at a labelled node, propagated votes hold what comes back of its own. The few weights are fitted to
-held-out labels, with a pull to "the members alone, alike": where votes do not help, they get no weight.
+no label among the votes; at a labelled node, propagated votes hold what comes back of its own label. The few weights are fitted to
+held-out labels, with a pull to equal weights of the members and none of the votes: where votes do not help, they get no weight.
 
-Before they are pooled, every member and every vote is tempered for itself: networks are too sure, and with few labels propagated
+Before they are pooled, every member and every vote is tempered by itself: networks are too sure, and with few labels propagated
 votes are nearly flat.
 """
 
@@ -28,7 +28,7 @@ from gcn_lpa.propagation import propagate_labels
 
 
 class Ensemble(nn.Module):
-    """The prediction of a member is the mean of the log-probabilities of its models; that of the ensemble the mean over members."""
+    """A member predicts the mean of the log-probabilities of its models; the ensemble, without weights, the mean over its members."""
 
     def __init__(self, members: Sequence[Sequence[nn.Module]]) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Parts:
         return *self.members, *self.votes
 
     def of(self, nodes: Tensor | slice) -> Parts:
-        """Those of some nodes, a mask, positions or a range."""
+        """Those of a mask, positions or a range of nodes."""
         return Parts(tuple(log[nodes] for log in self.members), tuple(log[nodes] for log in self.votes))
 
     @staticmethod
@@ -109,7 +109,7 @@ class Parts:
 
 
 def parts_of(ensemble: Ensemble, prepared: Graph) -> Parts:
-    """What the members, and the labels of a prepared graph, say about every node."""
+    """The predictions of the members for every node of a prepared graph, and its label votes."""
     with torch.no_grad():
         members = tuple(log.cpu() for log in ensemble.parts(prepared))
         walks = [prepared.adjacency]
@@ -181,25 +181,21 @@ def fit_weights(parts: Parts, y: Tensor) -> EnsembleWeights:
     if len(y) > ENOUGH:
         chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:ENOUGH]
         parts, y = parts.of(chosen), y[chosen]
-    with num_threads(1):  # many small steps
-        return _fitted(parts, y)
-
-
-def _fitted(parts: Parts, y: Tensor) -> EnsembleWeights:
     number, num_members = len(parts.all), len(parts.members)
-    alike = torch.tensor([1 / num_members] * num_members + [0.0] * len(parts.votes), dtype=torch.float64)
+    equal = torch.tensor([1 / num_members] * num_members + [0.0] * len(parts.votes), dtype=torch.float64)
     if len(y) == 0 or parts.members[0].shape[1] < 2:
-        return EnsembleWeights(tuple(alike.tolist()), (1.0,) * number, num_members)
-    each = torch.stack(parts.all).unsqueeze(1)  # a pool of its own for each
-    exponents = _pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
-    logs, used = tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
-    weights = alike.clone()
-    while True:  # leave out what would get a negative weight, and fit the others anew
-        weights[used] = _pool_weights(logs[used].unsqueeze(0), y, alike[used], PULL, weights[used]).squeeze(0)
-        wrong = weights < 0
-        if not wrong.any():
-            return EnsembleWeights(tuple(weights.tolist()), tuple(exponents), num_members)
-        weights[wrong], used = 0.0, used & ~wrong
+        return EnsembleWeights(tuple(equal.tolist()), (1.0,) * number, num_members)
+    with num_threads(1):  # many small steps
+        each = torch.stack(parts.all).unsqueeze(1)  # a pool of its own for each
+        exponents = _pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
+        logs, used = tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
+        weights = equal.clone()
+        while True:  # leave out what would get a negative weight, and fit the others anew
+            weights[used] = _pool_weights(logs[used].unsqueeze(0), y, equal[used], PULL, weights[used]).squeeze(0)
+            wrong = weights < 0
+            if not wrong.any():
+                return EnsembleWeights(tuple(weights.tolist()), tuple(exponents), num_members)
+            weights[wrong], used = 0.0, used & ~wrong
 
 
 def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:

@@ -13,7 +13,7 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts
 from gcn_lpa.methods.registry import METHODS, members_of
-from gcn_lpa.predict import Prediction, predict_proba
+from gcn_lpa.predict import Prediction
 from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an updated graph has that the one before had not, and what became of the predictions.
+    """What is new or gone in an updated graph, and what became of the predictions.
 
     Labels are compared with those the model was given; nodes, edges and predictions with the graph before, None without one.
     Self-loops are no edges here. A prediction is compared where a node is in both graphs and has no label now.
@@ -44,7 +44,9 @@ class Changes:
     labels_changed: int
     labels_gone: int
     unknown_classes: dict[str, int]  # labels of classes that the model does not know, which cannot vote
-    silent_classes: tuple[str, ...]  # that the model was given labels of and none here is of, though others vote
+    silent_classes: tuple[
+        str, ...
+    ]  # classes of labels that the model was given, of which no label is here, though others vote
     votes: bool  # whether labels vote at all; of a plain GCN they only train
     edges_unweighted: int = 0  # entries that free weights were not learned for, which have their given weight
     nodes_new: int | None = None
@@ -67,25 +69,11 @@ class AmongVoters(EnsembleWeights):
     has_voters: tuple[bool, ...]  # of each class
 
     def __call__(self, parts: Parts) -> Tensor:
-        return super().__call__(Parts(parts.members, tuple(map(self._among_voters, parts.votes))))
-
-    def _among_voters(self, votes: Tensor) -> Tensor:
-        has_voters = torch.tensor(self.has_voters)
-        logs = votes[:, has_voters]
-        return torch.where(has_voters, votes, (logs.softmax(dim=1) * logs).sum(dim=1, keepdim=True))
-
-
-class Past(NamedTuple):
-    """The graph that a model was trained on, and where each of its nodes is now, -1 where it is gone, [n before]."""
-
-    graph: Graph
-    place: Tensor
-
-    def brought(self, classes: Tensor, num_nodes: int) -> Tensor:
-        """A class for every node then as one for every node now, -1 where it is new, [n]."""
-        stays, now = self.place >= 0, torch.full((num_nodes,), -1)
-        now[self.place[stays]] = classes[stays]
-        return now
+        has_voters, votes = torch.tensor(self.has_voters), []
+        for log in parts.votes:
+            heard = log[:, has_voters]
+            votes.append(torch.where(has_voters, log, (heard.softmax(dim=1) * heard).sum(dim=1, keepdim=True)))
+        return super().__call__(Parts(parts.members, tuple(votes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +82,8 @@ class Updated:
 
     trained: Trained
     graph: Graph
-    past: Past | None
+    before: Graph | None  # that the model was trained on
+    place: Tensor | None  # where each of its nodes is now, -1 where it is gone, [n before]
     adapted: Trained  # with the free weights of the edges there are now
     edges_unweighted: int = 0
 
@@ -106,8 +95,7 @@ class Updated:
             graph: raw; nodes are known by their names, or by their positions where neither graph has names.
             before: the graph the model was trained on, raw. Free edge weights and models without features need it.
         """
-        if not isinstance(graph, Graph):
-            raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
+        check_graph(graph)
         is_by_position = trained.x_kind == "identity"
         if before is None:
             if is_by_position and not _has_the_same_order(trained, graph):
@@ -115,7 +103,7 @@ class Updated:
                     f"the model was trained without features and knows each node by its place, but the nodes of {graph.name!r} "
                     "are others, or in another order; the graph it was trained on, before=…, says which is which"
                 )
-            return cls(trained, graph, None, trained)
+            return cls(trained, graph, None, None, trained)
         trained.check_columns(before)
         if graph.directed != before.directed:
             kinds = ["undirected", "directed"]
@@ -124,20 +112,24 @@ class Updated:
                 f"{kinds[before.directed]}; read it with directed={before.directed}"
             )
         place = torch.from_numpy(graph.positions_of(before.node_names))
-        past = Past(before, place)
         if is_by_position:
             graph = _with_names_as_features(graph, place)
         if not has_free_weights(trained.model):
-            return cls(trained, graph, past, trained)
+            return cls(trained, graph, before, place, trained)
         old, new = trained.prepare(before), trained.prepare(graph)
         unknown = new.pattern.num_entries - len(shared_entries(new.pattern, old.pattern, place)[0])
         model = carried(trained.model, old.to(trained.device), new.pattern, place)
-        return cls(trained, graph, past, dataclasses.replace(trained, model=model), unknown)
+        return cls(trained, graph, before, place, dataclasses.replace(trained, model=model), unknown)
 
     @cached_property
     def prediction(self) -> Prediction:
-        """What the model says of the graph, in which its labels vote."""
-        return Prediction.of(self.answering, self.graph, self.graph.labeled.cpu())
+        """The predictions for the graph, in which its labels vote among the classes that they are of."""
+        adapted, weights = self.adapted, self.adapted.weights
+        if weights is not None and self.silent.any():
+            others, has_voters = self._without_readers(weights), tuple((~self.silent).tolist())
+            among = AmongVoters(others, weights.exponents, weights.num_members, has_voters)
+            adapted = dataclasses.replace(adapted, weights=among)
+        return Prediction.of(adapted, self.graph, self.graph.labeled.cpu())
 
     def table(self, **options: Any) -> Any:
         """The `predictions` for the graph; with a column `before`: the class before, "" if new."""
@@ -149,48 +141,41 @@ class Updated:
 
     @cached_property
     def silent(self) -> Tensor:
-        """The classes that the model was given labels of and none here is of, though others vote, a mask [c]."""
-        number = len(self.trained.class_names)
-        voters, taught = self.trained.classes_of(self.graph), self.trained.known.y
-        num_voters, num_given = (torch.bincount(y[y >= 0], minlength=number) for y in (voters, taught))
+        """The classes of labels that the model was given, of which no label is here, though others vote; a mask [c]."""
+        labels = self.trained.classes_of(self.graph), self.trained.known.y
+        num_voters, num_given = (torch.bincount(y[y >= 0], minlength=self.trained.target.width) for y in labels)
         return (num_voters == 0) & (num_given > 0) & num_voters.any()
 
-    @cached_property
-    def answering(self) -> Trained:
-        """`adapted`, in which labels vote among the classes that they are of."""
-        weights = self.adapted.weights
-        if weights is None or not self.silent.any():
-            return self.adapted
-        others = self._without_readers(weights.weights, weights.num_members)
-        has_voters = tuple((~self.silent).tolist())
-        changed = AmongVoters(others, weights.exponents, weights.num_members, has_voters)
-        return dataclasses.replace(self.adapted, weights=changed)
-
-    def _without_readers(self, weights: tuple[float, ...], num_members: int) -> tuple[float, ...]:
+    def _without_readers(self, weights: EnsembleWeights) -> tuple[float, ...]:
         """The weights where members that read labels, to whom silence is a vote against too, leave theirs to the others."""
+        given, votes = weights.weights[: weights.num_members], weights.weights[weights.num_members :]
         members = members_of(self.trained.recipe).values()
-        kept = [
-            0.0 if METHODS[member.method].reads_labels else weight
-            for member, weight in zip(members, weights[:num_members], strict=True)
-        ]
+        reads = [METHODS[member.method].reads_labels for member in members]
+        kept = [0.0 if is_reader else weight for is_reader, weight in zip(reads, given, strict=True)]
         if sum(kept) == 0:
-            return weights
-        share = sum(weights[:num_members]) / sum(kept)
-        return (*(weight * share for weight in kept), *weights[num_members:])
+            return weights.weights
+        share = sum(given) / sum(kept)
+        return (*(weight * share for weight in kept), *votes)
 
     @cached_property
     def class_before(self) -> Tensor | None:
-        """What the model said of every node before, -1 of those that are new, [n]; None without a graph before."""
-        if self.past is None:
+        """The class that was predicted for every node before, -1 of those that are new, [n]; None without a graph before."""
+        if self.before is None:
             return None
-        before = predict_proba(self.trained.with_calibration(None), self.past.graph).argmax(dim=1)
-        return self.past.brought(before, self.graph.num_nodes)
+        return self._brought(Prediction.of(self.trained, self.before).uncalibrated.argmax(dim=1))
+
+    def _brought(self, classes: Tensor) -> Tensor:
+        """A class for every node then as one for every node now, -1 where it is new, [n]."""
+        assert self.place is not None
+        stays, now = self.place >= 0, torch.full((self.graph.num_nodes,), -1)
+        now[self.place[stays]] = classes[stays]
+        return now
 
     def changes(self) -> Changes:
         """What is new, what is gone and what changed."""
-        graph, known, past = self.graph, self.trained.known, self.past
+        graph, known = self.graph, self.trained.known
         y = self.trained.classes_of(graph)
-        given = known.on(graph)[0] if past is None else past.brought(known.on(past.graph)[0], graph.num_nodes)
+        given = known.on(graph)[0] if self.before is None else self._brought(known.on(self.before)[0])
         both = (given >= 0) & (y >= 0)
         foreign = graph.labeled.cpu() & (y < 0)
         return Changes(
@@ -205,24 +190,26 @@ class Updated:
             silent_classes=tuple(self.trained.class_names[k] for k in self.silent.nonzero().squeeze(1).tolist()),
             votes=self.trained.votes,
             edges_unweighted=self.edges_unweighted,
-            **({} if past is None else self._against(past, y)),
+            **self._against_before(y),
         )
 
-    def _against(self, past: Past, y: Tensor) -> dict[str, Any]:
-        old, new = past.graph.adjacency, self.graph.adjacency
-        at, here = shared_entries(new.pattern, old.pattern, past.place)
-        per_edge = 1 if self.graph.directed else 2
+    def _against_before(self, y: Tensor) -> dict[str, Any]:
+        if self.before is None or self.place is None or self.class_before is None:
+            return {}
+        graph, before = self.graph, self.before
+        old, new = before.adjacency, graph.adjacency
+        at, here = shared_entries(new.pattern, old.pattern, self.place)
+        per_edge = 1 if graph.directed else 2
         joins = (new.pattern.row != new.pattern.col).cpu()[at]
         other = (new.values.cpu()[at] != old.values.cpu()[here]) & joins
-        num_shared, num_stay = int(joins.sum()) // per_edge, int((past.place >= 0).sum())
-        assert self.class_before is not None
+        num_shared, num_stay = int(joins.sum()) // per_edge, int((self.place >= 0).sum())
         compared = (self.class_before >= 0) & (y < 0)
         now = self.prediction.uncalibrated.argmax(dim=1)
         return {
-            "nodes_new": self.graph.num_nodes - num_stay,
-            "nodes_gone": past.graph.num_nodes - num_stay,
-            "edges_new": self.graph.num_edges - num_shared,
-            "edges_gone": past.graph.num_edges - num_shared,
+            "nodes_new": graph.num_nodes - num_stay,
+            "nodes_gone": before.num_nodes - num_stay,
+            "edges_new": graph.num_edges - num_shared,
+            "edges_gone": before.num_edges - num_shared,
             "edges_reweighted": int(other.sum()) // per_edge,
             "predictions": int(compared.sum()),
             "predictions_changed": int((compared & (now != self.class_before)).sum()),
@@ -271,8 +258,7 @@ def shared_entries(pattern: Pattern, other: Pattern, place: Tensor) -> tuple[Ten
     n = pattern.shape[0]
     row, col = (place.index_select(0, end.cpu().long()) for end in (other.row, other.col))
     stays = ((row >= 0) & (col >= 0)).nonzero().squeeze(1)
+    cells = pattern.row.cpu().long() * n + pattern.col.cpu().long()
     wanted = (row * n + col)[stays]
-    here = pattern.row.cpu().long() * n + pattern.col.cpu().long()  # ascending
-    at = torch.searchsorted(here, wanted).clamp_max(max(0, len(here) - 1))
-    found = here[at] == wanted if len(here) else torch.zeros(len(wanted), dtype=torch.bool)
-    return at[found], stays[found]
+    _, at, found = np.intersect1d(cells.numpy(), wanted.numpy(), assume_unique=True, return_indices=True)
+    return torch.from_numpy(at), stays[torch.from_numpy(found)]

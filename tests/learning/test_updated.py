@@ -305,8 +305,9 @@ def test_members_that_read_labels_are_not_heard_where_a_class_has_no_voter():
     fusion = dataclasses.replace(trained.weights, weights=(0.5, 0.3, *trained.weights.weights[2:]))
     trained = dataclasses.replace(trained, weights=fusion)
     one = graph_of(RING, {"n00": "x", "n04": "x"})
-    assert Updated.of(trained, one, home()).answering.weights.weights == pytest.approx((0.8, 0.0, *fusion.weights[2:]))
-    assert Updated.of(trained, home(), home()).answering.weights is fusion
+    weights = [Updated.of(trained, graph, home()).prediction.trained.weights for graph in (one, home())]
+    assert weights[0].weights == pytest.approx((0.8, 0.0, *fusion.weights[2:]))
+    assert weights[1] is fusion
 
 
 def test_votes_tell_apart_the_classes_that_have_voters():
