@@ -1,10 +1,10 @@
 """The training loop: steps of Eq. (18), the choice of the epoch, and checkpoints.
 
-`fit` is handed a model, its batches, and the validation nodes. Their graph shows the labels of the training nodes and no
-others: the model cannot see the labels that choose the epoch, let alone those of test nodes. The random bits of a step are
-named by (seed, epoch), so that a run that was stopped and resumed, or replayed as a CUDA graph, walks the same path bit for bit.
+`fit` takes a model, its batches, and the validation nodes. Their graph has the labels of the training nodes and no others: the
+model cannot see the labels that choose the epoch, let alone those of test nodes. The random bits of a step are named by
+(seed, epoch), so that a run that was resumed, or replayed as a CUDA graph, is the plain run bit for bit.
 
-What a model is, `methods.contract` says; one without gradient steps is trained by `fit_at_once`.
+`methods.contract` defines a model; `fit_at_once` trains one without gradient steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,21 +33,16 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """What one gradient step is about. A full batch is the whole graph."""
+    """The graph and the nodes of one gradient step. A full batch is the whole graph."""
 
     graph: Graph  # prepared, with the labels of the training nodes only
     nodes: Tensor  # the training nodes in it: positions, [m]
     node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
-    random_ids: Tensor | None = None  # what names the random bits of its nodes, [n]; None: their positions
+    random_ids: Tensor | None = None  # names of the random bits of its nodes, [n]; None: their positions
     stored: Tensor | None = None  # features of the whole graph; those of `node_ids` are read when they are needed
 
-    @property
-    def device(self) -> torch.device:
-        """Where its step is taken."""
-        return self.nodes.device
-
     def to(self, device: torch.device, *, waits: bool = False) -> Batch:
-        """For steps on a device. One that waits is moved there for each of its steps: of many, one at a time takes room there."""
+        """For steps on a device. One that waits is moved there for each of its steps, so that one at a time takes room there."""
         ids = None if self.random_ids is None else self.random_ids.to(device)
         graph = self.graph if waits else self.graph.to(device)
         for matrix in (graph.adjacency, graph.x) if waits else ():
@@ -61,7 +56,7 @@ class Batch(NamedTuple):
         if self.stored is not None and self.node_ids is not None:
             x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
             graph = dataclasses.replace(graph, x=x.to(graph.device))
-        return graph.to(self.device)
+        return graph.to(self.nodes.device)
 
 
 class Validation(NamedTuple):
@@ -81,32 +76,20 @@ class Validation(NamedTuple):
         return self._replace(graph=graph, nodes=self.nodes.to(graph.device), target=self.target.to(graph.device))
 
 
-class World(Protocol):
-    """The processes that train together."""
+class World:
+    """The processes that train together: here, one."""
 
     def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum the gradient of each parameter that all processes have, in place."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes."""
-
-
-class Alone:
-    """One process."""
-
-    def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
-        pass
-
-    def total(self, values: Tensor) -> Tensor:
         return values
-
-
-ALONE = Alone()
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: what is minimised, over which parameters, and whether validation may choose its epochs."""
+    """A part of training: the objective, the parameters it moves, and whether validation may choose its epochs."""
 
     objective: Callable[[Loss], Tensor]
     trains_edges: bool
@@ -130,14 +113,14 @@ def num_epochs(recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class Watching:
-    """What happens beside the training: who is told of each epoch, and where checkpoints go."""
+    """Callbacks and checkpoints of the training of one model."""
 
     on_epoch: Callable[[Epoch], None] | None = None
-    checkpoints: Checkpoints | None = None  # where every `every` epochs what is needed to go on is saved
-    every: int = 50
-    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
+    checkpoints: Checkpoints | None = None
+    every: int = 50  # epochs between two checkpoints
+    seconds: float = 0.0  # of training at least between two checkpoints: less is sooner done again than saved
     resume: bool = False  # go on from the checkpoint, if there is one
-    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a checkpoint must agree with
+    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # facts that a checkpoint must agree with
     kept: Kept | None = None  # where the weights after each epoch go
 
 
@@ -151,7 +134,7 @@ def fit(
     stop_at: int | None = None,
     capture: str = "auto",
     watching: Watching | None = None,
-    world: World = ALONE,
+    world: World | None = None,
 ) -> Run:
     """Train `model` on the batches, choose the epoch by the validation nodes, and leave the model at that epoch.
 
@@ -164,16 +147,11 @@ def fit(
         stop_at: end after this epoch, although the recipe has more.
         capture: replay each step as one CUDA graph: "auto" (on a GPU, where the model allows it), "always" or "never".
     """
-    watching = watching or Watching()
     last = last_epoch(model, recipe, stop_at)
-    on_gpu, is_whole = batches[0].device.type == "cuda", len(batches) == 1 and batches[0].node_ids is None
-    training = _Training(model, batches, validation, recipe, seed, watching, world)
-    if watching.resume and watching.checkpoints is not None:
-        training.load(watching.checkpoints.latest())
-    return training.run(
-        last=last,
-        capture=is_whole and (capture == "always" or (capture == "auto" and on_gpu and model.capturable)),
-    )
+    is_whole = len(batches) == 1 and batches[0].node_ids is None
+    may_capture = batches[0].nodes.device.type == "cuda" and model.capturable
+    training = _Training(model, batches, validation, recipe, seed, watching or Watching(), world or World())
+    return training.run(last, capture=is_whole and (capture == "always" or (capture == "auto" and may_capture)))
 
 
 def fit_at_once(
@@ -184,19 +162,30 @@ def fit_at_once(
     recipe: Recipe,
     *,
     seed: int = 0,
-    world: World = ALONE,
+    world: World | None = None,
 ) -> Run:
     """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; as a run of one epoch."""
     start = time.perf_counter()
     model.fit_at_once(graph, nodes)
-    accuracy, cost = validate(model, validation, world)
+    accuracy = cost = None
+    if validation.number:
+        correct, cost = (world or World()).total(measured(model, validation)).tolist()
+        accuracy = correct / validation.number
     model.eval()
     return Run(recipe, seed, (Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start),), best_epoch=1)
 
 
+@torch.no_grad()
+def measured(model: Predictor, validation: Validation) -> Tensor:
+    """Number of correct predictions and mean cross-entropy, [2]; of several processes, the share of this one."""
+    outputs = model(validation.graph).index_select(0, validation.nodes)
+    return validation.graph.target.measured(outputs, validation.target, validation.number)
+
+
 def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
-    """Where training ends if nothing stops it before; a training that cannot be is refused."""
-    if recipe.training == "two_step" and not _lpa_can_teach(model, recipe):
+    """The last epoch if nothing stops training before; an impossible training is refused."""
+    teaches_edges = recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio and model.edge_parameters()
+    if recipe.training == "two_step" and not teaches_edges:
         raise ValueError(
             "training 'two_step' learns the edges from the LPA loss alone: it needs an edge form that learns, "
             "and lpa_weight, lpa_iterations and lpa_ratio above 0"
@@ -204,25 +193,6 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
     if stop_at is not None and stop_at < 1:
         raise ValueError(f"stop_at = {stop_at}; training has at least 1 epoch")
     return min(stop_at or num_epochs(recipe), num_epochs(recipe))
-
-
-def _lpa_can_teach(model: Model, recipe: Recipe) -> bool:
-    return bool(model.edge_parameters() and recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio)
-
-
-@torch.no_grad()
-def validate(model: Predictor, validation: Validation, world: World = ALONE) -> tuple[float | None, float | None]:
-    """Accuracy and mean cross-entropy on the validation nodes, without dropout; None and None where there are none."""
-    if validation.number == 0:
-        return None, None
-    correct, cost = world.total(measured(model, validation)).tolist()
-    return correct / validation.number, cost
-
-
-def measured(model: Predictor, validation: Validation) -> Tensor:
-    """Number of correct predictions and mean cross-entropy, [2]; of several processes, what this one adds to them."""
-    outputs = model(validation.graph).index_select(0, validation.nodes)
-    return validation.graph.target.measured(outputs, validation.target, validation.number)
 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
@@ -239,25 +209,20 @@ class _Step:
 
     def __init__(self, training: _Training, phase: Phase, epoch: int) -> None:
         self.training, self.phase, self.model = training, phase, training.model
-        recipe, device = training.recipe, training.batches[0].device
-        self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=device)
-        steps = len(training.batches) if recipe.clusters else 1
-        shorter = math.sqrt(steps)  # each by the noisy gradient of a part
-        groups = [
-            (self.model.weight_parameters(), recipe.l2, recipe.lr / shorter, phase.trains_weights),
-            (
-                self.model.edge_parameters(),
-                recipe.l2_edges,
-                (recipe.edge_lr or recipe.lr) / shorter,
-                phase.trains_edges,
-            ),
-        ]
-        for parameters, *_, trains in groups:
+        recipe, batches = training.recipe, training.batches
+        self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=batches[0].nodes.device)
+        shorter = math.sqrt(len(batches) if recipe.clusters else 1)  # each step follows the noisy gradient of a part
+        groups, rates = [], []
+        for parameters, l2, lr, trains in (
+            (self.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
+            (self.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
+        ):
             for parameter in parameters:
                 parameter.requires_grad_(trains)
-        moving = [(some, l2, lr) for some, l2, lr, trains in groups if trains and some]
-        rates, number = [lr for *_, lr in moving], len(training.batches)
-        self.optimizer = Adam([(some, l2) for some, l2, _ in moving], lr=rates, batches=number)
+            if trains and parameters:
+                groups.append((parameters, l2))
+                rates.append(lr / shorter)
+        self.optimizer = Adam(groups, lr=rates, batches=len(batches))
 
     def __call__(self) -> Tensor:
         losses = [self.learn(batch) for batch in self.training.batches]
@@ -266,8 +231,7 @@ class _Step:
         validation = self.training.validation
         if validation.number == 0 or not self.phase.selects:
             return mean
-        with torch.no_grad():
-            return torch.cat([mean, self.training.world.total(measured(self.model, validation))])
+        return torch.cat([mean, self.training.world.total(measured(self.model, validation))])
 
     def learn(self, batch: Batch) -> Tensor:
         """One gradient step; [loss, gcn, lpa]."""
@@ -294,7 +258,7 @@ class _Step:
 
 
 class _Training:
-    """The loop of `fit` and what it carries from epoch to epoch."""
+    """The loop of `fit` and its state between epochs."""
 
     def __init__(
         self,
@@ -310,15 +274,17 @@ class _Training:
         self.recipe, self.seed, self.watching, self.world = recipe, seed, watching, world
         self.history: list[Epoch] = []
         self.best = Best(recipe.select)
-        self.saved: Checkpoint | None = None
+        self.saved = watching.checkpoints.latest() if watching.resume and watching.checkpoints is not None else None
+        if self.saved is not None:
+            self.load(self.saved)
 
-    def run(self, *, last: int, capture: bool) -> Run:
+    def run(self, last: int, *, capture: bool) -> Run:
         interrupted = False
         try:
-            for number, phase in enumerate(PHASES[self.recipe.training]):
+            for number in range(len(PHASES[self.recipe.training])):
                 until = min(last, (number + 1) * self.recipe.epochs)
                 if len(self.history) < until:
-                    self.run_phase(number, phase, until, capture)
+                    self.run_phase(number, until, capture)
         except KeyboardInterrupt:
             if not self.best.epoch:
                 raise
@@ -334,43 +300,32 @@ class _Training:
                 self.model.load_state_dict(self.best.state)
         return Run(self.recipe, self.seed, tuple(self.history), self.best.epoch, interrupted)
 
-    def run_phase(self, number: int, phase: Phase, until: int, capture: bool) -> None:
-        step = self.step(number, phase)
+    def run_phase(self, number: int, until: int, capture: bool) -> None:
+        phase, watching, recipe = PHASES[self.recipe.training][number], self.watching, self.recipe
+        step = _Step(self, phase, epoch=len(self.history) + 1)
+        if self.saved is not None and self.saved.meta["phase"] == number:
+            step.restore(self.saved.tensors)
+        elif self.saved is not None:  # saved at the end of the phase before: Adam starts afresh
+            self.model.load_state_dict(_part(self.saved.tensors, "model."))
+        self.saved = None
         advance = CapturedStep(step) if capture else step
-        on_epoch, checkpoints, every = self.watching.on_epoch, self.watching.checkpoints, self.watching.every
         last_saved = time.monotonic()
-        while len(self.history) < until and not self.is_patience_over(phase):
-            epoch = self.measure(advance)
+        is_over = is_patience_over(recipe, phase, self.best, len(self.history))
+        while len(self.history) < until and not is_over:
+            start, done = time.perf_counter(), len(self.history) + 1
+            report = advance().tolist()
+            epoch = epoch_of(report, done, self.validation.number, recipe, time.perf_counter() - start)
             self.history.append(epoch)
             self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
-            if self.watching.kept is not None:
-                self.watching.kept.keep(epoch.epoch, self.model.state_dict())
-            if on_epoch is not None:
-                on_epoch(epoch)
-            done = epoch.epoch == until or self.is_patience_over(phase)
-            is_due = every and (epoch.epoch % every == 0 or done)
-            if checkpoints is not None and is_due and time.monotonic() - last_saved >= self.watching.seconds:
-                self.save(checkpoints, step, number)
+            if watching.kept is not None:
+                watching.kept.keep(done, self.model.state_dict())
+            if watching.on_epoch is not None:
+                watching.on_epoch(epoch)
+            is_over = is_patience_over(recipe, phase, self.best, done)
+            is_due = watching.every and (done % watching.every == 0 or done == until or is_over)
+            if watching.checkpoints is not None and is_due and time.monotonic() - last_saved >= watching.seconds:
+                self.save(watching.checkpoints, step, number)
                 last_saved = time.monotonic()
-
-    def step(self, number: int, phase: Phase) -> _Step:
-        step = _Step(self, phase, epoch=len(self.history) + 1)
-        if self.saved is not None:
-            if self.saved.meta["phase"] == number:
-                step.restore(self.saved.tensors)
-            else:  # it was saved at the end of the phase before: Adam starts afresh
-                self.model.load_state_dict(_part(self.saved.tensors, "model."))
-            self.saved = None
-        return step
-
-    def measure(self, advance: Callable[[], Tensor]) -> Epoch:
-        """Take one step; refuse what is not a number."""
-        start = time.perf_counter()
-        report, number = advance().tolist(), len(self.history) + 1
-        return epoch_of(report, number, self.validation.number, self.recipe, time.perf_counter() - start)
-
-    def is_patience_over(self, phase: Phase) -> bool:
-        return is_patience_over(self.recipe, phase, self.best, len(self.history))
 
     def save(self, checkpoints: Checkpoints, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}
@@ -383,9 +338,7 @@ class _Training:
         }
         checkpoints.save(tensors, meta)
 
-    def load(self, saved: Checkpoint | None) -> None:
-        if saved is None:
-            return
+    def load(self, saved: Checkpoint) -> None:
         with naming(saved.meta_file):
             meta: _Saved = decode_as(_Saved, saved.meta)
         if other := [name for name, value in self.watching.fingerprint.items() if meta.of.get(name) != value]:
@@ -400,7 +353,7 @@ class _Training:
             _check_tensors(saved.tensors, {**step.state(), **best})
             if int(saved.tensors["epoch"]) != int(step.epoch):
                 raise ValueError(f"epoch is {int(saved.tensors['epoch'])}, after {len(meta.history)} in meta.json")
-        self.saved, self.history = saved, list(meta.history)
+        self.history = list(meta.history)
         score = -math.inf if meta.best_score is None else meta.best_score
         self.best = Best(self.recipe.select, meta.best_epoch, score, _part(saved.tensors, "best."))
 
@@ -426,7 +379,7 @@ class _Saved:
 
 
 def _check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not, by name, shape and type, those that a training goes on with."""
+    """Refuse tensors that differ by name, shape or type from those of the training."""
     for name in sorted(found.keys() ^ wanted.keys()):
         raise ValueError(f"{name} is {'missing' if name in wanted else 'not of this training'}")
     for name, tensor in wanted.items():

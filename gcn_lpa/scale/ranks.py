@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gcn_lpa.engine.sparse import Pattern
+from gcn_lpa.train import World
 
 TIMEOUT = 300.0  # seconds
 T = TypeVar("T")
 
 
-class Ranks:
-    """The processes that train together, as `train.World`.
+class Ranks(World):
+    """The processes that train together.
 
     `own` are the parameters that this process alone has: free edge weights, which live with their row. `received` counts the
     bytes of other processes' rows that have come here.

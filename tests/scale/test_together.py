@@ -33,7 +33,7 @@ from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
 from gcn_lpa.scale.planner import Size, estimate
 from gcn_lpa.scale.together import Order, require_in_parts
-from gcn_lpa.train import ALONE, Batch, Validation
+from gcn_lpa.train import Batch, Validation, World
 from tests.helpers.rank_jobs import (
     commanded,
     ended,
@@ -101,7 +101,7 @@ def alone(graph, recipe, dtype):
     prepared = in_type(recipe.prepare(graph.reveal(parts.train)), dtype)
     val = parts.val.nonzero().squeeze(1)
     batch = Batch(prepared, parts.train.nonzero().squeeze(1))
-    return {**trained(batch, Validation(prepared, val, graph.y[val]), recipe, dtype, STEPS, ALONE), "graph": prepared}
+    return {**trained(batch, Validation(prepared, val, graph.y[val]), recipe, dtype, STEPS, World()), "graph": prepared}
 
 
 def gaps(one, ranks):
