@@ -1,4 +1,4 @@
-"""What training says of itself: its epochs, the best of them by a rule, and what went wrong; and who is told of it."""
+"""Records of training: epochs, the best of them by a rule, divergence, checkpoints; and the callbacks that get them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from gcn_lpa.recipes import Recipe
+
+if TYPE_CHECKING:
+    from gcn_lpa.methods.contract import Predictor
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Epoch:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """What training did. `best_epoch` is the epoch whose weights the model has now."""
+    """The history of a training. `best_epoch` is the epoch whose weights the model has now."""
 
     recipe: Recipe
     seed: int
@@ -52,10 +55,6 @@ class Run:
         return sum(epoch.seconds for epoch in self.history)
 
 
-class HasState(Protocol):
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-
 @dataclass(frozen=True)
 class Best:
     """The best epoch so far and a copy of its weights, by a rule.
@@ -70,7 +69,7 @@ class Best:
     score: float = -math.inf
     state: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
-    def after(self, epoch: Epoch, model: HasState) -> Best:
+    def after(self, epoch: Epoch, model: Predictor) -> Best:
         """This, or the new best if `epoch` is one."""
         if (found := self.judged(epoch)) is self:
             return self
@@ -107,15 +106,15 @@ class Kept:
 
 
 class DivergedError(ValueError):
-    """A loss that is not finite. The model has the best weights before it, and `run` says which epoch they are of."""
+    """A loss that is not finite. The model has the best weights before it, those of `run.best_epoch`."""
 
     run: Run | None = None
 
 
 def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
-    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not a number is refused.
+    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not finite is refused.
 
-    The last two are missing, or there are no validation nodes, where validation has no say.
+    Where validation does not choose, the last two are missing, or there are no validation nodes.
     """
     total, gcn, lpa, *scored = report[: None if num_validation else 3]
     accuracy, cost = (scored[0] / num_validation, scored[1]) if scored else (None, None)
@@ -129,7 +128,7 @@ def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: 
 
 
 class Checkpoint(NamedTuple):
-    """What a training goes on from, and the files that say so, which errors name."""
+    """The state that a training goes on from, and its files, which errors name."""
 
     tensors: Mapping[str, Tensor]
     meta: Mapping[str, Any]  # as JSON has it
@@ -138,24 +137,24 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """Where a training keeps what it needs to go on."""
+    """The place where a training saves its state."""
 
     def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Replace the checkpoint, entirely or not at all, in all processes."""
 
     def latest(self) -> Checkpoint | None:
-        """What this process saved in the last complete checkpoint; None if there was none."""
+        """The state of this process in the last complete checkpoint; None if there is none."""
 
 
 class Fit(NamedTuple):
-    """A model that was trained, and how that went."""
+    """A trained model, and the history of its training."""
 
     model: Any
     run: Run
 
 
 class JobName(NamedTuple):
-    """Which of the models of a training a job is about."""
+    """The name of one of the models of a training."""
 
     stage: str  # "fit", or "fold-1", "fold-2" …
     member: str  # "" for the first
@@ -164,13 +163,13 @@ class JobName(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """What happens beside a training of one or many models: who is told, and where checkpoints go."""
+    """Callbacks and checkpoints of a training of one or many models."""
 
-    on_plan: Callable[[Sequence[JobName]], None] | None = None  # told first which models will be trained
+    on_plan: Callable[[Sequence[JobName]], None] | None = None  # called first, with all models that will be trained
     on_epoch: Callable[[JobName, Epoch], None] | None = None
-    on_done: Callable[[JobName], None] | None = None  # a model has its last epoch
-    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model keeps what it needs to go on
+    on_done: Callable[[JobName], None] | None = None  # called after the last epoch of a model
+    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model saves its state
     every: int = 50  # epochs between two checkpoints
-    seconds: float = 0.0  # of training at least between two of them: what takes less is sooner done again than saved
+    seconds: float = 0.0  # of training at least between two checkpoints: less is sooner done again than saved
     resume: bool = False  # go on from checkpoints, where there are some
     content: str = ""  # hash of the graph as it was loaded, which a checkpoint must agree with
