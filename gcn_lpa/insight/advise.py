@@ -1,8 +1,8 @@
 """Does the graph help? Features alone, labels alone and both, on your own labels, and a plain sentence about it.
 
-Every method is trained and scored on the same splits of the labelled nodes: rounds of five stratified folds, so that
-all labels are scored equally often, each by models that were not given it. Training sets of such splits overlap, and
-the usual interval over splits is then too narrow; ours are widened as Nadeau & Bengio (2003) say.
+Every method is trained and scored on the same splits of the labelled nodes: rounds of five stratified folds, so that all labels are
+scored equally often, each by models that were not given it. Training sets of such splits overlap, so the usual interval over splits
+is too narrow; ours are widened by the formula of Nadeau & Bengio (2003).
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.describe import Homophily, describe, homophily
+from gcn_lpa.data.describe import Homophily, homophily, node_hops
 from gcn_lpa.data.splits import Split, split
-from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.insight.compare import Comparison, Record, compare
+from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.stats import Mean, resampled_mean, signed
 
 FEATURES_ONLY = ("mlp", "lr")  # the better one counts: with few labels the perceptron takes too few steps to learn
-WITH_GRAPH = ("lpa", "gcn", "gcn-lpa", "best")
+WITH_GRAPH = ("lpa", "gcn", "gcn-lpa")
 NUM_FOLDS = 5
 FEWEST_LABELS = 10  # with less a fold would score a single node
 FEW_VALIDATION = 100  # nodes; of fewer, many epochs get all right, so their loss chooses the epoch
@@ -51,7 +50,7 @@ class AdviceLine:
 
 @dataclass(frozen=True)
 class Advice:
-    """What `advise` found. `lines` is empty where there were too few labels to train on."""
+    """Whether the graph helps, and what to train. `lines` is empty where there were too few labels to train on."""
 
     graph: str
     verdict: str  # HELPS, HURTS, NEUTRAL, UNPREDICTABLE or TOO_FEW
@@ -72,8 +71,7 @@ class Advice:
     def command(self, source: str | None = None, options: Sequence[str] = ()) -> str:
         """The command line that trains what is advised on the graph read from `source`."""
         how = ["--recipe", "best"] if self.method == "best" else ["--method", self.method, "--recipe", self.recipe]
-        words = ["gcn-lpa", "train", source or self.graph, *how]
-        return shlex.join([*words, *options])
+        return shlex.join(["gcn-lpa", "train", source or self.graph, *how, *options])
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -98,7 +96,7 @@ def advise(
         seed: of the first fold and the first weights.
         recipe: of gcn-lpa: "default", "paper" or "official"; the others have theirs as in `compare`.
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
-        best: also try the recipe `best`; it is advised only where it is ahead of the default by more than noise.
+        best: also try the recipe `best`; it is advised only where it is significantly more accurate than the default.
         on_record: called with every result as it comes.
     """
     check_graph(graph)
@@ -107,26 +105,33 @@ def advise(
     if not graph.labeled.any():
         raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
     counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
-    found, splits, protocol = None, [], "nothing was trained"
+    found: Comparison | None = None
+    lines: tuple[AdviceLine, ...] = ()
+    protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
-        rule, protocol = _choice_of_epoch(splits)
+        few = min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
+        sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
+        rule = "lowest loss, as they are few" if few else "highest accuracy"
+        purposes = f"to train / choose the epoch ({rule}) / score"
+        protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
         found = compare(
             graph,
-            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *(WITH_GRAPH if best else WITH_GRAPH[:-1])],
+            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
             seed=seed,
             recipe=recipe,
-            changes={**rule, **(changes or {})},
+            changes={**({"select": "loss"} if few else {}), **(changes or {})},
             device=device,
             threads=threads,
             isolate=False,
             on_record=on_record,
         )
-    lines = () if found is None else _lines(graph, found, splits)
+        lines = _lines(graph, found, splits)
     verdict, sentence, method = _verdict(lines) if lines else _verdict_untrained(graph, counts)
-    if found is not None and method == "best" and not _is_ahead(found, splits, "best", "gcn-lpa"):
-        method = "gcn-lpa"
+    if method == BEST:  # then `over_best` of the others is their difference to it
+        behind = next(line.over_best for line in lines if line.method == "gcn-lpa")
+        method = "gcn-lpa" if behind is None or behind.is_noise else BEST
     return Advice(
         graph=graph.name,
         verdict=verdict,
@@ -136,7 +141,7 @@ def advise(
         lines=lines,
         labeled=int(counts.sum()),
         unlabeled=graph.num_nodes - int(counts.sum()),
-        unreachable=describe(graph).unreachable,
+        unreachable=int(np.isinf(node_hops(graph, graph.labeled)).sum()),
         homophily=homophily(graph),
         protocol=protocol,
         notes=notes_on(graph, counts),
@@ -164,50 +169,32 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     return splits
 
 
-def commonest_class_accuracy(graph: Graph, part: Split) -> float:
-    """What one gets by always saying the class that most of the given labels have."""
-    labels = graph.y.cpu()
-    commonest = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).argmax()
-    return float((labels[part.test] == commonest).double().mean())
-
-
-def _choice_of_epoch(splits: Sequence[Split]) -> tuple[dict[str, Any], str]:
-    """How the epoch is chosen, as a change of the recipes, and the whole protocol in words."""
-    fewest = min(int(part.val.sum()) for part in splits)
-    by_loss = fewest < FEW_VALIDATION
-    sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
-    rule = "lowest loss, as they are few" if by_loss else "highest accuracy"
-    protocol = (
-        f"{len(splits)} splits of the labelled nodes, stratified, {sizes} to train / choose the epoch ({rule}) / score"
-    )
-    return {"select": "loss"} if by_loss else {}, protocol
-
-
 def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
-    ratio, num_scored = _sizes(splits)
-    by_method = {
+    ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
+    num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
+    accuracies = {
         row.method: np.array([record.accuracy for record in found.records if record.method == row.method])
         for row in found.rows
     }
-    commonest = np.array([commonest_class_accuracy(graph, part) for part in splits])
-    best = max(by_method, key=lambda method: by_method[method].mean())  # the first of equals
-    features = max(
-        (method for method in by_method if method in FEATURES_ONLY),
-        key=lambda method: by_method[method].mean(),
-        default=None,
-    )
+    best = max(accuracies, key=lambda method: accuracies[method].mean())  # the first of equals
+    rivals = [method for method in accuracies if method in FEATURES_ONLY]
+    features = max(rivals, key=lambda method: accuracies[method].mean(), default=None)
+    commonest, labels = [], graph.y.cpu()  # of the training and validation labels of each split
+    for part in splits:
+        label = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).argmax()
+        commonest.append(float((labels[part.test] == label).double().mean()))
 
     def gain(method: str, other: str | None) -> Mean | None:
         if other in (None, method):
             return None
-        return resampled_mean(by_method[method] - by_method[str(other)], ratio, num_scored)
+        return resampled_mean(accuracies[method] - accuracies[str(other)], ratio, num_scored)
 
     return tuple(
         AdviceLine(
             method=row.method,
-            accuracy=resampled_mean(by_method[row.method], ratio, num_scored),
+            accuracy=resampled_mean(accuracies[row.method], ratio, num_scored),
             over_features=gain(row.method, features),
-            over_commonest=resampled_mean(by_method[row.method] - commonest, ratio, num_scored),
+            over_commonest=resampled_mean(accuracies[row.method] - np.array(commonest), ratio, num_scored),
             over_best=gain(row.method, best),
             seconds=row.seconds,
             note=row.note,
@@ -216,33 +203,17 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Ad
     )
 
 
-def _is_ahead(found: Comparison, splits: Sequence[Split], one: str, other: str) -> bool:
-    """Whether a method is better than another by more than noise."""
-    accuracies = [
-        np.array([record.accuracy for record in found.records if record.method == name]) for name in (one, other)
-    ]
-    ratio, num_scored = _sizes(splits)
-    gain = resampled_mean(accuracies[0] - accuracies[1], ratio, num_scored)
-    return gain.mean > 0 and not gain.is_noise
-
-
-def _sizes(splits: Sequence[Split]) -> tuple[float, int]:
-    """The nodes that are scored by those that train, and how many are ever scored."""
-    ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
-    return ratio, int(torch.stack([part.test for part in splits]).any(dim=0).sum())
-
-
 def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     best = _best(lines)
-    with_graph = _best([line for line in lines if line.method in WITH_GRAPH])
+    with_graph = _best([line for line in lines if line.method not in FEATURES_ONLY])
     if best.over_commonest.is_noise or best.over_commonest.mean < 0:
-        found = (
-            f"{best.method} does best, {signed(best.over_commonest)} points against always saying the commonest class"
-        )
+        points = f"{signed(best.over_commonest)} points against always saying the commonest class"
         if best.over_commonest.mean + (best.over_commonest.interval or 0) > HIDDEN:
-            return TOO_FEW, f"Too few labels to tell whether anything predicts them: {found}.", best.method
-        return UNPREDICTABLE, f"Nothing predicts these labels, neither features nor edges: {found}.", best.method
+            sentence = f"Too few labels to tell whether anything predicts them: {best.method} does best, {points}."
+            return TOO_FEW, sentence, best.method
+        sentence = f"Nothing predicts these labels, neither features nor edges: {best.method} does best, {points}."
+        return UNPREDICTABLE, sentence, best.method
     rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
     rivals = [line.method for line in lines if line.over_best is not None and line.over_best.is_noise]
     also = f" Inside the noise of it: {', '.join(rivals)}." if rivals else ""
@@ -291,8 +262,11 @@ def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
             f"no features: {' and '.join(FEATURES_ONLY)} have nothing to read and are left out; for the others "
             f"{graph.x_kind} stands in"
         )
-    elif (scale := _scale_of_columns(graph)) > 100:
-        notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
+    elif isinstance(graph.x, Tensor):  # words and their like are sparse, and of one scale
+        sizes = graph.x.double().square().mean(dim=0).sqrt()  # of each column
+        sizes = sizes[sizes > 0]
+        if len(sizes) and (scale := float(sizes.max() / sizes.median())) > 100:
+            notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
     scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=True) if 0 < count < NUM_FOLDS]
     if scarce and counts.sum() >= FEWEST_LABELS:
         notes.append(
@@ -300,12 +274,3 @@ def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
             "not in every fold, and a class of one label is scored by models that never saw it"
         )
     return tuple(notes)
-
-
-def _scale_of_columns(graph: Graph) -> float:
-    """The largest root mean square of a dense feature column, as a multiple of their median."""
-    if isinstance(graph.x, SparseMatrix):
-        return 1.0  # words and their like
-    sizes = graph.x.double().square().mean(dim=0).sqrt()
-    sizes = sizes[sizes > 0]
-    return float(sizes.max() / sizes.median()) if len(sizes) else 1.0
