@@ -28,7 +28,9 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, Vote, VotePath, hops_in_words, rounded
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
+from gcn_lpa.methods.networks import LabelInput
 from gcn_lpa.methods.registry import members_of
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import Prediction, posteriors
 from gcn_lpa.propagation import feature_influence, label_influence, one_hot, propagate_labels
 from gcn_lpa.recipes import Recipe
@@ -288,9 +290,12 @@ class Explainer:
             parts = walk_edge_types(mean_size(models, "own"), mean_size(models, "gamma"), matrices, start)
             note = "features: predictions walk each kind of edge by itself, and labels vote along all edges together"
             return torch.stack(parts).sum(dim=0).squeeze(1), [note]
-        with torch.no_grad():
-            found = [getattr(model, "gcn", model).smoothing(self.placed) for model in models]
-        smoothing: SparseMatrix = found[0].with_values(torch.stack([one.values for one in found]).mean(dim=0))
+        networks = [model.gcn if isinstance(model, LabelInput) else model for model in models]
+        smoothing = self.placed.adjacency.symmetric_normalized()
+        if all(isinstance(network, GCNLPA) for network in networks):
+            with torch.no_grad():
+                found = [network.smoothing(self.placed).values for network in networks]
+            smoothing = smoothing.with_values(torch.stack(found).mean(dim=0))
         smoothing = smoothing.to("cpu").to(torch.float64)
         if how == "personalized":
             return personalized(smoothing.T, start, recipe).squeeze(1), []
