@@ -99,15 +99,18 @@ class _RunFacts:
     about: dict[str, Any]
 
 
-def save_run(folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None = None) -> None:
+def save_run(
+    folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None = None, num_edges: int | None = None
+) -> None:
     """Make a trained run the state of its folder, which is held, entirely or not at all.
 
     Args:
         outputs: files for people, of `storage.OUTPUTS`.
+        num_edges: where the graph of the run is without its edges.
     """
     plan, graph = run.plan.to_dict(), run.graph
     about = {
-        **{"graph": graph.name, "nodes": graph.num_nodes, "edges": graph.num_edges},
+        **{"graph": graph.name, "nodes": graph.num_nodes, "edges": num_edges or graph.num_edges},
         **{"epochs": len(run.run.history), "interrupted": run.run.interrupted, "seconds": run.run.seconds},
     }
     facts = _RunFacts({name: value for name, value in plan.items() if name != "recipe"}, about)

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,22 +70,6 @@ def require_in_parts(recipe: Recipe) -> None:
             raise ValueError(f"several processes do not train with {said}")
 
 
-def recipe_in_parts(
-    facts: PartFacts, *, recipe: str | Path, method: str | None, changes: Mapping[str, Any] | None
-) -> Recipe:
-    """The settings that `gcn-lpa train` would choose; of our own recipes without members and votes."""
-    if method is not None and method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
-    labels_per_class = facts.sizes[0] / max(1, len(facts.class_names))
-    case = case_for(facts.num_columns if facts.x_kind == "given" else None, labels_per_class)
-    settings = chosen_recipe(recipe, method, facts.graph, case, by_folds=False)
-    if recipe in ("default", "best") and (settings.votes or settings.members):
-        settings = settings.replace(votes=False, members="", origin=f"{settings.origin}; in parts, without votes")
-    settings = with_changes(settings, changes)
-    require_in_parts(settings)
-    return settings
-
-
 @dataclass(frozen=True)
 class Order:
     """What is to be done with the parts in a folder."""
@@ -104,15 +88,22 @@ class Order:
     timeout: float = TIMEOUT
 
     def plan(self, facts: PartFacts) -> Plan:
+        """The settings that `gcn-lpa train` would choose; of our own recipes without members and votes."""
         check_seed(self.seed)
         if facts.seed not in (None, self.seed):
             raise ValueError(
                 f"{self.folder} was split with seed {facts.seed}, not {self.seed}; train it with --seed {facts.seed}"
             )
-        settings = recipe_in_parts(facts, recipe=self.recipe, method=self.method, changes=self.changes)
-        return Plan(
-            facts.source, facts.content, settings, self.seed, facts.split, checkpoint_every=self.checkpoint_every
-        )
+        if self.method is not None and self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
+        labels_per_class = facts.sizes[0] / max(1, len(facts.class_names))
+        case = case_for(facts.num_columns if facts.x_kind == "given" else None, labels_per_class)
+        recipe = chosen_recipe(self.recipe, self.method, facts.graph, case, by_folds=False)
+        if self.recipe in ("default", "best") and (recipe.votes or recipe.members):
+            recipe = recipe.replace(votes=False, members="", origin=f"{recipe.origin}; in parts, without votes")
+        recipe = with_changes(recipe, self.changes)
+        require_in_parts(recipe)
+        return Plan(facts.source, facts.content, recipe, self.seed, facts.split, checkpoint_every=self.checkpoint_every)
 
 
 def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
@@ -136,24 +127,18 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         ranks = Ranks()
         ranks.first(lambda: order.plan(facts))  # rank 0 says what is wrong with it
         together = _Together(order, order.plan(facts), facts, ranks, device)
-        is_to_do = ranks.first(lambda: _claimed(order, together.plan, held))
-        if not bool(ranks.total(torch.tensor(int(bool(is_to_do))))):
+        if not bool(ranks.total(torch.tensor(int(bool(ranks.first(lambda: _claimed(order, together.plan, held))))))):
             return None
-        recipe = together.plan.recipe
+        recipe, watch = together.plan.recipe, watch or Watch()
+        name, on_epoch = JobName("fit", "", num_epochs(recipe)), watch.on_epoch
+        if watch.on_plan is not None:
+            watch.on_plan([name])
         with num_threads(order.threads, layer=max(facts.rows) * max(recipe.hidden, len(facts.known))):
-            return together.run(_on_epoch(watch or Watch(), recipe))
-
-
-def _on_epoch(watch: Watch, recipe: Recipe) -> Callable[[Epoch], None] | None:
-    """What the one model of a training in parts tells its watch."""
-    name, on_epoch = JobName("fit", "", num_epochs(recipe)), watch.on_epoch
-    if watch.on_plan is not None:
-        watch.on_plan([name])
-    return None if on_epoch is None else lambda epoch: on_epoch(name, epoch)
+            return together.run(None if on_epoch is None else lambda epoch: on_epoch(name, epoch))
 
 
 def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
-    """Make the run folder ours, or go on with what is in it; whether there is anything left to do. For rank 0 alone."""
+    """Make the run folder ours, or go on with what is in it; whether anything is left to do. For rank 0 alone."""
     resume = order.resume or num_restarts() > 0
     if resume and is_finished(order.out, plan):
         return False
@@ -200,13 +185,6 @@ def own_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [p for module in model.modules() if isinstance(module, Free) for p in module.parameters()]
 
 
-class _Said(NamedTuple):
-    """What the model says of a rank's nodes."""
-
-    before: Tensor  # probabilities before calibration, [own, c]
-    shares: Tensor  # of the given labels, [c]
-
-
 class _Together:
     """One rank of a training."""
 
@@ -224,53 +202,49 @@ class _Together:
             raise refused(str(error)) from None
         if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
             raise KeyboardInterrupt
-        said = self.said()
-        held_out = self.held_out(said)
+        counts, unknown = torch.tensor(self.facts.label_counts).double(), self.part.nothing.unsqueeze(1)
+        with torch.no_grad():
+            probabilities = F.softmax(self.model(self.graph).double(), dim=1).cpu()
+        shares = counts / counts.sum()
+        before = torch.where(unknown, shares, probabilities)  # before calibration, [own, c]
+        held_out = self.held_out(before)
         calibration = None if held_out is None else held_out.calibration()
-        guesses = self.guesses(said, calibration)
+        after = before if calibration is None else torch.where(unknown, shares, calibration.calibrator(before))
+        ranked = before.argsort(dim=1, descending=True, stable=True)[:, :2]
+        guesses = self.in_order(torch.cat([ranked.double(), after.gather(1, ranked[:, :1])], dim=1))
         weights = self.edge_weights()
-        return self.ranks.first(lambda: self.kept(run, held_out, guesses, weights))
+        return self.ranks.first(lambda: self.kept(run, held_out, calibration, guesses, weights))
 
     def fitted(self, on_epoch: Callable[[Epoch], None] | None) -> Run:
         part, plan, facts = self.part, self.plan, self.facts
         identity = {"recipe": plan.recipe.hash(), "seed": plan.seed, "graph": facts.content, "split": facts.split_hash}
         batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
-        val, target = part.val.to(self.device), part.val_y.to(self.device)
-        checkpoints = RankCheckpoints(self.ranks, self.order.out)
-        watching = Watching(on_epoch, checkpoints, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
-        validation = Validation(self.graph, val, target, facts.sizes[1])
+        validation = Validation(self.graph, part.val.to(self.device), part.val_y.to(self.device), facts.sizes[1])
         options: dict[str, Any] = {"seed": plan.seed, "world": self.ranks}
         if METHODS[plan.recipe.method].at_once:
             return fit_at_once(self.model, self.graph, batch.nodes, validation, plan.recipe, **options)
+        checkpoints = RankCheckpoints(self.ranks, self.order.out)
+        watching = Watching(on_epoch, checkpoints, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
         return fit(self.model, [batch], validation, plan.recipe, capture="never", watching=watching, **options)
 
-    @torch.no_grad()
-    def said(self) -> _Said:
-        counts = torch.tensor(self.facts.label_counts).double()
-        found = F.softmax(self.model(self.graph).double(), dim=1).cpu()
-        shares = counts / counts.sum()
-        return _Said(torch.where(self.part.nothing.unsqueeze(1), shares, found), shares)
-
-    def held_out(self, said: _Said) -> HeldOut | None:
+    def held_out(self, before: Tensor) -> HeldOut | None:
         """Of all validation nodes, in the order of the graph: every rank finds the same."""
         if self.facts.sizes[1] == 0:
             return None
         at = self.part.val
-        rows = torch.cat([self.part.ids[at, None].double(), self.part.val_y[:, None].double(), said.before[at]], dim=1)
+        rows = torch.cat([self.part.ids[at, None].double(), self.part.val_y[:, None].double(), before[at]], dim=1)
         rows = torch.cat(self.ranks.collected(rows))
         rows = rows[rows[:, 0].argsort()]
         return HeldOut(rows[:, 0].long(), rows[:, 1].long(), rows[:, 2:].contiguous(), "validation")
 
-    def guesses(self, said: _Said, calibration: Calibration | None) -> Tensor | None:
-        """In rank 0: likeliest class, the next, and the probability of the first, of all nodes, [n, 3]."""
-        ranked = said.before.argsort(dim=1, descending=True, stable=True)[:, :2]
-        sure = said.before if calibration is None else calibration.calibrator(said.before)
-        sure = torch.where(self.part.nothing.unsqueeze(1), said.shares, sure).gather(1, ranked[:, :1])
-        rows = self.ranks.gathered(torch.cat([self.part.ids[:, None].double(), ranked.double(), sure], dim=1))
+    def in_order(self, own: Tensor) -> Tensor | None:
+        """In rank 0 the rows of all nodes in the order of the graph, [n, …]: here of the two likeliest classes of each and the
+        probability of the first."""
+        rows = self.ranks.gathered(torch.cat([self.part.ids[:, None].double(), own], dim=1))
         if rows is None:
             return None
-        found = torch.cat(rows)
-        return found[found[:, 0].argsort(), 1:]
+        every = torch.cat(rows)
+        return every[every[:, 0].argsort(), 1:]
 
     def edge_weights(self) -> Tensor | None:
         """In rank 0: the free edge weights of all ranks in the order of the whole graph; None where there are none."""
@@ -283,60 +257,64 @@ class _Together:
         weights = self.ranks.gathered(mine)
         if sizes is None or weights is None:
             return None
-        rows = torch.cat(sizes)
+        node, size = torch.cat(sizes).unbind(dim=1)
         start = torch.zeros(self.facts.num_nodes + 1, dtype=torch.int64)
-        start[rows[:, 0] + 1] = rows[:, 1]
+        start[node + 1] = size
         start = start.cumsum(0)
-        within = torch.arange(int(start[-1])) - torch.repeat_interleave(rows[:, 1].cumsum(0) - rows[:, 1], rows[:, 1])
-        place = torch.repeat_interleave(start[rows[:, 0]], rows[:, 1]) + within
+        within = torch.arange(int(start[-1])) - torch.repeat_interleave(size.cumsum(0) - size, size)
+        place = torch.repeat_interleave(start[node], size) + within
         return torch.empty(int(start[-1])).index_copy(0, place, torch.cat(weights))
 
-    def kept(self, run: Run, held_out: HeldOut | None, guesses: Tensor | None, weights: Tensor | None) -> TrainedRun:
+    def kept(
+        self,
+        run: Run,
+        held_out: HeldOut | None,
+        calibration: Calibration | None,
+        guesses: Tensor | None,
+        weights: Tensor | None,
+    ) -> TrainedRun:
         """Write the run folder and the predictions. For rank 0 alone."""
         assert guesses is not None
-        facts, out, nodes = self.facts, self.order.out, read_nodes(self.order.folder, self.facts)
-        model = self.model.cpu() if weights is None else with_edge_weights(self.model.cpu(), weights, self.fingerprint)
-        columns = None if facts.columns is None else Columns.from_json(facts.columns)
+        facts, recipe, out, nodes = (
+            self.facts,
+            self.plan.recipe,
+            self.order.out,
+            read_nodes(self.order.folder, self.facts),
+        )
+        model = copy.deepcopy(self.model.cpu())
+        for module in model.modules():
+            if isinstance(module, Free) and weights is not None:
+                module.weight = nn.Parameter(weights)
+                module.fingerprint = facts.looped if recipe.self_loops else facts.pattern
         trained = Trained(
             model=Ensemble([[model]]),
-            recipe=self.plan.recipe,
+            recipe=recipe,
             target=Classes(facts.known),
             num_columns=facts.num_columns,
             x_kind=facts.x_kind,
             scaling=self.part.scaling,
             known=known_labels(facts, nodes),
             run=run,
-            calibration=None if held_out is None else held_out.calibration(),
-            columns=columns,
+            calibration=calibration,
+            columns=None if facts.columns is None else Columns.from_json(facts.columns),
             held_out=held_out,
         )
-        results = results_of(facts, nodes, guesses[:, 0].long(), self.plan.seed)
-        whole = WholeGraph.of(facts, nodes)
-        found = TrainedRun(self.plan, whole, trained, nodes.split, results, out)
-        save_run(out, found, {PREDICTIONS: table_text(predictions_of(facts, nodes, guesses)).encode()})
+        first, second, sure = guesses[:, 0].long(), guesses[:, 1].long(), guesses[:, 2]
+        results = results_of(facts, nodes, first, self.plan.seed)
+        found = TrainedRun(self.plan, without_edges(facts, nodes), trained, nodes.split, results, out)
+        status = [STATUS[k] for k in nodes.status.tolist()]
+        table = prediction_table(nodes.names, facts.known, (first, sure, second), status)
+        table = table[~found.used.numpy()]
+        save_run(out, found, {PREDICTIONS: table_text(table).encode()}, num_edges=facts.edges)
         clear(out)
         return found
-
-    @property
-    def fingerprint(self) -> str:
-        return self.facts.looped if self.plan.recipe.self_loops else self.facts.pattern
-
-
-def with_edge_weights(model: nn.Module, weights: Tensor, fingerprint: str) -> nn.Module:
-    """A model whose free edge weights are those of the whole graph."""
-    whole = copy.deepcopy(model)
-    for module in whole.modules():
-        if isinstance(module, Free):
-            module.weight, module.fingerprint = nn.Parameter(weights), fingerprint
-    return whole
 
 
 def known_labels(facts: PartFacts, nodes: AllNodes) -> KnownLabels:
     """The labels that trained and validated, as classes of the model."""
     at = (nodes.split.train | nodes.split.val).nonzero().squeeze(1)
     is_plain = isinstance(nodes.names, range)
-    place = {name: k for k, name in enumerate(facts.known)}
-    codes = torch.tensor([place.get(name, -1) for name in facts.class_names])
+    codes = torch.tensor([facts.known.index(name) if name in facts.known else -1 for name in facts.class_names])
     names = at.tolist() if is_plain else [nodes.names[i] for i in at.tolist()]
     return KnownLabels(names, codes[nodes.y[at]], nodes.split.train[at], facts.pattern if is_plain else "")
 
@@ -350,27 +328,9 @@ def results_of(facts: PartFacts, nodes: AllNodes, guess: Tensor, seed: int) -> R
     return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", tested)
 
 
-def predictions_of(facts: PartFacts, nodes: AllNodes, guesses: Tensor) -> Any:
-    """The table of `gcn-lpa predict`, of the nodes whose labels were not given."""
-    first, second = guesses[:, 0].long(), guesses[:, 1].long()
-    status = [STATUS[k] for k in nodes.status.tolist()]
-    table = prediction_table(nodes.names, facts.known, (first, guesses[:, 2], second), status)
-    return table[~(nodes.split.train | nodes.split.val).numpy()]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class WholeGraph(Graph):
+def without_edges(facts: PartFacts, nodes: AllNodes) -> Graph:
     """The nodes and labels of a graph whose edges and features are elsewhere."""
-
-    counted: int = 0
-
-    @property
-    def num_edges(self) -> int:
-        return self.counted
-
-    @classmethod
-    def of(cls, facts: PartFacts, nodes: AllNodes) -> WholeGraph:
-        n, nothing = facts.num_nodes, torch.zeros(0, dtype=torch.int64)
-        empty = SparseMatrix.from_coo(nothing, nothing, torch.zeros(0), (n, n))
-        described = facts.class_names, nodes.names, facts.graph, facts.directed
-        return cls(empty, torch.zeros(n, 0), nodes.y, *described, x_kind=facts.x_kind, counted=facts.edges)
+    n, nothing = facts.num_nodes, torch.zeros(0, dtype=torch.int64)
+    empty = SparseMatrix.from_coo(nothing, nothing, torch.zeros(0), (n, n))
+    described = facts.class_names, nodes.names, facts.graph, facts.directed
+    return Graph(empty, torch.zeros(n, 0), nodes.y, *described, x_kind=facts.x_kind)
