@@ -8,21 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 import gcn_lpa
-from gcn_lpa.cli.options import (
-    AsJson,
-    MaybeName,
-    Name,
-    Options,
-    Root,
-    command,
-    load_graph,
-    show,
-    source_of,
-)
-from gcn_lpa.cli.text import dataset_lines, info_lines, percent, structural_note, table_lines, wrapped
+from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -32,16 +21,16 @@ if TYPE_CHECKING:
 STARTER = ("nodes.csv", "edges.csv", "README.md")
 
 
-@command
+@options.command
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put it; made if it is not there.")],
-    as_json: AsJson = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Where to put it; made if it is not there.")],
+    as_json: options.AsJson = False,
 ) -> None:
     """Write an example of nodes.csv and edges.csv to replace by your own, and a README that explains the columns."""
     paths = write_starter(folder)
     names = ", ".join(path.name for path in paths)
     line = f"{names} in {folder}; next: gcn-lpa train {folder} --out run --report"
-    show(as_json, {"files": [str(path) for path in paths]}, [line])
+    options.show(as_json, {"files": [str(path) for path in paths]}, [line])
 
 
 def write_starter(folder: str | Path) -> list[Path]:
@@ -61,35 +50,38 @@ def write_starter(folder: str | Path) -> list[Path]:
     return paths
 
 
-@command
-def info(name: MaybeName = None, root: Root = None, option: Options = None, as_json: AsJson = False) -> None:
+@options.command
+def info(
+    name: options.MaybeName = None,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Describe a graph: sizes, classes, homophily, components, reach; without a name, list the data sets that have one."""
     from gcn_lpa.data.datasets import DATASETS, list_datasets
 
     if name is None:
         found = list_datasets(root)
-        return show(as_json, [dataclasses.asdict(one) for one in found], dataset_lines(found))
-    graph = load_graph(name, root, option)
-    facts, structural = gcn_lpa.describe(graph), structural_note(graph)
-    lines = info_lines(facts, structural, is_named=name.lower() in DATASETS)
-    show(as_json, {**dataclasses.asdict(facts), "structural_features": structural}, lines)
+        return options.show(as_json, [dataclasses.asdict(one) for one in found], text.dataset_lines(found))
+    graph = options.load_graph(name, root, option)
+    facts, structural = gcn_lpa.describe(graph), text.structural_note(graph)
+    lines = text.info_lines(facts, structural, is_named=name.lower() in DATASETS)
+    options.show(as_json, {**dataclasses.asdict(facts), "structural_features": structural}, lines)
 
 
-@command
+@options.command
 def partition(
-    name: Name,
+    name: options.Name,
     *,
-    parts: Annotated[int, typer.Option(min=1, help="How many processes shall train on the graph.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the parts to.")],
-    by: Annotated[
-        str, typer.Option(metavar="metis|ranges", help="Few edges between parts, or nodes in their order.")
-    ] = "metis",
-    split: Annotated[str, typer.Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace the parts in --out.")] = False,
-    root: Root = None,
-    option: Options = None,
-    as_json: AsJson = False,
+    parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
+    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
+    split: Annotated[str, Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
+    seed: Annotated[int, Option(help="Of the split.")] = 0,
+    overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Cut a graph into parts, one for each process of torchrun, which then train on it together."""
     from gcn_lpa.data.splits import require_classes
@@ -97,16 +89,16 @@ def partition(
 
     if split == "time":
         raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")
-    source = source_of(name, root, option)
+    source = options.source_of(name, root, option)
     graph = source.load()
     require_classes(graph)
     nodes = gcn_lpa.split(graph, seed=seed, kind=split)
     facts = write_partition(out, graph, source, owners(graph, parts, by), nodes, overwrite=overwrite)
     counts = zip(facts.rows, facts.halos, facts.entries, strict=True)
     rows = ((str(rank), *(f"{count:,}" for count in row)) for rank, row in enumerate(counts))
-    lines = table_lines(("part", "rows", "of others", "entries"), rows)
+    lines = text.table_lines(("part", "rows", "of others", "entries"), rows)
     lines.append(f"torchrun --nproc-per-node {parts} -m gcn_lpa train {out} --out RUN")
-    show(as_json, dataclasses.asdict(facts), lines)
+    options.show(as_json, dataclasses.asdict(facts), lines)
 
 
 # That train; as many choose the epoch, weigh the votes and calibrate. The size was chosen among four for an earlier default, by
@@ -120,10 +112,10 @@ NEXT = {
 }
 
 
-@command
-def demo(as_json: AsJson = False) -> None:
+@options.command
+def demo(as_json: options.AsJson = False) -> None:
     """Label handwritten digits from a few hundred labels: how sure, why, and which label is wrong."""
-    show(as_json, *demonstrate())
+    options.show(as_json, *demonstrate())
 
 
 def demonstrate() -> tuple[dict[str, Any], list[str]]:
@@ -171,24 +163,24 @@ def demo_lines(graph: Graph, facts: dict[str, Any], why: Explanation, finding: L
     methods, num_scored = facts["methods"], facts["test"]
     apart = round(abs(methods[0]["accuracy"] - methods[1]["accuracy"]) * num_scored)
     rates = (
-        (one["method"], percent(one["accuracy"]), percent(one["macro_f1"]), f"{one['seconds']:.1f} s")
+        (one["method"], text.percent(one["accuracy"]), text.percent(one["macro_f1"]), f"{one['seconds']:.1f} s")
         for one in methods
     )
     lines = [
         f"{graph.num_nodes:,} images of digits, each joined to the 10 nearest, {graph.num_edges:,} edges.",
         f"{facts['train']} labels train, {facts['val']} choose the epoch and calibrate, {num_scored:,} are hidden.",
         "",
-        *table_lines(("", "accuracy", "macro-F1", "training"), rates),
+        *text.table_lines(("", "accuracy", "macro-F1", "training"), rates),
         f"The first two differ by {apart} of {num_scored:,} images, on one split: no sign which is better.",
         "",
         "How sure? Calibrated probabilities: the lowest, one at 5 %, and the median.",
         *(
-            f"  image {one['node']:<5} {one['label']}  {percent(one['probability']):>7}  "
+            f"  image {one['node']:<5} {one['label']}  {text.percent(one['probability']):>7}  "
             f"runner-up {one['runner_up']}; it is {one['hidden_label']}"
             for one in facts["examples"]
         ),
-        f"Their mean over the hidden images is {percent(facts['mean_probability'])}; "
-        f"{percent(methods[0]['accuracy'])} are right.",
+        f"Their mean over the hidden images is {text.percent(facts['mean_probability'])}; "
+        f"{text.percent(methods[0]['accuracy'])} are right.",
         "",
         "Why? The least sure image, before calibration:",
         *(f"  {line}" if line else "" for line in str(why).splitlines()),
@@ -202,4 +194,4 @@ def demo_lines(graph: Graph, facts: dict[str, Any], why: Explanation, finding: L
         "",
         f"All of this took {facts['seconds']:.0f} s.",
     ]
-    return [piece for line in lines for piece in ([line] if len(line) <= 80 else wrapped(line))]
+    return [piece for line in lines for piece in ([line] if len(line) <= 80 else text.wrapped(line))]

@@ -66,24 +66,24 @@ app = typer.Typer(
 )
 
 MORE, FIELDS = "More options", "Fields of the recipe"  # headings of `train --help`
-more_option = functools.partial(typer.Option, rich_help_panel=MORE)
+more = functools.partial(typer.Option, rich_help_panel=MORE)
 
 NAME = typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv.")
 Name = Annotated[str, NAME]
 MaybeName = Annotated[str | None, NAME]
-Root = Annotated[Path | None, more_option(help="Folder with the files of the named data sets.")]
+Root = Annotated[Path | None, more(help="Folder with the files of the named data sets.")]
 OPTION_HELP = "How to read or make the graph, e.g. -o label=group, -o n=1000."
 Options = Annotated[list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help=OPTION_HELP)]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")
 ]
-Method = Annotated[str | None, more_option(help="Which model; gcn-lpa unless the recipe says otherwise.")]
+Method = Annotated[str | None, more(help="Which model; gcn-lpa unless the recipe says otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DATA_HELP = "Where the graph of the run is now, if not where it was."
 Data = Annotated[Path | None, typer.Option(metavar="PATH", help=DATA_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, more_option(min=1, help="CPU threads.")]
+Threads = Annotated[int | None, more(min=1, help="CPU threads.")]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")]

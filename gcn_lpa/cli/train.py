@@ -11,42 +11,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import BadParameter, Option
 
 import gcn_lpa
-from gcn_lpa.cli.options import (
-    AsJson,
-    Data,
-    Device,
-    ExcelSafe,
-    MaybeName,
-    Method,
-    Name,
-    Options,
-    Out,
-    Overwrite,
-    Root,
-    RunDir,
-    SetScore,
-    Settings,
-    Threads,
-    check_out,
-    command,
-    graph_words,
-    more_option,
-    print_or_write,
-    print_room,
-    print_run,
-    print_warnings,
-    progress,
-    reading,
-    recipe_fields,
-    recipe_flags,
-    show,
-    source_of,
-    status,
-)
-from gcn_lpa.cli.text import calibration_lines, change_lines, evaluation_lines, plan_lines, tuning_lines, tuning_step
+from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
     from gcn_lpa.runs.folder import TrainedRun
@@ -56,33 +24,31 @@ LARGEST = 1e15  # of the counts of `plan`
 INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their stems
 
 
-@command
+@options.command
 def plan(
     *,
-    nodes: Annotated[float, typer.Option(help="Number of nodes, such as 111e6.")],
-    edges: Annotated[float, typer.Option(help="Number of edges; of an undirected graph each is counted once.")],
-    classes: Annotated[int, typer.Option(help="Number of classes.")],
-    features: Annotated[int, typer.Option(help="Number of feature columns.")] = 128,
-    filled: Annotated[
-        float | None, typer.Option(help="Filled cells of a node on average, where features are sparse.")
-    ] = None,
-    directed: Annotated[bool, typer.Option("--directed", help="Messages travel from source to target alone.")] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
-    halo: Annotated[float, typer.Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    nodes: Annotated[float, Option(help="Number of nodes, such as 111e6.")],
+    edges: Annotated[float, Option(help="Number of edges; of an undirected graph each is counted once.")],
+    classes: Annotated[int, Option(help="Number of classes.")],
+    features: Annotated[int, Option(help="Number of feature columns.")] = 128,
+    filled: Annotated[float | None, Option(help="Filled cells of a node on average, if sparse.")] = None,
+    directed: Annotated[bool, Option("--directed", help="Messages travel from source to target alone.")] = False,
+    workers: Annotated[int, Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
+    halo: Annotated[float, Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say how much memory a training would take, before there is a graph."""
     from gcn_lpa.scale.planner import Size, estimate
 
-    recipe = gcn_lpa.DEFAULT.replace(**recipe_fields(settings))
+    recipe = gcn_lpa.DEFAULT.replace(**options.recipe_fields(settings))
     counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
     counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
     for option, (value, least) in counts.items():
         if not least <= value <= LARGEST:
-            raise typer.BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
+            raise BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
     if workers > nodes or (filled or 0) > features or edges > nodes**2:
-        raise typer.BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
+        raise BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
     entries = (edges if directed else 2 * edges) + nodes
     stored = None if filled is None else filled * nodes
     size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
@@ -90,106 +56,94 @@ def plan(
     if found is None:
         raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
     facts = {**dataclasses.asdict(found), "peak": found.peak}
-    show(as_json, {name: round(value) for name, value in facts.items()}, plan_lines(found, size, recipe, workers))
+    lines = text.plan_lines(found, size, recipe, workers)
+    options.show(as_json, {name: round(value) for name, value in facts.items()}, lines)
 
 
-@command
+@options.command
 def tune(
-    name: Name,
+    name: options.Name,
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
-    trials: Annotated[int, typer.Option(min=1, help="Finished trials in all.")] = 50,
-    method: Annotated[str | None, typer.Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
-    recipe: Annotated[str, typer.Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
-    settings: Settings = None,
-    seed: Annotated[int, typer.Option(help="Of the split, the first weights and the order of trials.")] = 0,
+    out: Annotated[Path, Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
+    trials: Annotated[int, Option(min=1, help="Finished trials in all.")] = 50,
+    method: Annotated[str | None, Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    recipe: Annotated[str, Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
+    settings: options.Settings = None,
+    seed: Annotated[int, Option(help="Of the split, the first weights and the order of trials.")] = 0,
     split: Annotated[
-        str | None,
-        typer.Option(help="As in train; without one uniform for named data sets, stratified or time for a folder."),
+        str | None, Option(help="As in train; else uniform for named data sets, stratified or time for a folder.")
     ] = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    root: Root = None,
-    option: Options = None,
-    as_json: AsJson = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Search for the recipe that does best on validation nodes; `train --recipe` then scores it once on test nodes."""
     from gcn_lpa.insight.tune import BEST, Search
     from gcn_lpa.runs.train_run import past_of
 
-    search, source = Search(trials, seed, device, threads), source_of(name, root, option)
+    search, source = Search(trials, seed, device, threads), options.source_of(name, root, option)
     kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
-    changes = recipe_fields(settings)
+    changes = options.recipe_fields(settings)
     plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
-    print_warnings(graph.notes, as_json)
+    options.print_warnings(graph.notes, as_json)
     parts = gcn_lpa.split(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)
     num_val = int(parts.val.sum())
-    with status() as say:
+    with options.status() as say:
         found = gcn_lpa.tune(
-            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: say(tuning_step(trial, trials))
+            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: say(text.tuning_step(trial, trials))
         )
-    words = [name, *graph_words(root, option), "--recipe", str(out / BEST), "--split", kind, "--seed", str(seed)]
-    line = shlex.join(["gcn-lpa", "train", *words])
+    words = ["gcn-lpa", "train", name, *options.graph_words(root, option), "--recipe", str(out / BEST)]
+    line = shlex.join([*words, "--split", kind, "--seed", str(seed)])
     facts = {**found.to_dict(), "validation_nodes": num_val, "command": line}
-    lines = tuning_lines(found, graph.name, num_val, out)
-    show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
+    lines = text.tuning_lines(found, graph.name, num_val, out)
+    options.show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
 
 
-@command
-@recipe_flags
+@options.command
+@options.recipe_flags
 def train(
-    name: MaybeName = None,
+    name: options.MaybeName = None,
     *,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Also write predictions.csv and the page report.html into --out.")
-    ] = False,
-    recipe: Annotated[
-        str, typer.Option(help="default, best (several kinds of models), paper, official, or a JSON file.")
-    ] = "default",
+    out: Annotated[Path | None, Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
+    report: Annotated[bool, Option("--report", help="Also write predictions.csv and report.html.")] = False,
+    recipe: Annotated[str, Option(help="default, best, paper, official, or a JSON file.")] = "default",
     minutes: Annotated[
-        float,
-        typer.Option(
-            min=0, help="About as long as it may take: members for which there is no time are left out. 0: no limit."
-        ),
+        float, Option(min=0, help="About as long as it may take; members without time are left out. 0: no limit.")
     ] = 0.0,
     split: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="uniform (60/20/20, for named data sets), stratified, public, per_class or time. "
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split, the first weights and dropout.")] = 0,
-    option: Options = None,
+    seed: Annotated[int, Option(help="Of the split, the first weights and dropout.")] = 0,
+    option: options.Options = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in --out, if there is one; it knows its graph and settings."),
+        bool, Option("--resume", help="Go on with the run in --out, if there is one; it knows its graph and settings.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in --out when the new one is complete.")
-    ] = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
-    method: Method = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run in --out at the end.")] = False,
+    device: options.Device = "auto",
+    as_json: options.AsJson = False,
+    method: options.Method = None,
     reserve: Annotated[
         float,
-        more_option(
-            metavar="SHARE",
-            help="Share of the validation nodes, such as 0.5, that choose nothing: label sets then keep their promise.",
+        options.more(
+            metavar="SHARE", help="Share of validation nodes that choose nothing: label sets get a guarantee."
         ),
     ] = 0.0,
-    with_data: Annotated[bool, more_option("--with-data", help="Keep the graph in the run folder too.")] = False,
-    checkpoint_every: Annotated[int, more_option(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
-    threads: Threads = None,
-    root: Root = None,
-    data: Annotated[
-        Path | None, more_option(metavar="PATH", help="--resume: where the graph is now, if not where it was.")
-    ] = None,
+    with_data: Annotated[bool, options.more("--with-data", help="Keep the graph in the run folder too.")] = False,
+    checkpoint_every: Annotated[int, options.more(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
+    threads: options.Threads = None,
+    root: options.Root = None,
+    data: Annotated[Path | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
     timeout: Annotated[
-        float, more_option(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
+        float,
+        options.more(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others."),
     ] = 300.0,
     changes: dict[str, Any],
 ) -> None:
@@ -206,21 +160,19 @@ def train(
     start = time.perf_counter()
     if name is None:
         if not resume or out is None:
-            raise typer.BadParameter(
-                "name a data set or a folder; or --resume --out DIR goes on with an unfinished run"
-            )
-        with progress() as watch:
+            raise BadParameter("name a data set or a folder; or --resume --out DIR goes on with an unfinished run")
+        with options.progress() as watch:
             trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch)
-        return print_run(trained, as_json, start)
+        return options.print_run(trained, as_json, start)
     if data is not None:
-        raise typer.BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
+        raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if is_partition(name):
         whole = {"--split": split, "--with-data": with_data, "--report": report, "--reserve": reserve, "--root": root}
         if given := [flag for flag, value in {**whole, "--minutes": minutes, "--option": option}.items() if value]:
             what = "is not for the parts of a graph, whose split was chosen with the parts"
-            raise typer.BadParameter(f"{given[0]} {what}")
+            raise BadParameter(f"{given[0]} {what}")
         if out is None:
-            raise typer.BadParameter("the parts of a graph are trained with --out DIR, where checkpoints go")
+            raise BadParameter("the parts of a graph are trained with --out DIR, where checkpoints go")
         place = "cpu" if device == "auto" else device  # NCCL has not been tried with several ranks
         settings = Path(name), out, method, recipe, changes, seed
         order = Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout)
@@ -228,9 +180,9 @@ def train(
     if is_torchrun():
         raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
     if report and out is None:
-        raise typer.BadParameter("--report goes with --out DIR, where the page is put")
+        raise BadParameter("--report goes with --out DIR, where the page is put")
     plan, graph = gcn_lpa.make_plan(
-        source_of(name, root, option),
+        options.source_of(name, root, option),
         method=method,
         recipe=recipe,
         changes=changes,
@@ -242,13 +194,13 @@ def train(
         minutes=minutes,
         has_time=choose_device(device).type == "cuda",
     )
-    print_warnings(graph.notes, as_json)
-    print_room(graph, plan.recipe, device)
+    options.print_warnings(graph.notes, as_json)
+    options.print_room(graph, plan.recipe, device)
     outputs = functools.partial(results_of, device=device) if report else None
     kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": outputs}
-    with progress() as watch:
+    with options.progress() as watch:
         trained = gcn_lpa.train_run(plan, graph, out, device=device, threads=threads, watch=watch, **kept)
-    print_run(trained, as_json, start)
+    options.print_run(trained, as_json, start)
     if report and out is not None and not as_json:
         print(f"  labels in {out / PREDICTIONS}, the page is {out / PAGE}")
 
@@ -258,12 +210,12 @@ def train_in_parts(order: Order, as_json: bool, start: float) -> None:
     from gcn_lpa.scale.ranks import is_first
     from gcn_lpa.scale.together import train_parts
 
-    with progress() if is_first() else contextlib.nullcontext() as watch:
+    with options.progress() if is_first() else contextlib.nullcontext() as watch:
         found = train_parts(order, watch)
     if found is not None:
-        print_run(found, as_json, start)
+        options.print_run(found, as_json, start)
     elif is_first():
-        show(as_json, {"out": str(order.out), "finished": True}, [f"{order.out} is finished"])
+        options.show(as_json, {"out": str(order.out), "finished": True}, [f"{order.out} is finished"])
 
 
 def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
@@ -274,55 +226,44 @@ def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
 
     subject = OpenRun(run)
     table = gcn_lpa.predict_run(run, prediction=subject.prediction)
-    with status() as say:
+    with options.status() as say:
         page = page_of(subject, device=device, say=say)
     return {PREDICTIONS: table_text(table).encode(), PAGE: page}
 
 
-@command
-def evaluate(run: RunDir, data: Data = None, as_json: AsJson = False) -> None:
+@options.command
+def evaluate(run: options.RunDir, data: options.Data = None, as_json: options.AsJson = False) -> None:
     """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
     from gcn_lpa.runs.train_run import evaluate_run
 
     results = evaluate_run(gcn_lpa.load_run(run, data))
-    show(as_json, dataclasses.asdict(results), evaluation_lines(results))
+    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
 
 
-@command
+@options.command
 def predict(
-    run: RunDir,
-    out: Out = None,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also the nodes whose label was given (status labeled), with what the model says of them."
-        ),
-    ] = False,
-    abstain: Annotated[
-        float | None, typer.Option(metavar="P", help="No label where its probability is below this, such as 0.6.")
-    ] = None,
+    run: options.RunDir,
+    out: options.Out = None,
+    every: Annotated[bool, Option("--all", help="Also nodes with a given label (status labeled).")] = False,
+    abstain: Annotated[float | None, Option(metavar="P", help="No label below this probability: 0.6.")] = None,
     sets: Annotated[
         float | None,
-        typer.Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
+        Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
     ] = None,
-    score: SetScore = "lac",
-    hops: Annotated[bool, typer.Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
-    all_classes: Annotated[
-        bool, typer.Option("--all-classes", help="Add a column p:CLASS for each class: its probability.")
-    ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
+    score: options.SetScore = "lac",
+    hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
+    all_classes: Annotated[bool, Option("--all-classes", help="A column p:CLASS for each class.")] = False,
+    raw: Annotated[bool, Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     on: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="Another graph: the one of the run with what is new, or one with the same columns."
-        ),
+        Option(metavar="FOLDER", help="The graph of the run with what is new, or one with the same columns."),
     ] = None,
-    root: Root = None,
-    option: Options = None,
-    overwrite: Overwrite = False,
-    excel_safe: ExcelSafe = False,
-    data: Data = None,
-    as_json: AsJson = False,
+    root: options.Root = None,
+    option: options.Options = None,
+    overwrite: options.Overwrite = False,
+    excel_safe: options.ExcelSafe = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
 
@@ -331,65 +272,63 @@ def predict(
     """
     from gcn_lpa.runs.predictions import write_table
 
-    check_out(out, overwrite=overwrite)
+    options.check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
     wanted |= {"hops": hops, "all_classes": all_classes}
     if on is None:
         if option or root is not None:
-            raise typer.BadParameter("--root and -o go with --on")
+            raise BadParameter("--root and -o go with --on")
         table = gcn_lpa.predict_run(gcn_lpa.load_run(run, data), **wanted)
-        return print_or_write(table, out, excel_safe, as_json)
+        return options.print_or_write(table, out, excel_safe, as_json)
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
-        raise typer.BadParameter(f"--out {out} is a file that is read; choose another")
-    found = gcn_lpa.predict_on(run, on, data, root=root, options=reading(on, option), **wanted)
+        raise BadParameter(f"--out {out} is a file that is read; choose another")
+    found = gcn_lpa.predict_on(run, on, data, root=root, options=options.reading(on, option), **wanted)
     if as_json:
         facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
         if out is None:
-            return show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
+            return options.show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
         write_table(out, found.table, excel_safe=excel_safe)
-        return show(as_json, {**facts, "out": str(out)}, ())
-    print_warnings(found.warnings, as_json)
-    print_or_write(found.table, out, excel_safe, as_json)
-    print("\n".join(change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
+        return options.show(as_json, {**facts, "out": str(out)}, ())
+    options.print_warnings(found.warnings, as_json)
+    options.print_or_write(found.table, out, excel_safe, as_json)
+    print("\n".join(text.change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
 
 
-@command
+@options.command
 def calibrate(
-    run: RunDir,
-    level: Annotated[float, typer.Option(help="How often a label set shall hold the true label.")] = 0.9,
-    score: SetScore = "lac",
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram, before and after (.png).")
-    ] = None,
-    data: Data = None,
-    as_json: AsJson = False,
+    run: options.RunDir,
+    level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
+    score: options.SetScore = "lac",
+    picture: Annotated[Path | None, Option(metavar="FILE", help="The reliability diagram as .png.")] = None,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
     from gcn_lpa.insight.drawing import draw_reliability
     from gcn_lpa.runs.predictions import calibrate_run
 
-    check_out(picture, overwrite=True)
+    options.check_out(picture, overwrite=True)
     found = calibrate_run(gcn_lpa.load_run(run, data), level=level, score=score)
-    lines = calibration_lines(found)
+    lines = text.calibration_lines(found)
     if picture is not None:
         title = f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
         draw_reliability(found.before, found.after, picture, title=title)
         lines.append(f"reliability diagram in {picture}")
-    show(as_json, dataclasses.asdict(found), lines)
+    options.show(as_json, dataclasses.asdict(found), lines)
 
 
-@command
+@options.command
 def edges(
-    run: RunDir,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    excel_safe: ExcelSafe = False,
-    data: Data = None,
-    as_json: AsJson = False,
+    run: options.RunDir,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    excel_safe: options.ExcelSafe = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
-    check_out(out, overwrite=overwrite)
+    options.check_out(out, overwrite=overwrite)
     found = gcn_lpa.load_run(run, data)
     if not found.trained.model.edge_parameters():
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
-    print_or_write(gcn_lpa.edge_table(found.trained, found.graph), out, excel_safe, as_json)
+    options.print_or_write(gcn_lpa.edge_table(found.trained, found.graph), out, excel_safe, as_json)
