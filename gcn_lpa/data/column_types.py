@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -94,12 +94,6 @@ class Cells:
         return values if values is not None and bool((np.abs(values) <= FLOAT32_MAX).all()) else None
 
     @cached_property
-    def are_single(self) -> bool:
-        """Whether every cell is one value; those of a Parquet file can be lists."""
-        several = (list, tuple, dict, set, np.ndarray)
-        return is_text(self.column) or not any(isinstance(cell, several) for cell in self.column)
-
-    @cached_property
     def _distinct(self) -> tuple[np.ndarray, list[str]]:
         import pandas
 
@@ -121,11 +115,6 @@ class Cells:
     def counts(self) -> np.ndarray:
         """How often each of `texts` occurs."""
         return np.bincount(self.codes, minlength=len(self.texts))
-
-    @cached_property
-    def is_blank(self) -> np.ndarray:
-        """Which of `texts` are empty."""
-        return np.array([text == "" for text in self.texts], dtype=bool)
 
     @cached_property
     def is_value(self) -> np.ndarray:
@@ -319,9 +308,8 @@ class Encoder(ABC):
         """Warnings about what may not be meant as it was learned."""
         return self.warnings(cells)
 
-    def ready(self, columns: Iterable[np.ndarray], is_missing: np.ndarray) -> Features:
-        """Columns that need no scaling, and the indicator of missing cells."""
-        return [("table", column) for column in (*columns, *([is_missing.astype(np.float64)] if self.missing else []))]
+    def indicator(self, is_missing: np.ndarray) -> Features:
+        return [("table", is_missing.astype(np.float64))] if self.missing else []
 
 
 class ParsedColumn(Encoder):
@@ -330,6 +318,10 @@ class ParsedColumn(Encoder):
     @abstractmethod
     def parsed(self, cells: Cells) -> np.ndarray:
         """A number for each distinct text, NaN where it has none."""
+
+    @abstractmethod
+    def columns(self, values: np.ndarray, is_missing: np.ndarray) -> Features:
+        """The features of the numbers of all cells."""
 
     @abstractmethod
     def expected(self) -> tuple[str, str]:
@@ -341,6 +333,11 @@ class ParsedColumn(Encoder):
         cells.require_most(parsed, self.expected()[0])
         values: np.ndarray = parsed[cells.codes]
         return values
+
+    def features(self, cells: Mapping[str, Cells]) -> Features:
+        values = self.values(cells[self.name])
+        is_missing = np.isnan(values)
+        return [*self.columns(values, is_missing), *self.indicator(is_missing)]
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
         column = cells[self.name]

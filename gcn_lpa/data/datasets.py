@@ -1,13 +1,8 @@
-"""The list of named data sets, and the doors to a `Graph`: `load` of a name or your own files, `as_graph` of an object.
-
-`load("cora")` and its like give the five data sets of the paper (Table 1), four more from local files, two that ship
-with a dependency, and two random ones; `load("path/to/folder")` reads your own tables.
+"""The named data sets, and the doors to a `Graph`: `load` of a name or your own files, `as_graph` of an object.
 
 Files are looked for in `root`; without one, in $GCN_LPA_DATA and then in the user's cache. The five of the paper are
-downloaded if they are nowhere. The hashes of all named files are known. Other arrays are read with a warning, other
-Planetoid files, which are pickles, are refused.
-
-Files are fetched over verified TLS into memory, checked, then written whole. Four graphs need no files.
+downloaded if they are nowhere: over verified TLS into memory, checked, then written whole. The hashes of all named files are
+known. Other arrays are read with a warning; other Planetoid files, which are pickles, are refused.
 """
 
 from __future__ import annotations
@@ -71,9 +66,7 @@ def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, hubs: flo
     With more `classes`, labels are drawn uniformly: with one class every loss and gradient is 0. With `hubs`, the expected
     degree of the r-th of the nodes is proportional to r^-hubs, as in real graphs: a power law of exponent 1 + 1 / hubs.
     """
-    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1, hubs=0 <= hubs < 1)
-    check_seed(seed)
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = _generator(seed, n=n >= 1, degree=degree >= 0, classes=classes >= 1, hubs=0 <= hubs < 1)
     later = np.arange(1, n + 1)  # node i may be joined to i + 1 .. n - 1
     if hubs:
         row, col = _pairs_by_rank(n, round(n * degree / 2), hubs, rng)
@@ -98,9 +91,8 @@ def _pairs_by_rank(n: int, count: int, hubs: float, rng: np.random.Generator) ->
     ends = np.cumsum(np.arange(1, n + 1) ** -hubs)
     found = np.empty(0, np.int64)
     if count > n * (n - 1) // 4:
-        raise ValueError(
-            f"{count} edges are too many for hubs among {n} nodes; at most half of all pairs can be joined"
-        )
+        most = "at most half of all pairs can be joined"
+        raise ValueError(f"{count} edges are too many for hubs among {n} nodes; {most}")
     while len(found) < count:
         pairs = np.searchsorted(ends, rng.random((2, count)) * ends[-1])
         low, high = pairs.min(0), pairs.max(0)
@@ -127,9 +119,8 @@ def block_model(
         homophily: share of edges that join two nodes of one class; exact.
         noise: standard deviation of every feature around the mean of its class.
     """
-    _require(n=n >= 1, degree=degree >= 0, classes=classes >= 1, homophily=0 <= homophily <= 1, features=features >= 1)
-    check_seed(seed)
-    rng = np.random.Generator(np.random.PCG64(seed))
+    shares = {"homophily": 0 <= homophily <= 1, "features": features >= 1}
+    rng = _generator(seed, n=n >= 1, degree=degree >= 0, classes=classes >= 1, **shares)
     block = np.sort(np.arange(n) % classes)
     block_end = np.searchsorted(block, block, side="right")
     position, num_edges = np.arange(n), round(n * degree / 2)
@@ -148,11 +139,14 @@ def block_model(
     return dataclasses.replace(graph, notes=(*graph.notes, note))
 
 
-def _require(**options: bool) -> None:
+def _generator(seed: int, **options: bool) -> np.random.Generator:
+    """The source of random numbers of a graph, if its options are right."""
     right = {"degree": "at least 0", "homophily": "a share of the edges, 0 to 1", "hubs": "at least 0 and less than 1"}
     for option, is_right in options.items():
         if not is_right:
             raise ValueError(f"{option} must be {right.get(option, 'at least 1')}")
+    check_seed(seed)
+    return np.random.Generator(np.random.PCG64(seed))
 
 
 def _sample_pairs(
@@ -308,9 +302,8 @@ def _roots(root: str | Path | None) -> list[Path]:
     if root is not None:
         folder = Path(root).expanduser()
         if not folder.is_dir():
-            raise FileNotFoundError(
-                f"there is no folder {folder} to look for data sets in (root); make it, or name another"
-            )
+            how = "make it, or name another"
+            raise FileNotFoundError(f"there is no folder {folder} to look for data sets in (root); {how}")
         return [folder]
     named = os.environ.get("GCN_LPA_DATA")
     return [*([Path(named).expanduser()] if named else []), cache_folder()]
@@ -321,17 +314,17 @@ def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
     folder = _roots(root)[-1] / dataset.folder
     wanted = f"put {', '.join(dataset.files)} into {folder}"
     if not dataset.url:
-        raise FileNotFoundError(
-            f"{name} is read from local files only: {wanted}, or name their folder in $GCN_LPA_DATA"
-        )
+        how = f"{wanted}, or name their folder in $GCN_LPA_DATA"
+        raise FileNotFoundError(f"{name} is read from local files only: {how}")
     for file in dataset.files:
         if (folder / file).is_file():
             continue
         try:
             download(f"{dataset.url}/{file}", folder / file, partial(_check, dataset, file))
         except (OSError, ValueError, HTTPException) as error:
+            how = f"{wanted} (from {dataset.url})"
             raise FileNotFoundError(
-                f"{name} is not here, and {file} could not be downloaded ({error}): {wanted} (from {dataset.url})"
+                f"{name} is not here, and {file} could not be downloaded ({error}): {how}"
             ) from error
     return folder
 
@@ -369,17 +362,9 @@ DATASETS: dict[str, Dataset] = {
     "citeseer": _planetoid("citeseer", "computer-science papers", CITESEER_CLASSES),
     "pubmed": _planetoid("pubmed", "papers on diabetes"),
     "coauthor-cs": _npz(
-        "ms_academic_cs",
-        "authors in computer science",
-        "56fea6cc0248a4a7dfb12b2f2fa3086e",
-        COAUTHOR_URL,
+        "ms_academic_cs", "authors in computer science", "56fea6cc0248a4a7dfb12b2f2fa3086e", COAUTHOR_URL
     ),
-    "coauthor-phy": _npz(
-        "ms_academic_phy",
-        "authors in physics",
-        "1adaee8216aea95f23e406e2f690565a",
-        COAUTHOR_URL,
-    ),
+    "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", COAUTHOR_URL),
     "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
     "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91"),
     "chameleon-filtered": _npz("chameleon_filtered", HETEROPHILOUS, "24093f8b69ff672c35d5f871b64d17d2"),
@@ -411,8 +396,18 @@ def download(url: str, path: Path, check: Callable[[bytes], None]) -> None:
     Only https is spoken, also after a redirect, with certificates checked against the system's authorities
     (and those in $SSL_CERT_FILE).
     """
+    opener = urllib.request.OpenerDirector()  # without http, ftp and file, so that no redirect leads to them
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
     blocks, size, start = [], 0, time.monotonic()
-    with _https_only().open(url, timeout=TIMEOUT_SECONDS) as response:
+    with opener.open(url, timeout=TIMEOUT_SECONDS) as response:
         while block := response.read(2**16):
             blocks.append(block)
             size += len(block)
@@ -424,18 +419,3 @@ def download(url: str, path: Path, check: Callable[[bytes], None]) -> None:
     check(received)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, received)
-
-
-def _https_only() -> urllib.request.OpenerDirector:
-    """urllib's opener without http, ftp and file, so that no redirect leads to them."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener

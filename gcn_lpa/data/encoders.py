@@ -49,7 +49,7 @@ from gcn_lpa.data.column_types import (
 )
 from gcn_lpa.data.files import decode_as
 from gcn_lpa.data.scaling import Block, side_by_side
-from gcn_lpa.data.table import Table
+from gcn_lpa.data.table import Table, is_text
 
 MOST_CATEGORIES = 50
 LIKE_NUMBERS = 0.75  # share of the values of a category that looks like numbers
@@ -89,10 +89,8 @@ class NumberColumn(ParsedColumn):
     def expected(self) -> tuple[str, str]:
         return "numbers", "no number"
 
-    def features(self, cells: Mapping[str, Cells]) -> Features:
-        values = self.values(cells[self.name])
-        is_missing = np.isnan(values)
-        return [("numbers", np.where(is_missing, self.median, values)), *self.ready([], is_missing)]
+    def columns(self, values: np.ndarray, is_missing: np.ndarray) -> Features:
+        return [("numbers", np.where(is_missing, self.median, values))]
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
         return [] if cells[self.name].numbers is not None else super().warnings(cells)
@@ -121,10 +119,8 @@ class BooleanColumn(ParsedColumn):
     def expected(self) -> tuple[str, str]:
         return f"{self.true} or {self.false}", f"neither {self.true} nor {self.false}"
 
-    def features(self, cells: Mapping[str, Cells]) -> Features:
-        values = self.values(cells[self.name])
-        is_missing = np.isnan(values)
-        return self.ready([np.where(is_missing, 0.5, values)], is_missing)
+    def columns(self, values: np.ndarray, is_missing: np.ndarray) -> Features:
+        return [("table", np.where(is_missing, 0.5, values))]
 
     def parsed(self, cells: Cells) -> np.ndarray:
         return np.array([{self.true: 1.0, self.false: 0.0}.get(text.lower(), np.nan) for text in cells.texts])
@@ -155,7 +151,8 @@ class CategoryColumn(Encoder):
         column, width = cells[self.name], len(self.values)
         position = {text: k for k, text in enumerate(self.values)}
         codes = np.array([position.get(text, -1 if text == "" else width) for text in column.texts])[column.codes]
-        return self.ready(((codes == k).astype(np.float64) for k in range(width + self.other)), codes == -1)
+        columns = [("table", (codes == k).astype(np.float64)) for k in range(width + self.other)]
+        return [*columns, *self.indicator(codes == -1)]
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
         if self.other:
@@ -210,16 +207,14 @@ class DateColumn(ParsedColumn):
     def expected(self) -> tuple[str, str]:
         return f"dates written as {self.form}", f"no date written as {self.form}"
 
-    def features(self, cells: Mapping[str, Cells]) -> Features:
-        days = self.values(cells[self.name])
-        is_missing = np.isnan(days)
-        filled = np.where(is_missing, self.mean, days)
+    def columns(self, values: np.ndarray, is_missing: np.ndarray) -> Features:
+        filled = np.where(is_missing, self.mean, values)
         rate = 1 / self.deviation if self.deviation > 0 else 0.0
         columns = [np.clip((filled - self.mean) * rate, -FARTHEST_DAYS, FARTHEST_DAYS)]
         for name in self.cycles:
             angle = 2 * np.pi * place_in_cycle(name, filled) / CYCLES[name]
             columns += [np.where(is_missing, 0, np.sin(angle)), np.where(is_missing, 0, np.cos(angle))]
-        return self.ready(columns, is_missing)
+        return [("table", column) for column in columns]
 
     def parsed(self, cells: Cells) -> np.ndarray:
         return days_in(cells.texts, self.form)
@@ -243,14 +238,16 @@ class TextColumn(Encoder):
         """The most frequent words over all cells; of equally frequent ones the first in the alphabet."""
         total: Counter[str] = Counter()
         holding: Counter[str] = Counter()
+        missing = 0
         for text, count in zip(cells.texts, cells.counts.tolist(), strict=True):
+            missing += count * (text == "")
             for term, often in words_in(text).items():
                 total[term] += often * count
                 holding[term] += count
         terms = tuple(sorted(sorted(total, key=lambda term: (-total[term], term))[:MOST_TERMS]))
         if not terms:
             raise ValueError(f"{cells.table.path.name}, column {cells.name!r} has no words to make features of")
-        missing, counts = int(cells.counts[cells.is_blank].sum()), tuple(holding[term] for term in terms)
+        counts = tuple(holding[term] for term in terms)
         return cls(name=cells.name, missing=missing, terms=terms, counts=counts, cells=len(cells))
 
     def meaning(self) -> dict[str, Any]:
@@ -420,7 +417,8 @@ def encoder_of(cells: Cells) -> Encoder:
     """What a column is, by its cells."""
     if cells.numbers is not None:
         return NumberColumn.learned(cells, NumberStyle())
-    if not cells.are_single:
+    several = (list, tuple, dict, set, np.ndarray)  # in a cell of a Parquet file
+    if not is_text(cells.column) and any(isinstance(cell, several) for cell in cells.column):
         return LeftOut(name=cells.name, why="its cells are lists")
     if (style := number_style(cells)) is not None:
         return NumberColumn.learned(cells, style)
@@ -438,7 +436,8 @@ def encoder_of(cells: Cells) -> Encoder:
 def _encoder_of_texts(cells: Cells) -> Encoder:
     """A category, text, or nothing: by how many distinct texts there are, and whether they have several words."""
     distinct = {text for text in cells.texts if text}
-    num_filled, num_distinct = int(cells.counts[~cells.is_blank].sum()), len(distinct)
+    is_filled = np.array([text != "" for text in cells.texts], dtype=bool)
+    num_filled, num_distinct = int(cells.counts[is_filled].sum()), len(distinct)
     if num_distinct == 0 or (num_distinct == 1 and num_filled == len(cells)):
         return LeftOut(name=cells.name, why="it says the same everywhere" if distinct else "no cell is filled")
     repeats = num_distinct == 1 or (num_distinct < num_filled and num_distinct <= max(2, num_filled / 2))
@@ -451,7 +450,7 @@ def _encoder_of_texts(cells: Cells) -> Encoder:
     is_number = ~np.isnan(NumberStyle().values(cells.texts)) & cells.is_value
     why = "its cells are nearly all different, like an id; option text=… reads it as words"
     if 2 * cells.counts[is_number].sum() >= num_filled:
-        odd = int((~cells.is_blank & ~is_number).argmax())
+        odd = int((is_filled & ~is_number).argmax())
         why = f"{cells.where(odd)} is {cells.texts[odd]!r:.40}, which is no number; leave the cell empty"
     return LeftOut(name=cells.name, why=why)
 

@@ -28,7 +28,7 @@ except ImportError:  # Windows
 
 
 def check_output(path: str | Path, *, overwrite: bool) -> None:
-    """Refuse a place where `write_output` could not write, or would replace a file unasked: before the work, not after."""
+    """Refuse a path that `write_output` could not write, or would replace unasked: before the work, not after."""
     path = Path(path)
     if _is_stream(path):
         return
@@ -42,9 +42,9 @@ def check_output(path: str | Path, *, overwrite: bool) -> None:
 
 
 def write_output(path: str | Path, data: bytes) -> None:
-    """Replace a file: a reader finds the whole old content or the whole new one, at any time.
+    """Replace a file: a reader finds the whole old content or the whole new one, at any time, also after a power cut.
 
-    Links are followed, devices and pipes written through, and a file keeps its mode.
+    Links are followed, devices and pipes written through, and a file keeps its mode. What killed writers left is removed.
     """
     path = Path(path)
     with writing(path):
@@ -52,8 +52,29 @@ def write_output(path: str | Path, data: bytes) -> None:
             path.write_bytes(data)
             return
         target = Path(os.path.realpath(path))
-        remove_stale(target.parent, f".{glob.escape(target.name)}.*.tmp")
-        replace_file(target, data, mode=stat.S_IMODE(target.stat().st_mode) if target.exists() else None)
+        for leftover in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(
+                    leftover, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+                )  # a pipe would keep us waiting
+                try:
+                    if lock(descriptor):  # nobody writes it any more
+                        os.unlink(leftover)
+                finally:
+                    os.close(descriptor)
+        unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")  # a name for which no link can wait
+        try:
+            with open(unfinished, "xb") as file:
+                lock(file.fileno())  # until it is in its place: so that it is not taken for a leftover
+                if target.exists():
+                    os.chmod(unfinished, stat.S_IMODE(target.stat().st_mode))
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(unfinished, target)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
         sync(target.parent)
 
 
@@ -66,45 +87,16 @@ def write_figure(figure: Any, path: str | Path, **options: Any) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a path is a device, a pipe or one of the process's own files, such as /dev/stdout, in place of a file."""
+    """Whether a path is a device, a pipe or an entry of /dev or /proc such as /dev/stdout, not a file."""
     is_own = path.is_absolute() and path.parts[1] in ("dev", "proc")
     return path.exists() and not path.is_dir() and (is_own or not path.is_file())
-
-
-def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Give a file its content by one rename, which outlasts a power cut once the folder is synced."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name for which no link can wait
-    try:
-        with open(unfinished, "xb") as file:
-            lock(file.fileno())  # until it is in its place: so that it is not taken for stale
-            if mode is not None:
-                os.chmod(unfinished, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def remove_stale(folder: Path, pattern: str) -> None:
-    """Remove what killed writers left in a folder; the file of one that still writes is locked."""
-    for leftover in folder.glob(pattern):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(leftover, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would keep us waiting
-            try:
-                if lock(descriptor):
-                    os.unlink(leftover)
-            finally:
-                os.close(descriptor)
 
 
 @contextlib.contextmanager
 def holding(folder: str | Path) -> Iterator[None]:
     """Make a folder where there is none, and hold it against other processes while the block runs.
 
-    The operating system lets go of it when its holder ends, however it ends. Where there are no locks nothing is held.
+    The operating system frees it when its holder ends, however it ends. Where there are no locks nothing is held.
     """
     if Path(folder).is_file():
         raise ValueError(f"{folder} is a file; choose another place")
@@ -121,7 +113,7 @@ def holding(folder: str | Path) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> bool:
-    """Lock a file or folder until it is closed; False if another process, or another place of this one, holds it."""
+    """Lock a file or folder until it is closed; False if another process, or another descriptor of this one, holds it."""
     if fcntl is None:
         return True
     try:
@@ -204,9 +196,13 @@ def encode_lines(rows: Iterable[Any]) -> bytes:
 
 def decode_json(data: bytes, path: Path) -> Any:
     """The value of some JSON; what is wrong with it is a ValueError that names `path`."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
     try:
         text = data.decode()
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=refuse)
         _require_characters(text, value)
         return value
     except RecursionError:
@@ -215,17 +211,13 @@ def decode_json(data: bytes, path: Path) -> Any:
         raise FileError(f"{path}: not valid JSON: {error}") from None
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _require_characters(text: str, value: Any) -> None:
     """Refuse half of a surrogate pair, which JSON can spell (\\ud800) and no file or terminal can show."""
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
 
 
-KINDS = {
+WORDS = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -238,8 +230,8 @@ KINDS = {
 def decode_as(kind: Any, value: Any, name: str = "") -> Any:
     """A JSON value as a type: int, float, str, bool, `X | None`, list[X], tuple[X, ...], dict[str, X] or a dataclass of such.
 
-    What does not fit is a ValueError that says where: `name` is the place of the value. Ranges are the affair of the
-    dataclass, in its `__post_init__`.
+    What does not fit is a ValueError that says where; `name` says what the value is. A dataclass checks ranges itself, in
+    its `__post_init__`.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -251,9 +243,16 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
     is_number = type(value) in (int, float) and abs(value) < 2**63 and math.isfinite(value)
     fits = {int: is_number and type(value) is int, float: is_number}.get(json_kind, type(value) is json_kind)
     if not fits:
-        raise ValueError(f"{name or 'it'} is {value!r:.40}; it is {KINDS[json_kind]}")
+        raise ValueError(f"{name or 'it'} is {value!r:.40}; it is {WORDS[json_kind]}")
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(kind, value, name)
+        hints = _hints(kind)
+        if unknown := [key for key in value if key not in hints]:
+            raise ValueError(f"{name or 'it'} has a field {unknown[0]!r:.40}; there are {', '.join(hints)}")
+        fields = {key: decode_as(hints[key], item, f"{name}.{key}" if name else key) for key, item in value.items()}
+        for spec in dataclasses.fields(kind):
+            if spec.name not in fields and spec.default is spec.default_factory is dataclasses.MISSING:
+                raise ValueError(f"{name or 'it'} has no field {spec.name!r}")
+        return kind(**fields)
     if json_kind is list:
         items = [decode_as(inner[0], item, f"{name}[{k}]") for k, item in enumerate(value)]
         return items if origin is list else tuple(items)
@@ -262,18 +261,7 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
     return kind(value)
 
 
-def _decode_dataclass(kind: Any, value: dict[str, Any], name: str) -> Any:
-    hints = _hints(kind)
-    if unknown := [key for key in value if key not in hints]:
-        raise ValueError(f"{name or 'it'} has a field {unknown[0]!r:.40}; there are {', '.join(hints)}")
-    fields = {key: decode_as(hints[key], item, f"{name}.{key}" if name else key) for key, item in value.items()}
-    for spec in dataclasses.fields(kind):
-        is_optional = spec.default is not dataclasses.MISSING or spec.default_factory is not dataclasses.MISSING
-        if spec.name not in fields and not is_optional:
-            raise ValueError(f"{name or 'it'} has no field {spec.name!r}")
-    return kind(**fields)
-
-
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return {spec.name: get_type_hints(kind)[spec.name] for spec in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
+    return {spec.name: hints[spec.name] for spec in dataclasses.fields(kind)}
