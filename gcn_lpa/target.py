@@ -78,6 +78,11 @@ class Classes:
         correct = (outputs.argmax(dim=1) == y).sum()
         return torch.stack([correct.double(), (F.cross_entropy(outputs, y, reduction="sum") / number).double()])
 
+    def costs(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """For each node of a stack of models whether its prediction is correct, and its cross-entropy, float64, [B, n] each."""
+        costs = F.cross_entropy(outputs.transpose(1, 2), y, reduction="none")
+        return outputs.argmax(dim=2) == y, costs.double()
+
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """What members and label votes are pooled as, float64, [n, c]."""
         return F.log_softmax(outputs.double(), dim=1)

@@ -28,7 +28,7 @@ from gcn_lpa.propagation import propagate_labels
 
 
 class Ensemble(nn.Module):
-    """A member predicts the mean of the log-probabilities of its models; the ensemble, without weights, the mean over its members."""
+    """A member predicts the mean of the log-probabilities of its models; without weights, the ensemble the mean of its members."""
 
     def __init__(self, members: Sequence[Sequence[nn.Module]]) -> None:
         super().__init__()

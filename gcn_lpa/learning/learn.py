@@ -102,7 +102,7 @@ def learn(
     fits = _fits(groups, outcomes)
     if folds:
         return _together_by_folds(whole, recipe, groups, fits, where, threads, interrupted=outcomes.interrupted)
-    with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, whole.graph.target.width)):
+    with num_threads(threads, layer=whole.layer(recipe)):
         done = {name: fit for name, (fit,) in fits.items()}
         return together(whole, recipe, done, interrupted=outcomes.interrupted)
 
@@ -142,7 +142,7 @@ def learn_many(
         raise KeyboardInterrupt
     fits, models = _fits(groups, outcomes), []
     for k, task in enumerate(tasks):
-        with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, task.graph.target.width)):
+        with num_threads(threads, layer=task.layer(recipe)):
             models.append(together(task, recipe, {name: of_member[k] for name, of_member in fits.items()}))
     return models
 
@@ -223,7 +223,7 @@ def _together_by_folds(
     members = [[fit.model for fit in group] for group in fits.values()]
     if interrupted:
         return _trained(whole, Ensemble(members).eval(), run)
-    with num_threads(threads, layer=whole.train.numel() * max(recipe.hidden, whole.graph.target.width)):
+    with num_threads(threads, layer=whole.layer(recipe)):
         refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
         parts = []
         for k, job in enumerate(groups[0]):

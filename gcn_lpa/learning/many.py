@@ -62,7 +62,7 @@ def fit_many(
     jobs, executor = [job for group in groups for job in group], _Executor(groups, device, watch or Watch(), until)
     if executor.watch.on_plan is not None:
         executor.watch.on_plan([job.name for job in jobs])
-    with num_threads(threads, layer=max(map(_layer, jobs))), _ctrl_c_of_scikit_learn():
+    with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), _ctrl_c_of_scikit_learn():
         workers = num_workers(jobs, threads)
         if workers > 1:
             executor.in_processes(workers)
@@ -73,19 +73,14 @@ def fit_many(
 
 def num_workers(jobs: Sequence[Job], threads: int | None = None) -> int:
     """How many processes train at a time: as many as there are threads, jobs, and room in memory; 1 where they do not pay."""
-    first = max(jobs, key=_layer)
-    graph = first.task.prepared
+    first = max(jobs, key=lambda job: job.task.layer(job.recipe))
+    graph, layer = first.task.prepared, first.task.layer(first.recipe)
     is_soon_done = graph.num_nodes * len(jobs) < FEWEST_NODES
-    if is_soon_done or _layer(first) >= SMALL or first.recipe.clusters or torch.cuda.is_available() or not can_fork():
+    if is_soon_done or layer >= SMALL or first.recipe.clusters or torch.cuda.is_available() or not can_fork():
         return 1
-    needed = 4 * (FLOATS_PER_ROW * _layer(first) + FLOATS_PER_EDGE * graph.adjacency.num_entries)
+    needed = 4 * (FLOATS_PER_ROW * layer + FLOATS_PER_EDGE * graph.adjacency.num_entries)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(jobs), num_cpu_threads() if threads is None else threads, int(free / needed)))
-
-
-def _layer(job: Job) -> int:
-    """Numbers in a layer of a model."""
-    return job.task.prepared.num_nodes * max(job.recipe.hidden, job.task.prepared.target.width)
 
 
 class _Executor:

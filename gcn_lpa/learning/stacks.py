@@ -15,12 +15,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
 from gcn_lpa.engine.adam import Adam, CapturedStep
 from gcn_lpa.engine.random import Key
@@ -32,18 +32,11 @@ if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.learning.tasks import Job
     from gcn_lpa.recipes import Recipe
+    from gcn_lpa.target import Classes
 
 RECORDING = 50  # steps of a stack that take about as long as to record one as a CUDA graph
 LARGEST = 1 << 26  # numbers in a layer of all models, or entries of their matrices, 256 MB: more make several stacks
 Outcome = Fit | DivergedError
-
-
-def fit_stack(jobs: Sequence[Job], device: torch.device, watch: Watch | None = None) -> list[Outcome]:
-    """Train jobs of one recipe side by side; a model that diverges leaves the stack, and the others go on."""
-    outcomes: dict[int, Outcome] = {}
-    for group in _groups(jobs):
-        outcomes |= _Stack([jobs[k] for k in group], device, watch or Watch()).run(group)
-    return [outcomes[k] for k in range(len(jobs))]
 
 
 def are_stackable(jobs: Sequence[Job]) -> bool:
@@ -51,19 +44,23 @@ def are_stackable(jobs: Sequence[Job]) -> bool:
     return len(jobs) > 1 and not jobs[0].method.at_once and not jobs[0].recipe.clusters and jobs[0].built().stackable
 
 
-def _groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """Jobs of the same classes together, no more than memory allows, by their positions."""
-    by_classes: dict[tuple[str, ...], list[int]] = {}
+def fit_stack(jobs: Sequence[Job], device: torch.device, watch: Watch | None = None) -> list[Outcome]:
+    """Train jobs of one recipe side by side; a model that diverges leaves the stack, and the others go on.
+
+    Jobs of the same target are one stack, or several where memory asks for it.
+    """
+    outcomes: dict[int, Outcome] = {}
+    by_target: dict[Classes, list[int]] = {}
     for k, job in enumerate(jobs):
-        by_classes.setdefault(job.task.graph.class_names, []).append(k)
-    groups = []
-    for alike in by_classes.values():
-        graph, recipe = jobs[alike[0]].task.prepared, jobs[alike[0]].recipe
-        entries = max(x.num_entries for x in (graph.adjacency, graph.x) if isinstance(x, SparseMatrix))
-        layer = graph.num_nodes * max(recipe.hidden, graph.target.width)
-        most = max(1, LARGEST // max(1, entries, layer))
-        groups += [alike[start : start + most] for start in range(0, len(alike), most)]
-    return groups
+        by_target.setdefault(job.task.graph.target, []).append(k)
+    for numbers in by_target.values():
+        task, recipe = jobs[numbers[0]].task, jobs[numbers[0]].recipe
+        matrices = [x for x in (task.prepared.adjacency, task.prepared.x) if isinstance(x, SparseMatrix)]
+        most = max(1, LARGEST // max(1, task.layer(recipe), *(matrix.num_entries for matrix in matrices)))
+        for start in range(0, len(numbers), most):
+            some = numbers[start : start + most]
+            outcomes |= zip(some, _Stack([jobs[k] for k in some], device, watch or Watch()).run(), strict=True)
+    return [outcomes[k] for k in range(len(jobs))]
 
 
 class _Call(nn.Module):
@@ -78,75 +75,74 @@ class _Call(nn.Module):
         return self.model(graph) if nodes is None else self.model.loss(graph, nodes, key)
 
 
+@dataclass(eq=False)
 class _Progress:
     """How far one job is."""
 
-    def __init__(self, job: Job, number: int, last: int) -> None:
-        self.job, self.number, self.last = job, number, last
-        self.num_validation = int(job.task.val.sum())
-        self.history: list[Epoch] = []
-        self.best = Best(job.recipe.select)
-        self.is_done = False
+    job: Job
+    model: Any
+    last: int  # epoch
+    num_validation: int
+    best: Best
+    history: list[Epoch] = field(default_factory=list)
+    outcome: Outcome | None = None  # where it is done
 
 
 class _Stack:
     """The loop over the epochs of models that are trained side by side."""
 
     def __init__(self, jobs: Sequence[Job], device: torch.device, watch: Watch) -> None:
-        self.jobs, self.recipe, self.device, self.watch = jobs, jobs[0].recipe, device, watch
-        self.models = [job.built().to(device) for job in jobs]
+        self.recipe, self.watch = jobs[0].recipe, watch
         shape = jobs[0].built().to(device)  # no model's own: they are in use as soon as they are done
         self.call = _Call(shape, jobs[0].task.prepared.to(device))
         self.captures = device.type == "cuda" and shape.capturable
-        self.running = [_Progress(job, k, last_epoch(shape, self.recipe, job.stop_at)) for k, job in enumerate(jobs)]
-        self.idle = 0.0  # steps that went to models that were done
-        self.outcomes: dict[int, Outcome] = {}
+        self.all = [
+            _Progress(
+                job,
+                job.built().to(device),
+                last_epoch(shape, self.recipe, job.stop_at),
+                int(job.task.val.sum()),
+                Best(self.recipe.select),
+            )
+            for job in jobs
+        ]
 
-    def run(self, numbers: Sequence[int]) -> dict[int, Outcome]:
-        """The outcomes, by the numbers that the jobs are known by."""
-        each = [dict(model.named_parameters()) for model in self.models]
+    def run(self) -> list[Outcome]:
+        each = [dict(progress.model.named_parameters()) for progress in self.all]
         parameters: Mapping[str, Tensor]
         parameters = {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
-        stacked, epochs = list(self.running), self.recipe.epochs
+        stacked, epochs, idle = self.all, self.recipe.epochs, 0.0  # idle: steps that went to models that were done
         for number, phase in enumerate(PHASES[self.recipe.training]):
             step = _StackedStep(self.call, stacked, self.recipe, phase, parameters, epoch=number * epochs + 1)
-            advance = self.captured(step)
+            advance = CapturedStep(step) if self.captures else step
             for epoch in range(number * epochs + 1, (number + 1) * epochs + 1):
                 self.take(advance, step, epoch)
-                if not self.running:
-                    return {numbers[k]: outcome for k, outcome in self.outcomes.items()}
-                self.idle += 1 - len(self.running) / len(step.stacked)
-                if self.leaving_pays(step):
-                    step, self.idle = step.only(self.running), 0.0
-                    advance = self.captured(step)
+                running = [progress for progress in step.stacked if progress.outcome is None]
+                if not running:
+                    return [progress.outcome for progress in self.all if progress.outcome is not None]
+                idle += 1 - len(running) / len(step.stacked)
+                if len(running) < len(step.stacked) and idle >= (RECORDING if self.captures else 0):
+                    step, idle = step.only(running), 0.0
+                    advance = CapturedStep(step) if self.captures else step
             stacked, parameters = step.stacked, step.parameters
         raise AssertionError("every model ends at its last epoch")
 
-    def captured(self, step: _StackedStep) -> Callable[[], Tensor]:
-        return CapturedStep(step) if self.captures else step
-
-    def leaving_pays(self, step: _StackedStep) -> bool:
-        """Whether to go on without the models that are done. The step is then recorded anew: only when the steps that went to
-        models that were done come to that."""
-        return len(self.running) < len(step.stacked) and self.idle >= (RECORDING if self.captures else 0)
-
     def take(self, advance: Callable[[], Tensor], step: _StackedStep, number: int) -> None:
-        """One epoch of all models; those that are done with it get their outcome."""
+        """One epoch of all models; those that are done with it get their outcome, with the best of their weights."""
         start = time.perf_counter()
         reports = advance().tolist()
-        seconds, better = (time.perf_counter() - start) / len(self.running), []
+        running = {k: progress for k, progress in enumerate(step.stacked) if progress.outcome is None}
+        seconds, better = (time.perf_counter() - start) / len(running), []
         over: dict[int, DivergedError | None] = {}
-        for k, (progress, report) in enumerate(zip(step.stacked, reports, strict=True)):
-            if progress.is_done:
-                continue
+        for k, progress in running.items():
             try:
-                epoch = epoch_of(report, number, progress.num_validation, self.recipe, seconds)
+                epoch = epoch_of(reports[k], number, progress.num_validation, self.recipe, seconds)
             except DivergedError as error:
                 over[k] = error
                 continue
             progress.history.append(epoch)
             if progress.job.kept is not None:
-                progress.job.kept.keep(number, step.now(k))
+                progress.job.kept.keep(number, {name: stack[k].detach() for name, stack in step.parameters.items()})
             if self.watch.on_epoch is not None:
                 self.watch.on_epoch(progress.job.name, epoch)
             best = progress.best.judged(epoch)
@@ -157,19 +153,13 @@ class _Stack:
                 over[k] = None
         step.keep(better)
         for k, problem in over.items():
-            self.finish(step.stacked[k], step.kept(k), problem)
-
-    def finish(self, progress: _Progress, weights: Mapping[str, Tensor], error: DivergedError | None) -> None:
-        """Give a model the best of its weights and take it off the list."""
-        self.running.remove(progress)
-        progress.is_done = True
-        model = self.models[progress.number]
-        run = Run(self.recipe, progress.job.seed, tuple(progress.history), progress.best.epoch)
-        if progress.best.epoch:
-            model.load_state_dict({**model.state_dict(), **weights})
-        if error is not None:
-            error.run = run
-        self.outcomes[progress.number] = Fit(model.eval(), run) if error is None else error
+            progress, model = running[k], running[k].model
+            run = Run(self.recipe, progress.job.seed, tuple(progress.history), progress.best.epoch)
+            if progress.best.epoch:
+                model.load_state_dict({**model.state_dict(), **{name: stack[k] for name, stack in step.best.items()}})
+            if problem is not None:
+                problem.run = run
+            progress.outcome = Fit(model.eval(), run) if problem is None else problem
 
 
 class _StackedStep:
@@ -199,14 +189,10 @@ class _StackedStep:
         self.target = torch.stack([task.graph.y for task in tasks]).clamp_min(0).to(device)
         self.validates = phase.selects and any(task.val.any() for task in tasks)
         self.parameters = {name: nn.Parameter(stack.detach()) for name, stack in parameters.items()}
+        edge_lr = recipe.edge_lr or recipe.lr
         groups = [
             (self.named(call.model.weight_parameters()), recipe.l2, recipe.lr, phase.trains_weights),
-            (
-                self.named(call.model.edge_parameters()),
-                recipe.l2_edges,
-                recipe.edge_lr or recipe.lr,
-                phase.trains_edges,
-            ),
+            (self.named(call.model.edge_parameters()), recipe.l2_edges, edge_lr, phase.trains_edges),
         ]
         for names, *_, trains in groups:
             for name in names:
@@ -243,14 +229,6 @@ class _StackedStep:
             for best, stack in zip(self.best.values(), self.parameters.values(), strict=True):
                 best.index_copy_(0, at, stack.index_select(0, at))
 
-    def kept(self, k: int) -> dict[str, Tensor]:
-        """The best weights of a model."""
-        return {name: stack[k] for name, stack in self.best.items()}
-
-    def now(self, k: int) -> dict[str, Tensor]:
-        """The weights of a model after this step."""
-        return {name: stack[k].detach() for name, stack in self.parameters.items()}
-
     def __call__(self) -> Tensor:
         losses = self.learn()
         self.epoch += 1
@@ -279,11 +257,9 @@ class _StackedStep:
         """Number of correct predictions and mean cross-entropy on the validation nodes of each, [B, 2]."""
         state = {name: stack.detach() for name, stack in self.parameters.items()}
         logits = vmap(lambda state, y: self.called(state, y))(state, self.y)  # [B, n, c]
-        correct = (logits.argmax(dim=2) == self.target) & self.val
-        costs = F.cross_entropy(logits.transpose(1, 2), self.target, reduction="none").double()
-        size = self.val.sum(dim=1)
-        mean = torch.where(self.val, costs, 0).sum(dim=1) / size.clamp_min(1)
-        return torch.stack([correct.sum(dim=1).double(), mean], dim=1)
+        right, costs = self.call.graph.target.costs(logits, self.target)
+        mean = torch.where(self.val, costs, 0).sum(dim=1) / self.val.sum(dim=1).clamp_min(1)
+        return torch.stack([(right & self.val).sum(dim=1).double(), mean], dim=1)
 
     def called(self, state: Mapping[str, Tensor], *arguments: Any) -> Any:
         named = {f"model.{name}": tensor for name, tensor in state.items()}

@@ -44,6 +44,10 @@ class Task:
         nodes = self.val.nonzero().squeeze(1)
         return Validation(self.prepared, nodes, self.graph.y.cpu().index_select(0, nodes))
 
+    def layer(self, recipe: Recipe) -> int:
+        """Numbers in a layer of a model."""
+        return self.graph.num_nodes * max(recipe.hidden, self.graph.target.width)
+
 
 def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Task:
     """Hide all labels but those of `train` and `val`, and only then make anything of the graph.
