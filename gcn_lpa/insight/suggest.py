@@ -1,10 +1,10 @@
-"""Which node to label next: one the model is unsure of, whose label would reach others it is unsure of.
+"""Which node to label next: one that is predicted with little certainty, and whose label would reach others like it.
 
-How far a label would reach is Lemma 2 read backwards. I_l(v_a, v_b; k) is the probability that a walk from v_a ends at v_b when
-labelled nodes absorb it. If v_b had a label, its reach would be Σ_a u_a I_l(v_a, v_b; k), with u_a the uncertainty at v_a: nodes
-that other labels already cover count little, and so do nodes that are sure. For one or two hops the reach of *all* nodes is
-two products with the transpose. Suggestions come as a batch: once a node is chosen it counts as labelled, and what it reaches
-counts as that much less uncertain, so that the next one is elsewhere.
+The reach of a label is Lemma 2 read backwards. I_l(v_a, v_b; k) is the probability that a walk from v_a ends at v_b when labelled
+nodes absorb it. If v_b had a label, its reach would be Σ_a u_a I_l(v_a, v_b; k), with u_a the uncertainty at v_a: nodes that other
+labels already cover count little, and so do certain ones. For two hops the reach of *all* nodes is two products with the transpose.
+Suggestions come as a batch: a node that is chosen counts as labelled, and the nodes it reaches as that much less uncertain, so that
+the next one is elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.trained import Trained
 
@@ -34,7 +34,7 @@ class Suggestion:
     node: int
     id: Hashable
     score: float
-    guess: str  # what the model says now
+    guess: str  # the predicted class
     probability: float
     runner_up: str
     runner_up_probability: float
@@ -43,31 +43,25 @@ class Suggestion:
 
     @property
     def why(self) -> str:
-        first, second = (f"{100 * share:.0f} %" for share in (self.probability, self.runner_up_probability))
-        rival = f"{self.guess} {first} or {self.runner_up} {second}"
+        both = (
+            f"{self.guess} {100 * self.probability:.0f} % or {self.runner_up} {100 * self.runner_up_probability:.0f} %"
+        )
         reached = f"{self.reach:.1f} unsure nodes" if self.reach >= 0.05 else "no other unsure node"
-        return f"{rival}; its label would reach {reached}"
+        return f"{both}; its label would reach {reached}"
 
 
 def suggest(
-    trained: Trained,
-    graph: Graph,
-    *,
-    n: int = 20,
-    candidates: Any = None,
-    hops: int = 2,
-    sharpness: float = 2.0,
+    trained: Trained, graph: Graph, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0
 ) -> list[Suggestion]:
     """The `n` nodes to label next, best first; fewer where there are fewer. Labels that were not given are not read.
 
-    The score is u² (u + reach): its own uncertainty squared, times the uncertainty that its label would cover, its own
-    included. The square was chosen on Citeseer, see docs/advice.md.
+    The score is u² (u + reach): the uncertainty squared, times the uncertainty that the label would cover, its own included. The
+    square was chosen on Citeseer, see docs/advice.md.
 
     Args:
         graph: raw, as it was loaded. Nodes whose labels the model was given are never suggested.
         candidates: the nodes that may be suggested, a mask or positions; None for all.
-        hops: how far a label counts, 1 or 2.
-        sharpness: the exponent of the uncertainty; 0 looks for nodes in the midst of unsure ones, sure or not.
+        sharpness: the exponent of the uncertainty; 0 looks for nodes amid uncertain ones, certain or not themselves.
     """
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
@@ -75,20 +69,19 @@ def suggest(
     names = trained.class_names
     if len(names) < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
-    given = trained.given(graph)
-    open_nodes = ~given if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~given
+    labeled = trained.given(graph)
+    open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
-    probabilities = predict_proba(trained.with_calibration(None), graph)
-    walk = transition_of(trained, trained.prepare(graph))
-    unsure, labeled = uncertainty(probabilities), given.clone()
-    ranked = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
+    probabilities = Prediction.of(trained, graph).uncalibrated
+    unsure, walk = uncertainty(probabilities), transition_of(trained, trained.prepare(graph))
+    likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
     found: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
-        reached = reach(walk, labeled, unsure, hops)
+        reached = reach(walk, labeled, unsure)
         score = torch.where(open_nodes, unsure**sharpness * (unsure + reached), -1.0)
         node = int(score.argmax())
-        first, second = ranked[node]
+        first, second = likeliest[node]
         found.append(
             Suggestion(
                 node=node,
@@ -103,12 +96,12 @@ def suggest(
             )
         )
         labeled[node], open_nodes[node] = True, False
-        unsure = unsure * (1 - covered(walk, labeled, node, hops))
+        unsure = unsure * (1 - covered(walk, labeled, node))
     return found
 
 
 def uncertainty(probabilities: Tensor) -> Tensor:
-    """The entropy of each row as a share of the highest there is, [n]: 0 sure, 1 all classes alike."""
+    """The entropy of each row as a share of the highest there is, [n]: 0 certain, 1 all classes alike."""
     nats: Tensor = torch.special.entr(probabilities).sum(dim=1)
     return nats / math.log(probabilities.shape[1])
 
@@ -122,33 +115,30 @@ def transition_of(trained: Trained, prepared: Graph) -> SparseMatrix:
     return transition.detach().to("cpu").to(torch.float64)
 
 
-def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor, hops: int = 2) -> Tensor:
-    """Σ_a w_a I_l(v_a, v_b; k) over the other unlabelled v_a, as if v_b alone were labelled too, for every v_b, [n].
+def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor) -> Tensor:
+    """Σ_a w_a I_l(v_a, v_b; 2) over the other unlabelled v_a, as if v_b alone were labelled too, for every v_b, [n].
 
-    Exact: a walk that comes to v_b ends there, so what would come back to it is taken off. For one hop those are the walks that
-    start at v_b, for two also those that stayed there. Longer ones come back in more ways than are cheap to count.
+    Exact: a walk that comes to v_b ends there, so the walks that would come back to it are taken off: those that start at v_b, and
+    those that stayed there. Longer walks come back in more ways than are cheap to count.
 
     Args:
         weight: w, [n]; that of labelled nodes does not count.
     """
-    if hops not in (1, 2):
-        raise ValueError(f"hops = {hops}; the reach is exact, and cheap, for 1 or 2")
     is_open = (~labeled).double().numpy()
     away = scipy.sparse.diags_array(is_open) @ transition.to_scipy() @ scipy.sparse.diags_array(is_open)
     w, loop, back = weight.double().numpy() * is_open, away.diagonal(), away.T.tocsr()
     at_first = back @ w
     first = at_first - loop * w
-    if hops == 1:
-        return torch.from_numpy(first).clamp_min(0)  # rounding leaves -1e-17 of nothing
     returns = away.multiply(back).sum(axis=1)  # (Ã²)_bb
-    return torch.from_numpy(first + back @ at_first - returns * w - loop * first).clamp_min(0)
+    both = first + back @ at_first - returns * w - loop * first
+    return torch.from_numpy(both).clamp_min(0)  # rounding leaves -1e-17 of nothing
 
 
-def covered(transition: SparseMatrix, labeled: Tensor, node: int, hops: int) -> Tensor:
-    """I_l(v_a, v_b; k) of one labelled v_b on every v_a, 1 on itself and 0 on other labelled nodes, [n]."""
+def covered(transition: SparseMatrix, labeled: Tensor, node: int) -> Tensor:
+    """I_l(v_a, v_b; 2) of one labelled v_b on every v_a, 1 on itself and 0 on other labelled nodes, [n]."""
     seed = torch.zeros(len(labeled), 1, dtype=transition.dtype)
     seed[node] = 1
-    share = propagate_labels(transition, seed, hops, labeled=labeled)
+    share = propagate_labels(transition, seed, 2, labeled=labeled)
     return torch.where(labeled.unsqueeze(1), seed, share).squeeze(1)
 
 

@@ -51,31 +51,29 @@ def enumerated(transition, labeled, weight, b, hops):
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("hops", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_reach_is_the_sum_over_all_walks(seed, hops, directed):
+def test_reach_is_the_sum_over_all_walks(seed, directed):
     walk = random_walk(8, seed, directed)
     labeled, weight = torch.arange(8) % 4 == 1, torch.linspace(0.1, 1, 8, dtype=torch.float64)
-    found = reach(walk, labeled, weight, hops)
-    expected = [enumerated(walk, labeled, weight, b, hops) for b in range(8) if not labeled[b]]
+    found = reach(walk, labeled, weight)
+    expected = [enumerated(walk, labeled, weight, b, 2) for b in range(8) if not labeled[b]]
     assert found[~labeled].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("hops", [1, 2])
-def test_reach_is_lemma_2_with_one_more_label(hops):
+def test_reach_is_lemma_2_with_one_more_label():
     walk, labeled, weight = random_walk(9, 5), torch.arange(9) < 2, torch.linspace(0.2, 1, 9, dtype=torch.float64)
-    found = reach(walk, labeled, weight, hops)
+    found = reach(walk, labeled, weight)
     for b in range(2, 9):
         more = labeled | (torch.arange(9) == b)
         others = (~more).nonzero().squeeze(1)
-        column = label_influence(walk, more, others, hops).total[:, b]
+        column = label_influence(walk, more, others, 2).total[:, b]
         assert found[b].item() == pytest.approx(float(weight[others] @ column), abs=1e-12)
-        assert covered(walk, more, b, hops)[others].tolist() == pytest.approx(column.tolist(), abs=1e-12)
+        assert covered(walk, more, b)[others].tolist() == pytest.approx(column.tolist(), abs=1e-12)
 
 
 def test_a_chosen_node_covers_itself_and_no_labelled_one():
     walk, labeled = random_walk(6, 1), torch.tensor([True, False, True, False, False, False])
-    share = covered(walk, labeled, 2, 2)
+    share = covered(walk, labeled, 2)
     assert (share[0].item(), share[2].item()) == (0.0, 1.0)
     assert ((share >= 0) & (share <= 1)).all()
 
@@ -141,8 +139,6 @@ def test_labelled_nodes_and_those_outside_the_candidates_are_never_suggested():
         suggest(trained, graph, candidates=graph.labeled)
     with pytest.raises(ValueError, match="n = 0"):
         suggest(trained, graph, n=0)
-    with pytest.raises(ValueError, match="hops = 3"):
-        suggest(trained, graph, hops=3)
     with pytest.raises(ValueError, match=r"candidates is a mask of \[3\] entries; the graph has 12 nodes"):
         suggest(trained, graph, candidates=torch.ones(3, dtype=torch.bool))
 
