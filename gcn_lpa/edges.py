@@ -95,9 +95,9 @@ class Free(nn.Module):
 
 def both_directions(pattern: Pattern) -> SparseMatrix:
     """The matrix that copies one weight to the entries (i, j) and (j, i), [E, number of weights]."""
-    if not torch.equal(pattern.columns.col, pattern.col):
+    if not torch.equal(pattern.T.col, pattern.col):
         raise ValueError("symmetric edge weights need an undirected graph")
-    pair = torch.minimum(torch.arange(pattern.num_entries), pattern.inverse_order.long().cpu())
+    pair = torch.minimum(torch.arange(pattern.num_entries), pattern.T.order.long().cpu())
     first, ties = torch.unique(pair, return_inverse=True)
     return _selection(ties, len(first))
 

@@ -342,7 +342,7 @@ class Graph:
         for matrix in (self.adjacency, self.x, *types):
             if isinstance(matrix, SparseMatrix):
                 digest.update(repr(matrix.shape).encode())
-                for index in (matrix.pattern.rows.rowptr, matrix.pattern.col):
+                for index in (matrix.pattern.rowptr, matrix.pattern.col):
                     _update(digest, index.long())  # the same whether 32 bits were enough or not
             _update(digest, matrix.values if isinstance(matrix, SparseMatrix) else matrix)
         _update(digest, self.y)

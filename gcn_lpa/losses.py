@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.engine import fused
-from gcn_lpa.engine.fused import TINY, accelerated
+from gcn_lpa.engine.fused import TINY
 from gcn_lpa.engine.random import Key, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
@@ -139,7 +139,6 @@ READINGS: dict[str, Callable[[SparseMatrix, Labels, int, Key], Tensor]] = {  # o
 }
 
 
-@accelerated(fused.mean_cost)
 def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
     """The mean over rows of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
 
@@ -147,6 +146,9 @@ def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None =
         values: [m, c].
         weight: of each row, [m]; None: all weigh the same.
     """
+    faster = fused.mean_cost(values, target, kind, weight)
+    if faster is not None:
+        return faster
     if kind == "logits":
         costs = F.cross_entropy(values, target, reduction="none")
     else:

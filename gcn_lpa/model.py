@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine import fused
-from gcn_lpa.engine.fused import accelerated
+from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.random import Key, dropout, glorot
-from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.recipes import Recipe
@@ -42,7 +41,6 @@ class Body(Protocol):
     ) -> Tensor: ...
 
 
-@accelerated(fused.relu_layers)
 def relu_layers(
     smoothing: SparseMatrix,
     x: Tensor | SparseMatrix,
@@ -57,6 +55,9 @@ def relu_layers(
         rates: of the dropout of the features, and of every later X.
         at: the nodes whose last X is wanted, each once, [m]; None: all.
     """
+    faster = fused.relu_layers(smoothing, x, weights, rates, key, at)
+    if faster is not None:
+        return faster
     h: Tensor = smoothing @ (dropout(x, rates[0], key, layer=0) @ weights[0])
     for k, weight in enumerate(weights[1:], start=1):
         h = smoothing @ (dropout(h.relu(), rates[1], key, layer=k) @ weight)  # Eq. (16)

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.fused import TINY, accelerated, propagate
+from gcn_lpa.engine.fused import TINY, propagate
 from gcn_lpa.engine.sparse import SparseMatrix
 
 
-@accelerated(propagate)
 def propagate_labels(
     transition: SparseMatrix,
     seeds: Tensor,
@@ -47,6 +47,10 @@ def propagate_labels(
         at: the nodes whose Y^(k) is wanted, each once, [m]; None: all.
     """
     labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
+    walk = partial(propagate_labels, transition, iterations=iterations, clamp=clamp, labeled=labeled, at=at)
+    faster = propagate(walk, transition, seeds, iterations, clamp, labeled, at)
+    if faster is not None:
+        return faster
     y = seeds
     for k in range(iterations):
         if clamp and k > 0:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.remembered import Remembered
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, labels_of

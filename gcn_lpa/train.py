@@ -47,7 +47,7 @@ class Batch(NamedTuple):
         graph = self.graph if waits else self.graph.to(device)
         for matrix in (graph.adjacency, graph.x) if waits else ():
             if isinstance(matrix, SparseMatrix):
-                _ = matrix.pattern.columns  # sorted once, and moved with the rest
+                _ = matrix.pattern.T  # sorted once, and moved with the rest
         return self._replace(graph=graph, nodes=self.nodes.to(device), random_ids=ids)
 
     def read(self) -> Graph:

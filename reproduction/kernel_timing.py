@@ -37,8 +37,8 @@ def _scatter_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
 
 
 def _csr_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
-    rows = matrix.pattern.rows
-    return torch.sparse_csr_tensor(rows.rowptr, rows.col, values, size=matrix.shape, check_invariants=False) @ x
+    pattern = matrix.pattern
+    return torch.sparse_csr_tensor(pattern.rowptr, pattern.col, values, size=matrix.shape, check_invariants=False) @ x
 
 
 def _chunked_product(matrix: SparseMatrix, values: Tensor, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def kernels(
     for n in sizes:
         matrix = load("random", n=n).with_self_loops().adjacency.to(device)
         pattern = matrix.pattern
-        _ = pattern.columns, pattern.inverse_order, pattern.row  # built once per graph, not per product
+        _ = pattern.T.order, pattern.row  # built once per graph, not per product
         for d in columns:
             generator = torch.Generator().manual_seed(0)
             values = torch.rand(matrix.num_entries, generator=generator).to(device).requires_grad_()

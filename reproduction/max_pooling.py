@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.operations import apply
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 BLOCK = 1 << 22  # numbers in a block of messages, 16 MB
-_KEPT: WeakKeyDictionary[CSR, dict[int, list[tuple[int, int, int, int]]]] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[Pattern, dict[int, list[tuple[int, int, int, int]]]] = WeakKeyDictionary()
 
 
 def row_max(matrix: SparseMatrix, x: Tensor) -> Tensor:
@@ -38,12 +37,12 @@ class _RowMax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, values: Tensor, values_t: Tensor | None, x: Tensor) -> Tensor:
-        csr, shape = matrix.pattern.rows, (matrix.shape[0], x.shape[1])
+        pattern, shape = matrix.pattern, (matrix.shape[0], x.shape[1])
         top, ties = x.new_zeros(shape), x.new_zeros(shape)
-        for rows, entries, offsets in _blocks(csr, x.shape[1]):
-            messages = values[entries].unsqueeze(1) * x.index_select(0, csr.col[entries])
+        for rows, entries, offsets in _blocks(pattern, x.shape[1]):
+            messages = values[entries].unsqueeze(1) * x.index_select(0, pattern.col[entries])
             top[rows] = torch.segment_reduce(messages, "max", offsets=offsets, unsafe=True)
-            is_top = (messages == top.index_select(0, csr.row[entries])).to(x.dtype)
+            is_top = (messages == top.index_select(0, pattern.row[entries])).to(x.dtype)
             ties[rows] = torch.segment_reduce(is_top, "sum", offsets=offsets, unsafe=True)
         ctx.matrix = matrix
         ctx.save_for_backward(values_t, x, top, ties)
@@ -53,11 +52,12 @@ class _RowMax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor]:
         values_t, x, top, ties = ctx.saved_tensors
-        learns, csr = values_t is not None, ctx.matrix.pattern.columns
+        learns, pattern = values_t is not None, ctx.matrix.pattern.T
         weights = (values_t if learns else ctx.matrix.transposed_values).detach()
         share, grad_values, grad_x = grad / ties.clamp_min(1), torch.zeros_like(weights), torch.zeros_like(x)
-        for rows, entries, offsets in _blocks(csr, x.shape[1]):
-            sent, weight, to = x.index_select(0, csr.row[entries]), weights[entries].unsqueeze(1), csr.col[entries]
+        for rows, entries, offsets in _blocks(pattern, x.shape[1]):
+            sent, to = x.index_select(0, pattern.row[entries]), pattern.col[entries]
+            weight = weights[entries].unsqueeze(1)
             is_top = weight * sent == top.index_select(0, to)
             flow = torch.where(is_top, share.index_select(0, to), 0)
             if learns:
@@ -66,21 +66,21 @@ class _RowMax(torch.autograd.Function):
         return None, None, grad_values if learns else None, grad_x
 
 
-def _blocks(csr: CSR, width: int) -> Iterator[tuple[slice, slice, Tensor]]:
+def _blocks(pattern: Pattern, width: int) -> Iterator[tuple[slice, slice, Tensor]]:
     """Runs of rows, of their entries, and where among these each row begins and ends."""
-    for first, last, start, end in row_blocks(csr, max(1, BLOCK // max(1, width))):
-        yield slice(first, last), slice(start, end), csr.rowptr[first : last + 1] - start
+    for first, last, start, end in row_blocks(pattern, max(1, BLOCK // max(1, width))):
+        yield slice(first, last), slice(start, end), pattern.rowptr[first : last + 1] - start
 
 
-def row_blocks(csr: CSR, most: int) -> list[tuple[int, int, int, int]]:
+def row_blocks(pattern: Pattern, most: int) -> list[tuple[int, int, int, int]]:
     """Runs of whole rows with at most so many entries each, or of one row that has more: (rows from, to, entries from, to).
 
     They are worked out once for each matrix: that waits for the GPU, which a step that is recorded must not.
     """
-    kept = _KEPT.setdefault(csr, {})
+    kept = _KEPT.setdefault(pattern, {})
     if most not in kept:
-        rowptr, found, first = csr.rowptr.cpu().numpy().astype(np.int64), [], 0
-        while first < csr.num_rows:
+        rowptr, found, first = pattern.rowptr.cpu().numpy().astype(np.int64), [], 0
+        while first < pattern.shape[0]:
             last = max(first + 1, int(np.searchsorted(rowptr, rowptr[first] + most, side="right")) - 1)
             found.append((first, last, int(rowptr[first]), int(rowptr[last])))
             first = last

@@ -83,7 +83,7 @@ def column_blocks(x: Tensor | SparseMatrix) -> Iterator[Tensor]:
     if isinstance(x, Tensor):
         yield from torch.split(x, width, dim=1)
         return
-    columns, starts = x.T, x.pattern.T.rows.rowptr.tolist()
+    columns, starts = x.T, x.pattern.T.rowptr.tolist()
     for first in range(0, x.shape[1], width):
         last = min(first + width, x.shape[1])
         here = slice(starts[first], starts[last])

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.random import Key, dropout, glorot
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
@@ -76,7 +75,7 @@ class SampledGraphSAGE(Network):
 
     def sampled(self, graph: Graph, nodes: Tensor, key: Key) -> Tensor:
         """Logits of some nodes, positions, from samples of their neighbours, with dropout, [m, c]."""
-        blocks = sampled_blocks(graph.pattern.rows, nodes, self.sizes, key)
+        blocks = sampled_blocks(graph.pattern, nodes, self.sizes, key)
         x: Any = selected_rows(graph.x, blocks[0].sources)
         for k, block in enumerate(blocks):
             x = dropout(x, self.recipe.dropout, key, layer=k, rows=block.sources)
@@ -97,7 +96,7 @@ def sample_sizes(recipe: StudyRecipe) -> list[int]:
     return [int(word) for word in words]
 
 
-def sampled_blocks(rows: CSR, nodes: Tensor, sizes: list[int], key: Key) -> list[LayerSample]:
+def sampled_blocks(rows: Pattern, nodes: Tensor, sizes: list[int], key: Key) -> list[LayerSample]:
     """What each layer reads so that the last one knows the `nodes`, the first layer first."""
     blocks: list[LayerSample] = []
     for k in reversed(range(len(sizes))):
@@ -119,7 +118,7 @@ def selected_rows(x: Any, rows: Tensor) -> Any:
     """Some rows of a dense or constant sparse matrix."""
     if isinstance(x, Tensor):
         return x.index_select(0, rows)
-    rowptr = x.pattern.rows.rowptr.long()
+    rowptr = x.pattern.rowptr.long()
     start, length = rowptr.index_select(0, rows), rowptr.diff().index_select(0, rows)
     ends = length.cumsum(0)
     at = torch.arange(int(length.sum()), device=rows.device) + torch.repeat_interleave(start - ends + length, length)

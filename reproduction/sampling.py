@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.csr import CSR
 from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.reference import random_bits
+from gcn_lpa.engine.sparse import Pattern
+
+MASK = 0xFFFFFFFF
 
 
-def sample_neighbours(rows: CSR, nodes: Tensor, size: int, key: Key, layer: int) -> CSR:
+def sample_neighbours(rows: Pattern, nodes: Tensor, size: int, key: Key, layer: int) -> Pattern:
     """`size` neighbours of each of the `nodes`, all of those of a node that has no more, in rows of [m, n].
 
     Floyd's algorithm, all nodes side by side: the t-th draw is among the first degree - size + t + 1 places, and the last of
@@ -34,4 +35,22 @@ def sample_neighbours(rows: CSR, nodes: Tensor, size: int, key: Key, layer: int)
     exists = torch.arange(size, device=nodes.device) < taken.unsqueeze(1)
     at = (start.unsqueeze(1) + torch.where(exists, places, 0))[exists]
     rowptr = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
-    return CSR(rowptr, rows.col.index_select(0, at), rows.num_cols)
+    return Pattern(rowptr, rows.col.index_select(0, at), (len(nodes), rows.shape[1]))
+
+
+def random_bits(seed: int, step: Tensor, layer: int, row: Tensor, col: Tensor) -> Tensor:
+    """32 bits that depend on (seed, step, layer, row, column) alone; `row` and `col` broadcast."""
+    word = _mix(torch.tensor((seed + 0x9E3779B9) & MASK, device=row.device))
+    word = _mix(word ^ ((seed >> 32) & MASK))
+    word = _mix(word ^ (step.to(row.device).long() & MASK))
+    word = _mix(word ^ layer)
+    row, col = row.long(), col.long()
+    row_word = _mix(word ^ (row & MASK)) ^ (row >> 32)
+    return _mix((row_word + col * 0x9E3779B9) & MASK)
+
+
+def _mix(h: Tensor) -> Tensor:
+    """The 32-bit finaliser of MurmurHash3, in int64 (products wrap at 2⁶⁴, which keeps the low 32 bits right)."""
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & MASK
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & MASK
+    return h ^ (h >> 16)

@@ -118,8 +118,7 @@ def csr_gcn(problem: Problem) -> Step:
     walk = problem.graph.adjacency.row_normalized()
 
     def csr(matrix: SparseMatrix) -> Tensor:
-        rows = matrix.pattern.rows
-        where = rows.rowptr, rows.col, matrix.values
+        where = matrix.pattern.rowptr, matrix.pattern.col, matrix.values
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor|invariant)", UserWarning)  # beta, and not checked
             return torch.sparse_csr_tensor(*where, size=matrix.shape, check_invariants=False)

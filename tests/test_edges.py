@@ -351,7 +351,7 @@ dense = torch.rand(n, d)
 graph = Graph.from_edges(ends, x=dense, y=[0] * n)
 few = scipy.sparse.random_array((n, d), density=0.02, rng=random, dtype=numpy.float32, format="csr")
 sparse = dataclasses.replace(graph, x=SparseMatrix.from_scipy(few))
-graph.pattern.columns, graph.pattern.inverse_order, graph.pattern.fingerprint
+graph.pattern.T, graph.pattern.order, graph.pattern.fingerprint
 
 def memory(field):
     with open("/proc/self/status") as status:

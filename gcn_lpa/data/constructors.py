@@ -35,7 +35,6 @@ from gcn_lpa.data.checks import (
 )
 from gcn_lpa.data.describe import alike_names
 from gcn_lpa.data.splits import Split
-from gcn_lpa.engine.remembered import unstacked
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 if TYPE_CHECKING:
@@ -344,7 +343,6 @@ class EdgeTypes:
         return cls(tuple(names), tuple(no_edges(n) for _ in names))
 
     @cached_property
-    @unstacked()
     def smoothing(self) -> tuple[SparseMatrix, ...]:
         """D^-½ A D^-½ of each type."""
         return tuple(matrix.symmetric_normalized() for matrix in self.matrices)
@@ -366,7 +364,7 @@ class EdgeTypes:
 
     def within(self, pattern: Pattern) -> EdgeTypes:
         """The edges that are also entries of a pattern; of those against arcs, whose arcs are."""
-        arrays = np.ones(pattern.num_entries, np.float32), pattern.col.cpu().numpy(), pattern.rows.rowptr.cpu().numpy()
+        arrays = np.ones(pattern.num_entries, np.float32), pattern.col.cpu().numpy(), pattern.rowptr.cpu().numpy()
         kept = scipy.sparse.csr_array(arrays, shape=pattern.shape)
         masks = (kept, kept.T.tocsr()) if self.names == DIRECTIONS else (kept,) * len(self.names)
         pairs = zip(self.matrices, masks, strict=True)

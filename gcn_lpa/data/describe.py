@@ -138,7 +138,7 @@ def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
     n = graph.num_nodes
     nodes = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     starts = np.flatnonzero(nodes) if nodes.dtype == bool else np.unique(nodes)
-    sends = graph.pattern.columns  # the rows of the transpose: who receives; of an undirected graph the same
+    sends = graph.pattern.T  # the rows of the transpose: who receives; of an undirected graph the same
     rowptr, col = sends.rowptr.cpu().numpy(), sends.col.cpu().numpy()
     # breadth first from one more node, number n, that sends to every given one
     rowptr, col = np.append(rowptr, rowptr[-1] + len(starts)), np.append(col, starts.astype(col.dtype))

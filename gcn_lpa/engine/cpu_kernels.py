@@ -10,13 +10,10 @@ The threads are our own: OpenMP's, which Numba could use, do not survive a fork.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,8 +23,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from gcn_lpa.engine.csr import CSR
+from gcn_lpa.engine.devices import num_cpu_threads
 
+if TYPE_CHECKING:
+    from gcn_lpa.engine.sparse import Pattern
+
+HAS_LOOPS = False  # of `fused.py`
 AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
 NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 ALONE = 4_000_000  # multiply-adds below which waking a second thread costs more than it saves
@@ -287,23 +288,6 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seeds, step, layer, 
 
 
 _pool: ThreadPoolExecutor | None = None
-# each thread its own: models train side by side
-_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
-
-
-@contextlib.contextmanager
-def use_threads(threads: int) -> Iterator[None]:
-    """Share the kernels of the block among so many threads, whatever torch's own setting."""
-    before = _threads.get()
-    _threads.set(threads)
-    try:
-        yield
-    finally:
-        _threads.set(before)  # not `reset`: a generator may be closed in another context than it began in
-
-
-def num_threads() -> int:
-    return _threads.get() or torch.get_num_threads()
 
 
 def _forget_pool() -> None:  # threads do not cross a fork
@@ -326,63 +310,61 @@ def _share(kernel: Any, cuts: list[int], *arguments: Any) -> None:
         one.result()
 
 
-def _over_rows(kernel: Any, csr: CSR, width: int, *arguments: Any) -> None:
-    workers = min(num_threads(), 1 + csr.num_entries * width // ALONE)
-    _share(kernel, csr.shares(workers), *arguments)
+def _over_rows(kernel: Any, pattern: Pattern, width: int, *tensors: Tensor) -> None:
+    workers = min(num_cpu_threads(), 1 + pattern.num_entries * width // ALONE)
+    _share(kernel, pattern.shares(workers), *[tensor.numpy() for tensor in tensors])
 
 
 def _empty(*shape: int, like: Tensor) -> Tensor:
     """A new tensor in NumPy's memory, which asks for huge pages: a fresh [n, d] would else cost a page fault every 4 kB."""
+    if like.dtype not in NUMBERS:
+        raise TypeError(f"on a CPU a sparse matrix has numbers of float32 or float64, not {like.dtype}")
     return torch.from_numpy(np.empty(shape, dtype=NUMBERS[like.dtype]))
 
 
-def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:
+def spmm(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
     """Σ_j a_ij x_j for each row i, [n, d]."""
-    out = _empty(csr.num_rows, x.shape[1], like=x)
-    _over_rows(_spmm, csr, x.shape[1], *csr.arrays, values.numpy(), x.detach().numpy(), out.numpy())
+    out = _empty(pattern.shape[0], x.shape[1], like=x)
+    _over_rows(_spmm, pattern, x.shape[1], pattern.rowptr, pattern.col, values, x, out)
     return out
 
 
-def spmm_backward(transpose: CSR, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def spmm_backward(transpose: Pattern, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `spmm` for the values, in the order of the transpose, [E], and for x, [m, d], from one gather."""
     grad_values, grad_x = _empty(transpose.num_entries, like=x), _empty(*x.shape, like=x)
-    arrays = values.numpy(), grad.numpy(), grad_x.numpy(), x.detach().numpy(), grad_values.numpy()
-    _over_rows(_spmm_backward, transpose, x.shape[1], *transpose.arrays, *arrays)
+    tensors = transpose.rowptr, transpose.col, values, grad, grad_x, x, grad_values
+    _over_rows(_spmm_backward, transpose, x.shape[1], *tensors)
     return grad_values, grad_x
 
 
-def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
+def edge_dot(pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
     """u_i · v_j for each stored (i, j), [E]."""
-    dot = _empty(csr.num_entries, like=u)
-    _over_rows(_edge_dot, csr, u.shape[1], *csr.arrays, v.detach().numpy(), u.detach().numpy(), dot.numpy())
+    dot = _empty(pattern.num_entries, like=u)
+    _over_rows(_edge_dot, pattern, u.shape[1], pattern.rowptr, pattern.col, v, u, dot)
     return dot
 
 
-def row_sum(csr: CSR, values: Tensor) -> Tensor:
+def row_sum(pattern: Pattern, values: Tensor) -> Tensor:
     """Σ_j of the values in each row, [n]."""
-    out = _empty(csr.num_rows, like=values)
-    _over_rows(_row_sum, csr, 1, csr.arrays[0], values.detach().numpy(), out.numpy())
+    out = _empty(pattern.shape[0], like=values)
+    _over_rows(_row_sum, pattern, 1, pattern.rowptr, values, out)
     return out
 
 
-def row_softmax(csr: CSR, scores: Tensor) -> Tensor:
+def row_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """exp(s_ij) / Σ_j exp(s_ij), each row shifted by its largest score, [E]."""
     weights = _empty(*scores.shape, like=scores)
-    _over_rows(_below_row_max, csr, 1, csr.arrays[0], scores.detach().numpy(), weights.numpy())
+    _over_rows(_below_row_max, pattern, 1, pattern.rowptr, scores, weights)
     weights.exp_()  # torch has a vector exp, Numba has not
-    _over_rows(_over_row_sum, csr, 1, csr.arrays[0], weights.numpy())
+    _over_rows(_over_row_sum, pattern, 1, pattern.rowptr, weights)
     return weights
 
 
-def row_softmax_backward(csr: CSR, weights: Tensor, grad: Tensor) -> Tensor:
+def row_softmax_backward(pattern: Pattern, weights: Tensor, grad: Tensor) -> Tensor:
     """p ∘ (g - Σ_j p g), the gradient for the scores, [E]."""
     out = _empty(*grad.shape, like=grad)
-    _over_rows(_row_softmax_backward, csr, 1, csr.arrays[0], weights.numpy(), grad.numpy(), out.numpy())
+    _over_rows(_row_softmax_backward, pattern, 1, pattern.rowptr, weights, grad, out)
     return out
-
-
-def permute(values: Tensor, order: Tensor) -> Tensor:
-    return values.detach().index_select(0, order)
 
 
 def dropout(
@@ -393,16 +375,15 @@ def dropout(
     With a seed for each model of a stack, [B], x has one more dimension, [B, n, d] or [B, E].
     """
     seeds = np.array(seed.tolist() if isinstance(seed, Tensor) else seed, dtype=np.uint64).reshape(-1)
-    out, number = _empty(*x.shape, like=x), x.detach().numpy().dtype.type
-    bits = np.uint32(round(rate * 2**24)), number(1 / (1 - rate)), seeds, np.uint64(int(step)), np.uint32(layer)
-    items = len(seeds) * len(row)
-    workers = min(num_threads(), 1 + x.numel() * 4 // ALONE)
+    out, items = _empty(*x.shape, like=x), len(seeds) * len(row)
+    scale = NUMBERS[x.dtype](1 / (1 - rate))
+    bits = np.uint32(round(rate * 2**24)), scale, seeds, np.uint64(int(step)), np.uint32(layer)
+    workers = min(num_cpu_threads(), 1 + x.numel() * 4 // ALONE)
     cuts = [items * k // workers for k in range(workers + 1)]
+    shape = (-1,) if col is not None else (-1, x.shape[-1])
+    numbers, kept = (tensor.numpy().reshape(shape) for tensor in (x, out))
     if col is None:
-        width = x.shape[-1]
-        arrays = x.detach().numpy().reshape(-1, width), row.numpy(), *bits, out.numpy().reshape(-1, width)
-        _share(_dropout_rows, cuts, *arrays)
+        _share(_dropout_rows, cuts, numbers, row.numpy(), *bits, kept)
     else:
-        flat, kept = x.detach().numpy().reshape(-1), out.numpy().reshape(-1)
-        _share(_dropout_entries, cuts, flat, row.numpy(), col.numpy(), *bits, kept)
+        _share(_dropout_entries, cuts, numbers, row.numpy(), col.numpy(), *bits, kept)
     return out

@@ -19,7 +19,8 @@ SMALL = 2_000_000  # numbers in a layer, rows times width
 _lock = threading.Lock()
 _num_open = 0  # blocks of `num_threads` that have begun and not ended, in all threads
 _outside = 0  # torch's setting before the first of them
-_is_inside: ContextVar[bool] = ContextVar("_is_inside", default=False)  # whether this thread is in such a block
+# of the sparse kernels in this thread, where it is in such a block; models train side by side
+_for_kernels: ContextVar[int | None] = ContextVar("_for_kernels", default=None)
 
 
 def same_device(one: torch.device | str, other: torch.device | str) -> bool:
@@ -59,39 +60,27 @@ def num_threads(threads: int | None, *, layer: int | None = None) -> Iterator[No
     global _num_open, _outside
     if threads is not None and threads < 1:
         raise ValueError(f"threads = {threads}; it is at least 1")
-    is_small, was_inside = threads is None and layer is not None and layer < SMALL, _is_inside.get()
+    is_small, outer = threads is None and layer is not None and layer < SMALL, _for_kernels.get()
     with _lock:
         found = torch.get_num_threads()  # asking makes torch keep a number for this thread
         if _num_open == 0:
             _outside = found
         _num_open += 1
-        before = found if was_inside else _outside
+        before = _outside if outer is None else found
         torch.set_num_threads(1 if is_small else threads or before)
-    _is_inside.set(True)
+    _for_kernels.set(threads or before)
     try:
-        with use_threads(threads or before):
-            yield
+        yield
     finally:
-        _is_inside.set(was_inside)
+        _for_kernels.set(outer)  # not `reset`: a generator may be closed in another context than it began in
         with _lock:
             torch.set_num_threads(before)
             _num_open -= 1
 
 
-@contextlib.contextmanager
-def use_threads(threads: int) -> Iterator[None]:
-    """Share the CPU kernels of the block among so many threads, whatever torch's own setting. The bits are the same."""
-    from gcn_lpa.engine import cpu_kernels
-
-    with cpu_kernels.use_threads(threads):
-        yield
-
-
 def num_cpu_threads() -> int:
-    """Among how many threads CPU kernels are shared out."""
-    from gcn_lpa.engine import cpu_kernels
-
-    return cpu_kernels.num_threads()
+    """Among how many threads the sparse kernels are shared out, which gives the same bits."""
+    return _for_kernels.get() or torch.get_num_threads()
 
 
 def environment() -> dict[str, Any]:

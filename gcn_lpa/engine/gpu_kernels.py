@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,9 +12,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gcn_lpa.engine.csr import CSR
-from gcn_lpa.engine.gpu_programs import drop_numbers, reduce_rows, walk_chunks, walk_rows
+from gcn_lpa.engine import gpu_programs as programs
+from gcn_lpa.engine.operations import version_of
 
+if TYPE_CHECKING:
+    from gcn_lpa.engine.sparse import Pattern
+
+HAS_LOOPS = True  # of `fused.py`
 SHORT, LONG = 16, 128  # the least and the most entries above which a row is cut: `longest_whole`
 ENDLESS = 2**31 - 1
 
@@ -51,29 +55,29 @@ def longest_whole(num_entries: int) -> int:
     return min(LONG, max(SHORT, math.isqrt(num_entries) // 320 * 16))
 
 
-def schedule(csr: CSR) -> Schedule:
+def schedule(pattern: Pattern) -> Schedule:
     """Worked out once per matrix and kept with it."""
-    if "schedule" not in csr.__dict__:
-        counts, longest = csr.rowptr.diff(), longest_whole(csr.num_entries)
+    if "schedule" not in pattern.__dict__:
+        counts, longest = pattern.rowptr.diff(), longest_whole(pattern.num_entries)
         plan = Schedule(None, None, ENDLESS)
         if len(counts) and int(counts.max()) > 2 * longest:  # else two more launches would cost what they save
             row = torch.nonzero(counts > longest).squeeze(1)
             order = counts.sort(descending=True, stable=True).indices[len(row) :]
-            chunks = _in_chunks(csr, row, counts.index_select(0, row), longest)
+            chunks = _in_chunks(pattern, row, counts.index_select(0, row), longest)
             plan = Schedule(order.to(torch.int32), chunks, longest)
-        csr.__dict__["schedule"] = plan
-    found: Schedule = csr.__dict__["schedule"]
+        pattern.__dict__["schedule"] = plan
+    found: Schedule = pattern.__dict__["schedule"]
     return found
 
 
-def _in_chunks(csr: CSR, row: Tensor, counts: Tensor, longest: int) -> LongRows:
+def _in_chunks(pattern: Pattern, row: Tensor, counts: Tensor, longest: int) -> LongRows:
     size = counts.double().sqrt().ceil().long().clamp_min(longest)
     chunks = (counts + size - 1) // size
     first = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)])
     chunk = torch.arange(int(first[-1]), device=row.device)
     which = torch.repeat_interleave(torch.arange(len(row), device=row.device), chunks)
-    start = csr.rowptr[row[which]] + (chunk - first[which]) * size[which]
-    end = torch.minimum(start + size[which], csr.rowptr[row[which] + 1])
+    start = pattern.rowptr[row[which]] + (chunk - first[which]) * size[which]
+    end = torch.minimum(start + size[which], pattern.rowptr[row[which] + 1])
     chunk_row, one = row[which], torch.ones_like(chunk, dtype=torch.float32)
     row, first, chunk, chunk_row = (t.to(torch.int32) for t in (row, first, chunk, chunk_row))
     return LongRows(row, first, chunk, one, chunk_row, start, end)
@@ -98,21 +102,21 @@ FAR = 8  # hops
 _LISTED = WeakTensorKeyDictionary()
 
 
-def listed(rows: Tensor, transpose: CSR) -> Listed:
+def listed(rows: Tensor, transpose: Pattern) -> Listed:
     """Worked out once for the same `rows` and matrix: the same labelled nodes serve every step."""
-    version = -1 if rows.is_inference() else rows._version  # changes when they are written to
-    kept: WeakKeyDictionary[CSR, tuple[int, Listed]] = _LISTED.setdefault(rows, WeakKeyDictionary())
+    version = version_of(rows)
+    kept: WeakKeyDictionary[Pattern, tuple[int, Listed]] = _LISTED.setdefault(rows, WeakKeyDictionary())
     if transpose not in kept or kept[transpose][0] != version:
-        position = torch.zeros(transpose.num_rows, dtype=torch.int32, device=rows.device)
+        position = torch.zeros(transpose.shape[0], dtype=torch.int32, device=rows.device)
         position.index_copy_(0, rows, torch.arange(1, len(rows) + 1, dtype=torch.int32, device=rows.device))
         found = Listed(rows.to(torch.int32, copy=True), position, _near(position, len(rows), transpose))
         kept[transpose] = version, found
     return kept[transpose][1]
 
 
-def _near(position: Tensor, m: int, transpose: CSR) -> tuple[Tensor, ...]:
+def _near(position: Tensor, m: int, transpose: Pattern) -> tuple[Tensor, ...]:
     """How many rows a hop reaches is guessed from the mean degree: to count them the host would wait for the device."""
-    marks, mark, n = [], position > 0, max(1, transpose.num_rows)
+    marks, mark, n = [], position > 0, max(1, transpose.shape[0])
     share, degree = m / n, transpose.num_entries / n
     for _ in range(FAR):
         share = 1 - (1 - share) ** degree
@@ -151,8 +155,8 @@ DOTS = {8: (32, 4, 1), 16: (16, 4, 1), 32: (16, 2, 1)}
 HUBS = (1, 32, 4)  # the same for the chunks of a long row
 
 
-def _walk(
-    csr: CSR,
+def walk(
+    pattern: Pattern,
     x: Tensor,
     *,
     values: Tensor | None = None,
@@ -178,193 +182,116 @@ def _walk(
     `only`: x has a row for each of these alone, the others are zero. `nonzero` marks the rows of x that are not zero.
     `relu` is the scale of the dropout behind the relu; `held`, `seeds`, `mode` and `drop` are those of `walk_rows`.
     """
+    random = drop or Bits(0, relu or 1.0, 0, 0, pattern.rowptr, 0)
+    places = nonzero if only is None else only.position, None if of is None else of.position, wanted, held
+    flags = {"HELD": mode, "DROP": drop is not None, "RELU": relu is not None}
+    flags |= {"PLACED": of is not None, "WANTED": wanted is not None}
+    common: dict[str, Any] = {"SUMS": out is not None, "DOTS": dot is not None, "ACC": _accumulator(x)}
+    common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
     first = x.shape[1] // BLOCK * BLOCK if dot is None else 0  # a dot is a sum over all blocks, one after the other
     for c in [0] * (first > 0) + [*range(first, x.shape[1], BLOCK)]:
         part = slice(c, first if c < first else c + BLOCK)
         out_, y_, seeds_ = (None if t is None else t[:, part] for t in (out, y, seeds))
-        _walk_block(
-            csr,
-            x[:, part],
-            values,
-            out_,
-            y_,
-            dot,
-            add or c > 0,
-            held,
-            seeds_,
-            mode,
-            drop,
-            relu,
-            of,
-            wanted,
-            only,
-            nonzero,
-        )
+        common["ADD"] = dot is not None and (add or c > 0)
+        _walk_columns(pattern, x[:, part], values, dot, out_, y_, seeds_, places, random, of, common, flags)
 
 
-def _walk_block(
-    csr: CSR,
+def _walk_columns(
+    pattern: Pattern,
     x: Tensor,
     values: Tensor | None,
+    dot: Tensor | None,
     out: Tensor | None,
     y: Tensor | None,
-    dot: Tensor | None,
-    add: bool,
-    held: Tensor | None,
     seeds: Tensor | None,
-    mode: int,
-    drop: Bits | None,
-    relu: float | None,
+    places: tuple[Tensor | None, ...],
+    random: Bits,
     of: Listed | None,
-    wanted: Tensor | None,
-    only: Listed | None,
-    nonzero: Tensor | None,
+    common: dict[str, Any],
+    flags: dict[str, Any],
 ) -> None:
-    plan, width = schedule(csr), x.shape[1]
+    plan, width = schedule(pattern), x.shape[1]
     d = min(width, BLOCK)
-    blocks = width // d
-    walked = plan.short if of is None else of.rows
-    n = csr.num_rows if walked is None else len(walked)
-    cols = max(8, triton.next_power_of_2(d))
-    unused = x  # any pointer will do
-    given = (values, out, y, dot, nonzero if only is None else only.position, held, seeds)
-    values, out_, y, dot_, only_, held, seeds = (unused if t is None else t for t in given)
-    common = {"SUMS": out is not None, "DOTS": dot is not None, "ADD": add and dot is not None, "COLS": cols, "D": d}
-    common |= {"X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "ACC": _accumulator(x), "BLOCKS": blocks}
-    common |= {"ONLY": 2 if only is not None else 1 if nonzero is not None else 0}
-    random = drop or Bits(0, relu or 1.0, 0, 0, csr.rowptr, 0)
-    rest = (unused if of is None else of.position, unused if wanted is None else wanted, held, seeds)
-    flags = {"HELD": mode, "DROP": drop is not None, "RELU": relu is not None, "OUT_STRIDE": out_.stride(0)}
-    flags |= {"PLACED": of is not None, "WANTED": wanted is not None}
+    blocks, cols = width // d, max(8, triton.next_power_of_2(d))
+    given = (values, out, y, dot, *places, seeds)
+    values, out_, y, dot, only, *placed, seeds = (x if t is None else t for t in given)  # unused: any pointer will do
+    common = {**common, "COLS": cols, "D": d, "X_STRIDE": x.stride(0), "Y_STRIDE": y.stride(0), "BLOCKS": blocks}
+    flags = {**flags, "OUT_STRIDE": out_.stride(0)}
 
-    def walk(
-        rowptr: Tensor, col: Tensor, a: Tensor, x: Tensor, rows: Tensor | None, n: int, by: int, **options: Any
-    ) -> None:
+    def launch(matrix: tuple[Tensor, ...], x: Tensor, rows: Tensor | None, n: int, by: int, options: Any) -> None:
         size, step, warps = HUBS if by == 2 else (DOTS if options["DOTS"] else SUMS)[cols]
-        walk_rows[(triton.cdiv(n, size), blocks)](
-            rowptr,
-            col,
-            a,
-            x,
-            out_,
-            y,
-            dot_,
-            only_,
-            unused if rows is None else rows,
-            *rest,
-            n,
-            plan.longest,
-            *random,
-            LISTED=by,
-            ROWS=size,
-            STEP=step,
-            **options,
-            num_warps=warps,
-        )
+        places = only, x if rows is None else rows, *placed, seeds
+        operands = *matrix, x, out_, y, dot, *places, n, plan.longest, *random
+        sizes = {"LISTED": by, "ROWS": size, "STEP": step, "num_warps": warps}
+        programs.walk_rows[(triton.cdiv(n, size), blocks)](*operands, **options, **flags, **sizes)
 
+    rows = plan.short if of is None else of.rows
+    n = pattern.shape[0] if rows is None else len(rows)
     if n:
-        walk(csr.rowptr, csr.col, values, x, walked, n, int(walked is not None), **common, **flags)
-    long = plan.long
-    if long is None:
+        launch((pattern.rowptr, pattern.col, values), x, rows, n, int(rows is not None), common)
+    if plan.long is None:
         return
-    partial = x.new_empty(len(long.chunk), width, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    walk_chunks[(len(long.chunk), blocks)](
-        csr.col,
-        values,
-        x,
-        partial,
-        y,
-        dot_,
-        only_,
-        long.chunk_row,
-        long.chunk_start,
-        long.chunk_end,
-        *random,
-        DROP=int(drop is not None),
-        STEP=HUBS[1],
-        **common,
-        num_warps=cols // 8,
-    )
+    long, dtype = plan.long, torch.float64 if x.dtype == torch.float64 else torch.float32
+    partial = x.new_empty(len(long.chunk), width, dtype=dtype)
+    operands = x, partial, y, dot, only, long.chunk_row, long.chunk_start, long.chunk_end, *random
+    options = {**common, "DROP": int(flags["DROP"]), "STEP": HUBS[1], "num_warps": cols // 8}
+    programs.walk_chunks[(len(long.chunk), blocks)](pattern.col, values, *operands, **options)
     if out is not None:
-        common |= {"DOTS": False, "ADD": False, "ONLY": 0, "X_STRIDE": width}
-        walk(long.first, long.chunk, long.one, partial, long.row, len(long.row), 2, **common, **flags)
+        options = {**common, "DOTS": False, "ADD": False, "ONLY": 0, "X_STRIDE": width}
+        launch((long.first, long.chunk, long.one), partial, long.row, len(long.row), 2, options)
 
 
-def spmm(csr: CSR, values: Tensor, x: Tensor) -> Tensor:
+def spmm(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
     """Σ_j a_ij x_j for each row i, [n, d]."""
-    out = x.new_empty(csr.num_rows, x.shape[1])
-    _walk(csr, x, values=values, out=out)
+    out = x.new_empty(pattern.shape[0], x.shape[1])
+    walk(pattern, x, values=values, out=out)
     return out
 
 
-def spmm_backward(transpose: CSR, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def spmm_backward(transpose: Pattern, values: Tensor, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `spmm` for the values, in the order of the transpose, [E], and for x, [m, d], from one gather."""
     grad_values, grad_x = x.new_empty(transpose.num_entries), torch.empty_like(x)
-    _walk(transpose, grad, values=values, out=grad_x, y=x, dot=grad_values)
+    walk(transpose, grad, values=values, out=grad_x, y=x, dot=grad_values)
     return grad_values, grad_x
 
 
-def edge_dot(csr: CSR, u: Tensor, v: Tensor) -> Tensor:
+def edge_dot(pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
     """u_i · v_j for each stored (i, j), [E]."""
-    dot = u.new_empty(csr.num_entries)
-    _walk(csr, v, y=u, dot=dot)
+    dot = u.new_empty(pattern.num_entries)
+    walk(pattern, v, y=u, dot=dot)
     return dot
 
 
 REDUCE, REDUCE_LONG = (64, 8, 4), (1, 512, 4)  # rows a program, entries a step, warps
 
 
-def _reduce(csr: CSR, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> Tensor:
-    plan = schedule(csr)
-    short = csr.rowptr if plan.short is None else plan.short
-    kinds = [
-        (
-            csr.num_rows if plan.short is None else len(plan.short),
-            int(plan.short is not None),
-            short,
-            plan.longest,
-            REDUCE,
-        )
-    ]
+def _reduce(pattern: Pattern, what: int, scores: Tensor, grad: Tensor, out: Tensor) -> Tensor:
+    plan = schedule(pattern)
+    kinds = [(plan.short, plan.longest, REDUCE)]
     if plan.long is not None:
-        kinds.append((len(plan.long.row), 1, plan.long.row, ENDLESS, REDUCE_LONG))
-    for n, by, listed_rows, longest, (rows, tile, warps) in kinds:
+        kinds.append((plan.long.row, ENDLESS, REDUCE_LONG))
+    for rows, longest, (size, tile, warps) in kinds:
+        n, options = pattern.shape[0] if rows is None else len(rows), {"ACC": _accumulator(scores), "num_warps": warps}
+        operands = pattern.rowptr, scores, grad, out, pattern.rowptr if rows is None else rows, n, longest
         if n:
-            reduce_rows[(triton.cdiv(n, rows),)](
-                csr.rowptr,
-                scores,
-                grad,
-                out,
-                listed_rows,
-                n,
-                longest,
-                WHAT=what,
-                LISTED=by,
-                ACC=_accumulator(scores),
-                ROWS=rows,
-                TILE=tile,
-                num_warps=warps,
-            )
+            grid, by = (triton.cdiv(n, size),), int(rows is not None)
+            programs.reduce_rows[grid](*operands, WHAT=what, LISTED=by, ROWS=size, TILE=tile, **options)
     return out
 
 
-def row_sum(csr: CSR, values: Tensor) -> Tensor:
+def row_sum(pattern: Pattern, values: Tensor) -> Tensor:
     """Σ_j of the values in each row, [n]."""
-    return _reduce(csr, 0, values, values, values.new_empty(csr.num_rows))
+    return _reduce(pattern, 0, values, values, values.new_empty(pattern.shape[0]))
 
 
-def row_softmax(csr: CSR, scores: Tensor) -> Tensor:
+def row_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """exp(s_ij) / Σ_j exp(s_ij), each row shifted by its largest score, [E]."""
-    return _reduce(csr, 1, scores, scores, torch.empty_like(scores))
+    return _reduce(pattern, 1, scores, scores, torch.empty_like(scores))
 
 
-def row_softmax_backward(csr: CSR, weights: Tensor, grad: Tensor) -> Tensor:
+def row_softmax_backward(pattern: Pattern, weights: Tensor, grad: Tensor) -> Tensor:
     """p ∘ (g - Σ_j p g), the gradient for the scores, [E]."""
-    return _reduce(csr, 2, weights, grad, torch.empty_like(grad))
-
-
-def permute(values: Tensor, order: Tensor) -> Tensor:
-    return values.index_select(0, order)
+    return _reduce(pattern, 2, weights, grad, torch.empty_like(grad))
 
 
 def dropout(
@@ -379,37 +306,8 @@ def dropout(
     models = 1 if seeds is None else len(seeds)
     size = x.numel() // models
     if size:
-        drop_numbers[(triton.cdiv(size, 1024), models)](
-            x,
-            row,
-            row if col is None else col,
-            out,
-            row if seeds is None else seeds,
-            size,
-            x.shape[-1],
-            *bits(rate, seed if seeds is None else 0, step, layer),
-            DENSE=col is None,
-            MANY=seeds is not None,
-            BLOCK=1024,
-        )
+        pointers = x, row, row if col is None else col, out, row if seeds is None else seeds
+        random = bits(rate, seed if seeds is None else 0, step, layer)
+        flags = {"DENSE": col is None, "MANY": seeds is not None, "BLOCK": 1024}
+        programs.drop_numbers[(triton.cdiv(size, 1024), models)](*pointers, size, x.shape[-1], *random, **flags)
     return out
-
-
-def _padded(n: int, d: int, like: Tensor, *, zero: bool = False) -> Tensor:
-    """[n, d rounded up to eight]: a gathered row starts on a sector and is fetched in 16-byte words. The padding is zero,
-    and stays zero under every product here."""
-    new = torch.zeros if zero else torch.empty
-    return new(n, (d + 7) // 8 * 8, dtype=like.dtype, device=like.device)
-
-
-def _pad(x: Tensor) -> Tensor:
-    """x with zero columns up to a multiple of eight."""
-    if x.shape[1] % 8 == 0:
-        return x.contiguous()
-    out = _padded(x.shape[0], x.shape[1], x, zero=True)
-    out[:, : x.shape[1]] = x
-    return out
-
-
-def _block(d: int) -> int:
-    return max(16, int(triton.next_power_of_2(d)))  # tl.dot wants at least sixteen

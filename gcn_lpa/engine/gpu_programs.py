@@ -1,4 +1,4 @@
-"""The Triton programs that walk the rows of a sparse matrix; `gpu_kernels.py` launches them.
+"""The Triton programs that walk the rows of a sparse matrix, and those of the loops of `fused.py`; `gpu_kernels.py` launches them.
 
 A program owns a block of rows and walks their entries side by side, so a row is summed by one program in one order:
 no atomics, the same bits every time. A row longer than `long` entries would leave its neighbours waiting; such rows (the
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+BITS = ["threshold", "seed_low", "seed_high", "layer"]  # of a layer's dropout: one program serves all layers
 
 
 @triton.jit
@@ -41,32 +43,11 @@ def keeps(word, row, column, threshold):
 
 @triton.jit
 def visit(
-    col,
-    values,
-    x,
-    y,
-    dot,
-    only,
-    rows,
-    start,
-    count,
-    y_scale,
-    word,
-    threshold,
-    scale,
-    SUMS: tl.constexpr,
-    DOTS: tl.constexpr,
-    ADD: tl.constexpr,
-    DROP: tl.constexpr,
-    ONLY: tl.constexpr,
-    ACC: tl.constexpr,
-    D: tl.constexpr,
-    X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEP: tl.constexpr,
-    COLS: tl.constexpr,
-):
+    col, values, x, y, dot, only, rows, start, count, y_scale, word, threshold, scale,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
+    ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
     """For each row i of a block, over its entries k that point to row j of x:
 
     SUMS: returns Σ_k values_k x_j, [ROWS, COLS]      DOTS: dot_k = y_scale_i y_i · x_j (ADD: added to what is there)
@@ -132,49 +113,15 @@ def block_of_rows(rowptr, listed, block, n, long, LISTED: tl.constexpr, ROWS: tl
     return rows, inside, start.to(tl.int64), tl.where(inside, count, 0).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+@triton.jit(do_not_specialize=BITS)
 def walk_rows(
-    rowptr,
-    col,
-    values,
-    x,
-    out,
-    y,
-    dot,
-    only,
-    listed,
-    position,
-    wanted,
-    held,
-    seeds,
-    n,
-    long,
-    threshold,
-    scale,
-    seed_low,
-    seed_high,
-    step,
-    layer,
-    SUMS: tl.constexpr,
-    DOTS: tl.constexpr,
-    ADD: tl.constexpr,
-    HELD: tl.constexpr,
-    DROP: tl.constexpr,
-    ONLY: tl.constexpr,
-    LISTED: tl.constexpr,
-    PLACED: tl.constexpr,
-    WANTED: tl.constexpr,
-    RELU: tl.constexpr,
-    ACC: tl.constexpr,
-    D: tl.constexpr,
-    X_STRIDE: tl.constexpr,
-    OUT_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEP: tl.constexpr,
-    COLS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
+    rowptr, col, values, x, out, y, dot, only, listed, position, wanted, held, seeds, n, long,
+    threshold, scale, seed_low, seed_high, step, layer,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, HELD: tl.constexpr, DROP: tl.constexpr,
+    ONLY: tl.constexpr, LISTED: tl.constexpr, PLACED: tl.constexpr, WANTED: tl.constexpr, RELU: tl.constexpr,
+    ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
     """`visit` for every row but the long ones, or for those of `block_of_rows`, and for each of BLOCKS blocks of D columns.
 
     Rows with held_i are not summed: HELD 1, they get the row of `seeds`; 2, they get zeros (but their dots); 3, only they
@@ -199,32 +146,9 @@ def walk_rows(
         kept = keeps(word_of(seed_low, seed_high, step, layer), rows.to(tl.int64), rows, threshold)
         row_scale = tl.where(kept, row_scale * scale, 0.0)
     total = visit(
-        col,
-        values,
-        x,
-        y,
-        dot,
-        only,
-        rows,
-        start,
-        count,
-        row_scale,
-        0,
-        0,
-        0.0,
-        SUMS,
-        DOTS,
-        ADD,
-        False,
-        ONLY,
-        ACC,
-        D,
-        X_STRIDE,
-        Y_STRIDE,
-        ROWS,
-        STEP,
-        COLS,
-    )
+        col, values, x, y, dot, only, rows, start, count, row_scale, 0, 0, 0.0,
+        SUMS, DOTS, ADD, False, ONLY, ACC, D, X_STRIDE, Y_STRIDE, ROWS, STEP, COLS,
+    )  # fmt: skip
     if SUMS:
         cols = tl.arange(0, COLS)
         ours = inside[:, None] & (cols < D)[None, :]
@@ -244,37 +168,14 @@ def walk_rows(
         tl.store(out + place, total, mask=ours)
 
 
-@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+@triton.jit(do_not_specialize=BITS)
 def walk_chunks(
-    col,
-    values,
-    x,
-    partial,
-    y,
-    dot,
-    only,
-    chunk_row,
-    chunk_start,
-    chunk_end,
-    threshold,
-    scale,
-    seed_low,
-    seed_high,
-    step,
-    layer,
-    SUMS: tl.constexpr,
-    DOTS: tl.constexpr,
-    ADD: tl.constexpr,
-    DROP: tl.constexpr,
-    ONLY: tl.constexpr,
-    ACC: tl.constexpr,
-    D: tl.constexpr,
-    X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr,
-    STEP: tl.constexpr,
-    COLS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
+    col, values, x, partial, y, dot, only, chunk_row, chunk_start, chunk_end,
+    threshold, scale, seed_low, seed_high, step, layer,
+    SUMS: tl.constexpr, DOTS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, ONLY: tl.constexpr,
+    ACC: tl.constexpr, D: tl.constexpr, X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, STEP: tl.constexpr,
+    COLS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
     """`visit` for one chunk of a long row, and one block of D columns; its sum goes to `partial`, [chunks, BLOCKS · D].
 
     DROP 1: dots are dropped or scaled up as those of their row i are in `walk_rows`; the sums are only where they end.
@@ -294,32 +195,9 @@ def walk_chunks(
     if DROP == 1:
         row_scale = tl.where(keeps(word, row.to(tl.int64), row.to(tl.int32), threshold), row_scale * scale, 0.0)
     total = visit(
-        col,
-        values,
-        x,
-        y,
-        dot,
-        only,
-        row,
-        start,
-        count,
-        row_scale,
-        word,
-        threshold,
-        scale,
-        SUMS,
-        DOTS,
-        ADD,
-        DROP == 2,
-        ONLY,
-        ACC,
-        D,
-        X_STRIDE,
-        Y_STRIDE,
-        1,
-        STEP,
-        COLS,
-    )
+        col, values, x, y, dot, only, row, start, count, row_scale, word, threshold, scale,
+        SUMS, DOTS, ADD, DROP == 2, ONLY, ACC, D, X_STRIDE, Y_STRIDE, 1, STEP, COLS,
+    )  # fmt: skip
     if SUMS:
         cols = tl.arange(0, COLS)
         place = chunk.to(tl.int64) * (BLOCKS * D) + cols[None, :]
@@ -328,19 +206,9 @@ def walk_chunks(
 
 @triton.jit
 def reduce_rows(
-    rowptr,
-    scores,
-    grad,
-    out,
-    listed,
-    n,
-    long,
-    WHAT: tl.constexpr,
-    LISTED: tl.constexpr,
-    ACC: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    rowptr, scores, grad, out, listed, n, long,
+    WHAT: tl.constexpr, LISTED: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """Row sums (WHAT 0), softmax (1) or the gradient of softmax (2), of rows of at most `long` entries, TILE at a time."""
     rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
     most = tl.max(count, axis=0)
@@ -376,25 +244,11 @@ def reduce_rows(
             tl.store(out + at, s, mask=here)
 
 
-@triton.jit(do_not_specialize=["threshold", "seed_low", "seed_high", "layer"])
+@triton.jit(do_not_specialize=BITS)
 def drop_numbers(
-    x,
-    row,
-    col,
-    out,
-    seeds,
-    size,
-    d,
-    threshold,
-    scale,
-    seed_low,
-    seed_high,
-    step,
-    layer,
-    DENSE: tl.constexpr,
-    MANY: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, row, col, out, seeds, size, d, threshold, scale, seed_low, seed_high, step, layer,
+    DENSE: tl.constexpr, MANY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Dropout of `size` numbers. MANY: of so many of each model, by its own seed of `seeds`."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -412,3 +266,113 @@ def drop_numbers(
         at += tl.program_id(1).to(tl.int64) * size
     number = tl.load(x + at, mask=inside, other=0)
     tl.store(out + at, tl.where(keeps(word, i, c, threshold), number * scale, 0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=[*BITS, *(f"in_{name}" for name in BITS)])
+def layer_forward(
+    rowptr, col, values, z, weight, x, z_next, wanted, listed, n, long,
+    threshold, scale, seed_low, seed_high, step, layer,
+    in_threshold, in_scale, in_seed_low, in_seed_high, in_step, in_layer,
+    DROP: tl.constexpr, IN_DROP: tl.constexpr, LAST: tl.constexpr, WANTED: tl.constexpr, LISTED: tl.constexpr,
+    D: tl.constexpr, STRIDE: tl.constexpr, D_NEXT: tl.constexpr, NEXT_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLS: tl.constexpr, NEXT: tl.constexpr,
+):  # fmt: skip
+    """x = dropout(relu(A z)) and z' = x W': one layer of Eq. (3) and the product that starts the next, in one pass.
+
+    IN_DROP: z is the W of identity features, whose rows are dropped here. LAST: x alone is wanted. WANTED: rows without
+    wanted_i get zeros. LISTED is that of `block_of_rows`.
+    """
+    rows, inside, start, count = block_of_rows(rowptr, listed, tl.program_id(0), n, long, LISTED, ROWS)
+    if WANTED:
+        count = tl.where(tl.load(wanted + rows, mask=inside, other=0) != 0, count, 0)
+    word = tl.zeros([], dtype=tl.uint32)
+    if IN_DROP:
+        word = word_of(in_seed_low, in_seed_high, in_step, in_layer)
+    h = visit(
+        col, values, z, z, z, z, rows, start, count, in_scale, word, in_threshold, in_scale,
+        True, False, False, IN_DROP, 0, tl.float32, D, STRIDE, STRIDE, ROWS, STEP, COLS,
+    )  # fmt: skip
+    h = tl.maximum(h, 0.0)
+    ids, cols, next_cols = rows.to(tl.int64), tl.arange(0, COLS), tl.arange(0, NEXT)
+    if DROP:
+        keep = keeps(word_of(seed_low, seed_high, step, layer), ids[:, None], cols[None, :], threshold)
+        h = tl.where(keep, h * scale, 0.0)
+    tl.store(x + ids[:, None] * D + cols[None, :], h, mask=inside[:, None] & (cols < D)[None, :])
+    if not LAST:
+        in_weight = (cols < D)[:, None] & (next_cols < D_NEXT)[None, :]
+        w = tl.load(weight + cols[:, None] * D_NEXT + next_cols[None, :], mask=in_weight, other=0)
+        product = tl.dot(h, w, input_precision=PRECISION)
+        ours = inside[:, None] & (next_cols < NEXT_STRIDE)[None, :]  # the padding too: it must be zero
+        tl.store(z_next + ids[:, None] * NEXT_STRIDE + next_cols[None, :], product, mask=ours)
+
+
+@triton.jit
+def dense_backward(
+    grad_z, x, weight, below, partial, n, scale,
+    D: tl.constexpr, STRIDE: tl.constexpr, BELOW: tl.constexpr, BELOW_STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BELOW_COLS: tl.constexpr,
+):  # fmt: skip
+    """The backward pass of z = x W and x = dropout(relu(h)) in one pass over the rows:
+
+    dW = Σ_j x_j dz_jᵀ,   dh_j = (dz_j Wᵀ) ∘ [x_j > 0] · scale.
+    A program takes every num_programs-th block of rows, so that its share of dW stays in registers.
+    """
+    cols, below_cols = tl.arange(0, COLS), tl.arange(0, BELOW_COLS)
+    in_weight = (cols < D)[:, None] & (below_cols < BELOW)[None, :]
+    w_t = tl.load(weight + below_cols[None, :] * D + cols[:, None], mask=in_weight, other=0)
+    grad_weight = tl.zeros([BELOW_COLS, COLS], dtype=tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(n, ROWS), tl.num_programs(0)):
+        rows = block * ROWS + tl.arange(0, ROWS)
+        inside, ids = rows < n, rows.to(tl.int64)
+        in_row, ours = inside[:, None] & (cols < D)[None, :], inside[:, None] & (below_cols < BELOW)[None, :]
+        dz_j = tl.load(grad_z + ids[:, None] * STRIDE + cols[None, :], mask=in_row, other=0)
+        x_j = tl.load(x + ids[:, None] * BELOW + below_cols[None, :], mask=ours, other=0)
+        grad_weight += tl.dot(tl.trans(x_j), dz_j, input_precision=PRECISION)
+        down = tl.where(x_j > 0, tl.dot(dz_j, w_t, input_precision=PRECISION) * scale, 0.0)
+        tl.store(below + ids[:, None] * BELOW_STRIDE + below_cols[None, :], down, mask=ours)
+    spot = partial + tl.program_id(0).to(tl.int64) * BELOW * D
+    of_weight = (below_cols < BELOW)[:, None] & (cols < D)[None, :]
+    tl.store(spot + below_cols[:, None] * D + cols[None, :], grad_weight, mask=of_weight)
+
+
+@triton.jit
+def cost_rows(
+    values, target, out, upstream, m, tiny,
+    KIND: tl.constexpr, BACKWARD: tl.constexpr, D: tl.constexpr, STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """The cost of each row of `values` against its target class, or (BACKWARD) the gradient of their mean.
+
+    KIND 0: cross-entropy of logits; 1: -log of the target's share of the votes; 2: -log of the target's votes.
+    """
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside, ids, cols = at < m, at.to(tl.int64)[:, None], tl.arange(0, COLS)
+    own = tl.load(target + at, mask=inside, other=0).to(tl.int32)
+    in_row = inside[:, None] & (cols < D)[None, :]
+    row = tl.load(values + ids * STRIDE + cols[None, :], mask=in_row, other=0).to(tl.float32)
+    is_own = cols[None, :] == own[:, None]
+    if KIND == 0:
+        row = tl.where(in_row, row, float("-inf"))
+        shifted = row - tl.max(row, axis=1)[:, None]
+        weight = tl.exp(shifted)
+        total = tl.sum(weight, axis=1)
+        if BACKWARD:
+            result = weight / total[:, None] - tl.where(is_own, 1.0, 0.0)
+        else:
+            cost = tl.log(total) - tl.sum(tl.where(is_own, shifted, 0.0), axis=1)
+    else:
+        votes = tl.sum(tl.where(is_own, row, 0.0), axis=1) + tiny
+        total = tl.sum(row, axis=1) + D * tiny
+        if BACKWARD:
+            result = tl.where(is_own, -1.0 / votes[:, None], 0.0)
+            if KIND == 1:
+                result += 1.0 / total[:, None]
+        else:
+            cost = -tl.log(votes)
+            if KIND == 1:
+                cost += tl.log(total)
+    if BACKWARD:
+        result = result * (tl.load(upstream) / m)
+        tl.store(out + ids * OUT_STRIDE + cols[None, :], result, mask=in_row)
+    else:
+        tl.store(out + at, cost, mask=inside)

@@ -1,166 +1,107 @@
-"""The kernels as differentiable operations, for one model or, under torch.func, for many at once.
+"""The kernels as differentiable operations, for one model or, under torch.func.vmap, for many at once.
 
-Every Function takes its tensors one by one and has the `setup_context` form and a `vmap` rule, so that torch.func can stack
-models: the gradient of Σ vmap(loss), or vmap(grad(loss)). A product whose matrix all models share is one product with the
-columns of all models, [n, B · d]. Matrices of one pattern whose values differ from model to model are the blocks of one
-block-diagonal matrix. Either way a row is summed in the same order, and each model gets the bits it would have got alone.
+A stack of models takes the gradient of Σ vmap(loss). Every Function has a `vmap` rule for that. A product whose matrix all
+models share is one product with the columns of all models, [n, B · d]. Matrices of one pattern whose values differ from model
+to model are the blocks of one block-diagonal matrix. Either way a row is summed in the same order, and each model gets the
+bits it would have got alone.
 
-Inside `grad` the passes of a Function call `kernel` with tensors that stand for many models; it has rules of the same kind.
-
-Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
-
-Triton has the kernels on a GPU, Numba on the CPU, plain torch where neither has the type.
+Triton has the kernels on a GPU, Numba on the CPU. Nothing here builds an [E, d] array and no kernel uses atomics: the same
+input gives the same bits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C._functorch import _add_batch_dim, _unwrap_batched
-from torch._functorch.autograd_function import VmapInfo, custom_function_call
 from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.function import once_differentiable
 
-from gcn_lpa.engine import reference
-from gcn_lpa.engine.remembered import is_stacked
-
 if TYPE_CHECKING:
-    from gcn_lpa.engine.csr import CSR
+    from gcn_lpa.engine.sparse import Pattern
 
-BACKENDS = ("auto", "cpu", "triton", "reference")
-_forced: str = "auto"
+_forced: ModuleType | None = None
 
 
 @contextlib.contextmanager
-def use_backend(name: str) -> Iterator[None]:
-    """Run every product inside the block on one backend: "auto", "cpu", "triton" or "reference"."""
+def use_kernels(kernels: ModuleType) -> Iterator[None]:
+    """Run every product inside the block by the functions of this module, whatever the device."""
     global _forced
-    if name not in BACKENDS:
-        raise ValueError(f"unknown backend {name!r}; there are {', '.join(BACKENDS)}")
-    before, _forced = _forced, name
+    before, _forced = _forced, kernels
     try:
         yield
     finally:
         _forced = before
 
 
-def runs_on_triton(x: Tensor) -> bool:
-    return _forced == "triton" or (_forced == "auto" and x.is_cuda)
-
-
 def kernels_for(x: Tensor) -> ModuleType:
-    """The backend for a tensor: Triton on a GPU, Numba on the CPU, plain torch where neither has the type."""
-    if _forced == "reference":
-        return reference
-    if runs_on_triton(x):
-        return _gpu_kernels()
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        return _cpu_kernels()
-    return reference
+    """The module with the kernels for a tensor: Triton's on a GPU, Numba's on the CPU."""
+    return _kernels(x.is_cuda) if _forced is None else _forced
 
 
 @functools.cache  # an import statement takes longer than a call that has been made before
-def _gpu_kernels() -> ModuleType:
-    from gcn_lpa.engine import gpu_kernels
+def _kernels(on_gpu: bool) -> ModuleType:
+    if on_gpu:
+        from gcn_lpa.engine import gpu_kernels
 
-    return gpu_kernels
-
-
-@functools.cache
-def _cpu_kernels() -> ModuleType:
+        return gpu_kernels
     from gcn_lpa.engine import cpu_kernels
 
     return cpu_kernels
 
 
-def fused_backend(x: Tensor) -> ModuleType | None:
-    """The kernels of the fused loops of `fused.py`, where the backend of this tensor has them."""
-    if not runs_on_triton(x) or is_stacked():  # a stack of models has none
-        return None
-    from gcn_lpa.engine import gpu_fused
+def kernel(name: str, *arguments: Any) -> Any:
+    """Call a kernel for the device of its first tensor, with every tensor contiguous."""
+    first = next(a for a in arguments if isinstance(a, Tensor))
+    plain = [a.detach().contiguous() if isinstance(a, Tensor) else a for a in arguments]
+    return getattr(kernels_for(first), name)(*plain)
 
-    return gpu_fused
+
+def is_stacked() -> bool:
+    """Whether this runs inside torch.func, where a tensor may stand for those of many models."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether torch.func made this tensor: it may stand for those of many models, and is gone when torch.func ends."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def version_of(values: Tensor) -> int:
+    """Changes whenever the tensor is written to."""
+    return -1 if values.is_inference() else values._version
 
 
 def apply(function: Any, *arguments: Any) -> Tensor:
-    """`function.apply` of a torch.autograd.Function, typed.
+    """`function.apply` of a torch.autograd.Function, typed; under vmap by the rule `function.vmap`.
 
-    Written out, as torch's own looks up the signature of `forward` at every call, makes a node of the graph where nothing has
-    a gradient, and under vmap walks through trees of arguments: each takes longer than a small kernel.
+    torch's own vmap asks for another form of Function, of which it looks up the signature at every call, and walks through trees
+    of arguments: each takes longer than a small kernel.
     """
     result: Tensor
-    if not torch._C._are_functorch_transforms_active():
-        arguments = unwrap_dead_wrappers(arguments)
-        learns = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-        is_plain = function.setup_context is not torch.autograd.Function.setup_context  # `forward` has no ctx
-        run = function.forward if is_plain and not learns else super(torch.autograd.Function, function).apply
-        result = run(*arguments)
+    if not is_stacked():
+        result = function.apply(*arguments)
         return result
     interpreter = retrieve_current_functorch_interpreter()
-    if not isinstance(interpreter, VmapInterpreter) or function.generate_vmap_rule:
-        result = custom_function_call(function, *arguments)
-        return result
+    if not isinstance(interpreter, VmapInterpreter):
+        raise NotImplementedError(
+            "of torch.func, this works under vmap alone: call backward() on the sum of the losses"
+        )
     level = interpreter.level()
     parts = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in arguments]
-    dims = [dim for _, dim in parts]
     with interpreter.lower():
-        if all(dim is None for dim in dims):
+        if all(dim is None for _, dim in parts):
             return apply(function, *arguments)
-        info = VmapInfo(interpreter.batch_size(), interpreter.randomness())
-        output, out_dims = function.vmap(info, dims, *(part for part, _ in parts))
-    if isinstance(output, tuple):
-        result = tuple(_add_batch_dim(one, dim, level) for one, dim in zip(output, out_dims, strict=True))  # type: ignore[assignment]
-        return result
-    return _add_batch_dim(output, out_dims, level)
-
-
-def kernel(name: str, *arguments: Any) -> Any:
-    """Call a kernel of the backend of its tensors, each contiguous; inside torch.func for all models of the stack."""
-    return apply(_Kernel, name, *arguments) if is_stacked() else _call(name, *arguments)
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    tensors = [a for a in arguments if isinstance(a, Tensor)]
-    floats = next((a for a in tensors if a.is_floating_point()), tensors[0])
-    return getattr(kernels_for(floats), name)(*[_plain(a) if isinstance(a, Tensor) else a for a in arguments])
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return (tensor.detach() if tensor.requires_grad else tensor).contiguous()
-
-
-class _Kernel(torch.autograd.Function):
-    @staticmethod
-    def forward(name: str, *arguments: Any) -> Any:
-        return _call(name, *arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise RuntimeError("a kernel of gcn_lpa has a first derivative only")
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, name: str, *arguments: Any) -> Any:
-        rule = RULES.get(name)
-        found = None if rule is None else rule(info.batch_size, in_dims[1:], *arguments)
-        if found is not None:
-            return found
-        csr, *tensors = arguments
-        flat = [_flat(a, dim, info.batch_size) for a, dim in zip(tensors, in_dims[2:], strict=True)]
-        joined = kernel(name, csr.repeated(info.batch_size), *flat)
-        if isinstance(joined, tuple):
-            return tuple(_apart(part, info.batch_size) for part in joined), (0,) * len(joined)
-        return _apart(joined, info.batch_size), 0
+        output, out_dim = function.vmap(
+            interpreter.batch_size(), [dim for _, dim in parts], *(part for part, _ in parts)
+        )
+    return _add_batch_dim(output, out_dim, level)
 
 
 def _flat(a: Tensor, dim: int | None, size: int) -> Tensor:
@@ -169,55 +110,28 @@ def _flat(a: Tensor, dim: int | None, size: int) -> Tensor:
     return many.reshape(-1, *many.shape[2:])
 
 
-def _apart(joined: Tensor, size: int) -> Tensor:
-    return joined.view(size, len(joined) // size, *joined.shape[1:])
+def _by_blocks(function: Any, size: int, dims: Any, pattern: Pattern, *tensors: Tensor) -> tuple[Tensor, int]:
+    """A Function of a pattern and tensors, for all models at once."""
+    flat = (_flat(tensor, dim, size) for tensor, dim in zip(tensors, dims[1:], strict=True))
+    joined = apply(function, pattern.repeated(size), *flat)
+    return joined.view(size, -1, *joined.shape[1:]), 0
 
 
-def _side_by_side(x: Tensor, dim: int) -> Tensor:
-    """The columns of all models beside each other, [m, B · d]."""
-    x = x.movedim(dim, 1)
-    return x.reshape(len(x), x.shape[1] * x.shape[2])
-
-
-def _one_product(size: int, dims: Any, csr: CSR, values: Tensor, x: Tensor) -> tuple[Tensor, int] | None:
-    """A shared matrix times the columns of all models."""
-    if dims[1] is not None:
-        return None
-    joined = kernel("spmm", csr, values, _side_by_side(x, dims[2]))
-    return joined.view(len(joined), size, joined.shape[1] // size), 1
-
-
-def _one_permutation(size: int, dims: Any, values: Tensor, order: Tensor) -> tuple[Tensor, int]:
-    return values.movedim(dims[0], 0).index_select(1, order), 0
-
-
-def _one_dropout(size: int, dims: Any, x: Tensor, row: Tensor, col: Any, rate: float, seed: Any, *rest: Any) -> Any:
-    x, seeds = _many_seeds(size, dims[0], x, dims[4], seed)
-    return kernel("dropout", x, row, col, rate, seeds, *rest), 0
-
-
-RULES: dict[str, Callable[..., Any]] = {"spmm": _one_product, "permute": _one_permutation, "dropout": _one_dropout}
-
-
-class Permute(torch.autograd.Function):
-    """values[order]; `inverse` is the way back, so that the gradient needs no atomics."""
+class Transpose(torch.autograd.Function):
+    """The values in the order of the transpose, [E]; of several models, [B, E]. The way back needs no atomics either."""
 
     @staticmethod
-    def forward(values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        return kernel("permute", values, order) if values.dim() == 1 else values.index_select(1, order)
+    def forward(ctx: Any, pattern: Pattern, values: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        return values.index_select(-1, pattern.order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, apply(Transpose, ctx.pattern.T, grad)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        order, inverse = ctx.saved_tensors
-        return apply(Permute, grad, inverse, order), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, values: Tensor, order: Tensor, inverse: Tensor) -> tuple[Tensor, int]:
-        return apply(Permute, values.movedim(in_dims[0], 0), order, inverse), 0
+    def vmap(size: int, dims: Any, pattern: Pattern, values: Tensor) -> tuple[Tensor, int]:
+        return apply(Transpose, pattern, values.movedim(dims[1], 0)), 0
 
 
 class Product(torch.autograd.Function):
@@ -227,22 +141,22 @@ class Product(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor) -> Tensor:
-        return kernel("spmm", matrix.pattern.rows, values, x)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.matrix, _, values_t, x = inputs
+    def forward(ctx: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor) -> Tensor:
+        ctx.matrix = matrix
         ctx.save_for_backward(values_t, x if values_t is not None else None)
+        return kernel("spmm", matrix.pattern, values, x)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
-        values_t, x = ctx.saved_tensors
-        transpose = ctx.matrix.pattern.columns
+        (values_t, x), transpose = ctx.saved_tensors, ctx.matrix.pattern.T
         if grad.shape[1] == 0:  # no column, nothing that a kernel would write
-            empty = grad.new_zeros(transpose.num_rows, 0)
-            return None, None, None if values_t is None else torch.zeros_like(values_t), empty
+            return (
+                None,
+                None,
+                None if values_t is None else torch.zeros_like(values_t),
+                grad.new_zeros(transpose.shape[0], 0),
+            )
         if not ctx.needs_input_grad[2]:
             values_t = ctx.matrix.transposed_values if values_t is None else values_t
             return None, None, None, kernel("spmm", transpose, values_t, grad)
@@ -252,121 +166,104 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor
+        size: int, dims: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor
     ) -> tuple[Tensor, int]:
-        size = info.batch_size
-        if in_dims[1] is None:
-            wide = apply(Product, matrix, values, values_t, _side_by_side(x, in_dims[3]))
-            return wide.view(len(wide), size, wide.shape[1] // size), 1
-        turned = None if values_t is None else _flat(values_t, in_dims[2], size)
+        if dims[1] is None:
+            x = x.movedim(dims[3], 1)
+            wide = apply(
+                Product, matrix, values, values_t, x.reshape(len(x), -1)
+            )  # the columns of all models side by side
+            return wide.view(len(wide), size, -1), 1
+        turned = None if values_t is None else _flat(values_t, dims[2], size)
         blocks = _Blocks(matrix.pattern.repeated(size))
-        return _apart(
-            apply(Product, blocks, _flat(values, in_dims[1], size), turned, _flat(x, in_dims[3], size)), size
-        ), 0
+        joined = apply(Product, blocks, _flat(values, dims[1], size), turned, _flat(x, dims[3], size))
+        return joined.view(size, -1, joined.shape[1]), 0
 
 
 class _Blocks(NamedTuple):
     """The matrices of all models as one, for `Product`, which is given their values beside it."""
 
-    pattern: Any
-
-
-def _by_blocks(function: Any, info: Any, in_dims: Any, pattern: Any, *tensors: Tensor) -> tuple[Tensor, int]:
-    """A Function of a pattern and tensors, for all models at once."""
-    size = info.batch_size
-    flat = (_flat(tensor, dim, size) for tensor, dim in zip(tensors, in_dims[1:], strict=True))
-    return _apart(apply(function, pattern.repeated(size), *flat), size), 0
+    pattern: Pattern
 
 
 class EdgeDot(torch.autograd.Function):
     """u_i · v_j for each entry (i, j), [E]."""
 
     @staticmethod
-    def forward(pattern: Any, u: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        ctx.save_for_backward(u, v)
         if u.shape[1] == 0:
             return u.new_zeros(pattern.num_entries)
-        return kernel("edge_dot", pattern.rows, u, v)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern, *ends = inputs
-        ctx.save_for_backward(*ends)
+        return kernel("edge_dot", pattern, u, v)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         (u, v), pattern = ctx.saved_tensors, ctx.pattern
-        grad_u = kernel("spmm", pattern.rows, grad, v) if ctx.needs_input_grad[1] else None
+        grad_u = kernel("spmm", pattern, grad, v) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[2]:
             return None, grad_u, None
-        return None, grad_u, kernel("spmm", pattern.columns, kernel("permute", grad, pattern.order), u)
+        return None, grad_u, kernel("spmm", pattern.T, grad.index_select(0, pattern.order), u)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
-        return _by_blocks(EdgeDot, info, in_dims, *inputs)
+    def vmap(*arguments: Any) -> tuple[Tensor, int]:
+        return _by_blocks(EdgeDot, *arguments)
 
 
 class RowSum(torch.autograd.Function):
     """Σ_j over the entries of each row, [E] -> [n]."""
 
     @staticmethod
-    def forward(pattern: Any, values: Tensor) -> Tensor:
-        return kernel("row_sum", pattern.rows, values)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern = inputs[0]
+    def forward(ctx: Any, pattern: Pattern, values: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        return kernel("row_sum", pattern, values)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(SpreadRows, ctx.pattern, grad)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
-        return _by_blocks(RowSum, info, in_dims, *inputs)
+    def vmap(*arguments: Any) -> tuple[Tensor, int]:
+        return _by_blocks(RowSum, *arguments)
 
 
 class SpreadRows(torch.autograd.Function):
     """The number of row i at each entry (i, j), [n] -> [E]."""
 
     @staticmethod
-    def forward(pattern: Any, per_row: Tensor) -> Tensor:
+    def forward(ctx: Any, pattern: Pattern, per_row: Tensor) -> Tensor:
+        ctx.pattern = pattern
         return per_row.index_select(0, pattern.row)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(RowSum, ctx.pattern, grad)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
-        return _by_blocks(SpreadRows, info, in_dims, *inputs)
+    def vmap(*arguments: Any) -> tuple[Tensor, int]:
+        return _by_blocks(SpreadRows, *arguments)
 
 
 class RowSoftmax(torch.autograd.Function):
     """exp(s_ij) / Σ_j exp(s_ij), [E]."""
 
     @staticmethod
-    def forward(pattern: Any, scores: Tensor) -> Tensor:
-        return kernel("row_softmax", pattern.rows, scores)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern = inputs[0]
-        ctx.save_for_backward(output)
+    def forward(ctx: Any, pattern: Pattern, scores: Tensor) -> Tensor:
+        weights: Tensor = kernel("row_softmax", pattern, scores)
+        ctx.pattern = pattern
+        ctx.save_for_backward(weights)
+        return weights
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         (weights,) = ctx.saved_tensors
-        return None, kernel("row_softmax_backward", ctx.pattern.rows, weights, grad)
+        return None, kernel("row_softmax_backward", ctx.pattern, weights, grad)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
-        return _by_blocks(RowSoftmax, info, in_dims, *inputs)
+    def vmap(*arguments: Any) -> tuple[Tensor, int]:
+        return _by_blocks(RowSoftmax, *arguments)
 
 
 class Dropout(torch.autograd.Function):
@@ -377,65 +274,56 @@ class Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
+        ctx: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
     ) -> Tensor:
-        return kernel("dropout", x, row, col, rate, seed, step, layer)  # type: ignore[no-any-return]
+        ctx.bits = row, col, rate, seed, step, layer
+        return kernel("dropout", x, *ctx.bits)  # type: ignore[no-any-return]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, row, col, ctx.rate, seed, step, ctx.layer = inputs
-        ctx.seed = None if isinstance(seed, Tensor) else seed
-        ctx.save_for_backward(row, col, step, *([seed] if ctx.seed is None else []))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
-        row, col, step, *seeds = ctx.saved_tensors
-        seed = seeds[0] if seeds else ctx.seed
-        return apply(Dropout, grad, row, col, ctx.rate, seed, step, ctx.layer), None, None, None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply(Dropout, grad, *ctx.bits), None, None, None, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: Any, *rest: Any
+        size: int, dims: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: Any, *rest: Any
     ) -> tuple[Tensor, int]:
-        x, seeds = _many_seeds(info.batch_size, in_dims[0], x, in_dims[4], seed)
+        x = x.expand(size, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+        seeds = torch.full((size,), int(seed)) if dims[4] is None else seed
         return apply(Dropout, x, row, col, rate, seeds, *rest), 0
 
 
-def _many_seeds(size: int, x_dim: int | None, x: Tensor, seed_dim: int | None, seed: Any) -> tuple[Tensor, Tensor]:
-    """x and the seed of each model, also of those that all models share."""
-    x = x.expand(size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
-    return x, seed if seed_dim is not None else torch.full((size,), int(seed))
-
-
 class TanhAttention(torch.autograd.Function):
-    """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass."""
+    """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass.
 
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(pattern: Any, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
-        score = u.new_zeros(pattern.num_entries)
-        for h in range(len(a)):
-            score = score + a[h] * _tanh_column(pattern, u, v, h)
-        return score
+    `a` has a row for each block of a block-diagonal pattern, [B, h].
+    """
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.pattern, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+    def forward(ctx: Any, pattern: Pattern, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
+        ctx.pattern = pattern
+        ctx.save_for_backward(u, v, a)
+        score = u.new_zeros(len(a), pattern.num_entries // len(a))
+        for h in range(a.shape[1]):
+            score = score + a[:, h, None] * _tanh_column(pattern, u, v, h).view_as(score)
+        return score.flatten()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
         (u, v, a), pattern = ctx.saved_tensors, ctx.pattern
-        columns: list[tuple[Tensor, Tensor, Tensor]] = []
-        for h in range(len(a)):
-            t = _tanh_column(pattern, u, v, h)
-            inner = grad * a[h] * (1 - t.square())
-            columns.append((pattern.row_sum(inner), pattern.col_sum(inner), (grad * t).sum()))
-        grad_u, grad_v, grad_a = (torch.stack(parts, dim=-1) for parts in zip(*columns, strict=True))
+        grad, columns = grad.view(len(a), -1), []
+        for h in range(a.shape[1]):
+            t = _tanh_column(pattern, u, v, h).view_as(grad)
+            inner = (grad * a[:, h, None] * (1 - t.square())).flatten()
+            of_cols = pattern.T.row_sum(inner.index_select(0, pattern.order))
+            columns.append((pattern.row_sum(inner), of_cols, (grad * t).sum(1)))
+        grad_u, grad_v, grad_a = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
         return None, grad_u, grad_v, grad_a
 
+    @staticmethod
+    def vmap(*arguments: Any) -> tuple[Tensor, int]:
+        return _by_blocks(TanhAttention, *arguments)
 
-def _tanh_column(pattern: Any, u: Tensor, v: Tensor, h: int) -> Tensor:
+
+def _tanh_column(pattern: Pattern, u: Tensor, v: Tensor, h: int) -> Tensor:
     return (u[:, h].index_select(0, pattern.row) + v[:, h].index_select(0, pattern.col)).tanh_()

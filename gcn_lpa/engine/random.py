@@ -48,14 +48,10 @@ def dropout(x: Any, rate: float, key: Key | None, layer: int, rows: Tensor | Non
 
 def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
     """A random choice of about `share` of the rows, by their ids, as a boolean mask; all of them at share 1."""
-    if share >= 1:
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    ones = torch.ones(len(rows), 1, device=rows.device)
-    return (
-        dropout(ones, 1 - share, key, layer, rows).squeeze(1) > 0
-        if share > 0
-        else torch.zeros_like(ones[:, 0], dtype=torch.bool)
-    )
+    if not 0 < share < 1:
+        return torch.full((len(rows),), share >= 1, device=rows.device)
+    kept: Tensor = dropout(torch.ones(len(rows), 1, device=rows.device), 1 - share, key, layer, rows)
+    return kept.squeeze(1) > 0
 
 
 def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:

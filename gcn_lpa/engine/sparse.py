@@ -5,15 +5,13 @@ values. The product `@` is differentiable in the values and in the dense operand
 the transpose once for both gradients, so a matrix whose entries are learned costs little more than a constant one.
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
-The kernels are in `cpu_kernels.py` (Numba), `gpu_kernels.py` (Triton) and `reference.py` (plain torch, the oracle).
+The kernels are in `cpu_kernels.py` (Numba) and `gpu_kernels.py` (Triton).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import weakref
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +21,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine import operations as ops
-from gcn_lpa.engine.csr import CSR, keep_few
 from gcn_lpa.engine.devices import same_device
-from gcn_lpa.engine.remembered import is_wrapped, unstacked, version_of
 
 if TYPE_CHECKING:
     from gcn_lpa.engine.random import Key
@@ -35,42 +31,48 @@ EDGE_LAYER = 1000  # names random bits that are not a layer's dropout
 
 
 class Pattern:
-    """Where the entries of a matrix are: its compressed rows, those of its transpose, and the way between the two.
+    """Where the entries of a matrix are: the columns of row i are col[rowptr[i] : rowptr[i + 1]], ascending.
 
-    Where several processes share the rows of a matrix (`scale.halo.Part`), `gathered`, `ids_of`, `total` and `most_rows` are
+    Nothing changes after construction, so what is derived from a pattern is worked out once and kept with it.
+
+    Where several processes share the rows of a matrix (`scale.ranks.Part`), `gathered`, `ids_of`, `total` and `most_rows` are
     about all of them.
     """
 
     is_part = False
     cut_from: tuple[str, Tensor] | None = None  # fingerprint of a larger pattern, and the number of each entry there
+    _transpose_of: tuple[Tensor, Tensor, Tensor] | None = (
+        None  # arrays alone: two patterns that hold each other live on
+    )
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
         dtype = torch.int32 if fits else torch.int64
-        self.shape = shape
-        self.rows = CSR(rowptr.to(dtype), col.to(dtype), shape[1])
+        self.rowptr, self.col = rowptr.to(dtype), col.to(dtype)  # [n + 1], [E]
+        self.shape, self.num_entries = shape, len(col)
+        self._shares: dict[int, list[int]] = {}
         self._repeated: dict[int, Pattern] = {}
 
     @property
-    def num_entries(self) -> int:
-        return self.rows.num_entries
-
-    @property
     def device(self) -> torch.device:
-        return self.rows.col.device
+        return self.col.device
 
-    @property
+    @cached_property
     def row(self) -> Tensor:
-        return self.rows.row
+        """The row of every entry, [E]."""
+        rows = torch.arange(self.shape[0], dtype=self.col.dtype, device=self.device)
+        return torch.repeat_interleave(rows, self.rowptr.diff())
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """(rowptr, col) as NumPy views, for the CPU kernels."""
+        return self.rowptr.numpy(), self.col.numpy()
 
     @property
-    def col(self) -> Tensor:
-        return self.rows.col
-
-    @property
-    def columns(self) -> CSR:
-        """The compressed rows of the transpose."""
-        return self._transposed[0]
+    def T(self) -> Pattern:
+        """The transpose: the pattern itself where the two have the same entries."""
+        turned = self._transposed[0]
+        return self if turned is None else turned
 
     @property
     def order(self) -> Tensor:
@@ -78,41 +80,36 @@ class Pattern:
         return self._transposed[1]
 
     @cached_property
-    @unstacked()
-    def inverse_order(self) -> Tensor:
-        inverse = torch.empty_like(self.order)
-        inverse[self.order.long()] = torch.arange(len(inverse), dtype=inverse.dtype, device=inverse.device)
-        return inverse
-
-    @cached_property
-    @unstacked()
-    def _transposed(self) -> tuple[CSR, Tensor]:  # sorted once per graph: anew each time it would dominate the backward
-        col, dtype = self.rows.col, self.rows.col.dtype
-        if col.is_cuda:
-            order = torch.sort(col, stable=True).indices.to(dtype)
-            counts = torch.bincount(col, minlength=self.shape[1])
-            rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(dtype)
-            row = self.rows.row.index_select(0, order)
+    def _transposed(
+        self,
+    ) -> tuple[Pattern | None, Tensor]:  # sorted once: anew each time it would dominate the backward
+        if self._transpose_of is not None:
+            rowptr, row, order = self._transpose_of
+            inverse = torch.empty_like(order)
+            inverse[order.long()] = torch.arange(len(order), dtype=order.dtype, device=self.device)
+            return Pattern(rowptr, row, (self.shape[1], self.shape[0])), inverse
+        if self.col.is_cuda:
+            order = torch.sort(self.col, stable=True).indices.to(self.col.dtype)
+            counts = torch.bincount(self.col, minlength=self.shape[1])
+            rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(self.col.dtype)
+            row = self.row.index_select(0, order)
         else:  # SciPy's counting sort is linear and keeps rows ascending
-            positions = np.arange(self.num_entries, dtype=np.int32 if dtype == torch.int32 else np.int64)
-            arrays = self.rows.arrays
-            csc = scipy.sparse.csr_array((positions, arrays[1], arrays[0]), shape=self.shape).tocsc()
+            (starts, col), dtype = self.arrays, self.col.dtype
+            positions = np.arange(self.num_entries, dtype=col.dtype)
+            csc = scipy.sparse.csr_array((positions, col, starts), shape=self.shape).tocsc()
             rowptr, row = torch.from_numpy(csc.indptr).to(dtype), torch.from_numpy(csc.indices).to(dtype)
             order = torch.from_numpy(csc.data)
-        if self.shape[0] == self.shape[1] and torch.equal(row, col) and torch.equal(rowptr, self.rows.rowptr):
-            return self.rows, order  # an undirected graph is its own transpose; only the values move
-        return CSR(rowptr, row, self.shape[0]), order
+        is_square = self.shape[0] == self.shape[1] and not self.is_part
+        if is_square and torch.equal(row, self.col) and torch.equal(rowptr, self.rowptr):
+            return None, order  # an undirected graph is its own transpose; only the values move
+        return self._as_transpose(rowptr, row, order), order
 
-    @cached_property
-    @unstacked()
-    def T(self) -> Pattern:
-        turned = Pattern(self.columns.rowptr, self.columns.col, (self.shape[1], self.shape[0]))
-        turned.rows = self.columns
-        turned.__dict__["_transposed"] = (self.rows, self.inverse_order)
+    def _as_transpose(self, rowptr: Tensor, row: Tensor, order: Tensor) -> Pattern:
+        turned = Pattern(rowptr, row, (self.shape[1], self.shape[0]))
+        turned._transpose_of = self.rowptr, self.col, order
         return turned
 
     @cached_property
-    @unstacked()
     def reverse(self) -> Tensor:
         """The number of the entry (j, i) for each entry (i, j), -1 where it is not stored, [E]."""
         row, col = (ends.cpu().numpy().astype(np.int64) for ends in (self.row, self.col))
@@ -120,45 +117,62 @@ class Pattern:
         at = np.minimum(np.searchsorted(here, back), max(0, len(here) - 1))
         return torch.from_numpy(np.where(here[at] == back, at, -1) if len(here) else at).to(self.device)
 
-    @unstacked()
     def repeated(self, count: int) -> Pattern:
-        """So many copies along a diagonal, see `CSR.repeated`."""
-        found = self._repeated.get(count)
-        if found is None:
-            rows, at = self.rows.repeated(count), torch.arange(count, device=self.device).unsqueeze(1)
-            found = Pattern(rows.rowptr, rows.col, (count * self.shape[0], count * self.shape[1]))
-            found.rows = rows
-            order = (self.order + at * self.num_entries).flatten().to(rows.col.dtype)
-            found.__dict__["_transposed"] = self.columns.repeated(count), order
-            keep_few(self._repeated, count, found)
-        return found
+        """So many copies along a diagonal: a stack of matrices with these entries as one matrix."""
+        if count not in self._repeated:
+            blocks = Pattern(*self._copies(count), (count * self.shape[0], count * self.shape[1]))
+            at = torch.arange(count, dtype=blocks.col.dtype, device=self.device).unsqueeze(1)
+            order, turned = (self.order + at * self.num_entries).flatten().to(blocks.col.dtype), None
+            if self.T is not self:
+                turned = blocks._as_transpose(*self.T._copies(count), order)
+            blocks.__dict__["_transposed"] = turned, order
+            for old in list(self._repeated)[:-3]:  # stacks shrink: only the last few sizes are needed again
+                self._repeated.pop(old, None)  # another thread may have been here
+            self._repeated[count] = blocks
+        return self._repeated[count]
+
+    def _copies(self, count: int) -> tuple[Tensor, Tensor]:
+        fits = count * max(self.num_entries, *self.shape) < 2**31
+        at = torch.arange(count, dtype=torch.int32 if fits else torch.int64, device=self.device).unsqueeze(1)
+        starts = (self.rowptr[:-1] + at * self.num_entries).flatten()
+        rowptr = torch.cat([starts, starts.new_full((1,), count * self.num_entries)])
+        return rowptr, (self.col + at * self.shape[1]).flatten()
+
+    def shares(self, num_workers: int) -> list[int]:
+        """Row numbers that cut the matrix into `num_workers` runs of about equal work (entries plus rows)."""
+        if num_workers not in self._shares:
+            rowptr = self.rowptr.cpu().numpy().astype(np.int64)
+            work = rowptr + np.arange(len(rowptr))
+            cuts = np.searchsorted(work, np.linspace(0, work[-1], num_workers + 1)[1:-1])
+            self._shares[num_workers] = [0, *cuts.tolist(), self.shape[0]]
+        return self._shares[num_workers]
 
     @cached_property
-    @unstacked()
     def is_identity(self) -> bool:
         n = self.shape[0]
         if self.shape[0] != self.shape[1] or self.num_entries != n:
             return False
         diagonal = torch.arange(n, device=self.device)
-        return bool((self.rows.rowptr[:-1] == diagonal).all() and (self.col == diagonal).all())
+        return bool((self.rowptr[:-1] == diagonal).all() and (self.col == diagonal).all())
 
     @cached_property
-    @unstacked()
     def fingerprint(self) -> str:
         """The same for equal patterns, on any device."""
         digest = hashlib.sha256(repr(self.shape).encode())
-        for array in (self.rows.rowptr, self.rows.col):
+        for array in (self.rowptr, self.col):
             digest.update(array.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Pattern:
         if same_device(device, self.device):
             return self
-        moved = Pattern(self.rows.rowptr.to(device), self.rows.col.to(device), self.shape)
+        moved = Pattern(self.rowptr.to(device), self.col.to(device), self.shape)
         if "_transposed" in self.__dict__:
-            columns, order = self._transposed
-            there = moved.rows if columns is self.rows else columns.to(device)
-            moved.__dict__["_transposed"] = there, order.to(device)
+            turned, order = self._transposed[0], self.order.to(device)
+            there = (
+                None if turned is None else moved._as_transpose(turned.rowptr.to(device), turned.col.to(device), order)
+            )
+            moved.__dict__["_transposed"] = there, order
         if self.cut_from is not None:
             moved.cut_from = self.cut_from[0], self.cut_from[1].to(device)
         return moved
@@ -185,11 +199,6 @@ class Pattern:
         _check_length(values, self.num_entries)
         return ops.apply(ops.RowSum, self, values)
 
-    def col_sum(self, values: Tensor) -> Tensor:
-        """Σ_i over the entries of each column, [E] -> [m]."""
-        _check_length(values, self.num_entries)
-        return self.T.row_sum(_to_columns(self, values))
-
     def spread_rows(self, per_row: Tensor) -> Tensor:
         """Give entry (i, j) the number of row i, [n] -> [E]. The gradient is a row sum, never an atomic add."""
         _check_length(per_row, self.shape[0])
@@ -199,12 +208,7 @@ class Pattern:
         """Give entry (i, j) the number of column j, [m] -> [E]."""
         per_col = self.gathered(per_col)
         _check_length(per_col, self.shape[1])
-        return _to_rows(self, ops.apply(ops.SpreadRows, self.T, per_col))
-
-    def row_softmax(self, scores: Tensor) -> Tensor:
-        """Softmax of the scores of each row, [E]."""
-        _check_length(scores, self.num_entries)
-        return ops.apply(ops.RowSoftmax, self, scores)
+        return ops.apply(ops.Transpose, self.T, ops.apply(ops.SpreadRows, self.T, per_col))
 
     def edge_dot(self, u: Tensor, v: Tensor) -> Tensor:
         """u_i · v_j for each entry (i, j), [E]."""
@@ -216,7 +220,7 @@ class Pattern:
 
     def tanh_attention(self, u: Tensor, v: Tensor, a: Tensor) -> Tensor:
         """Σ_h a_h tanh(u_ih + v_jh) for each entry (i, j), [E]."""
-        return ops.apply(ops.TanhAttention, self, u, v, a)
+        return ops.apply(ops.TanhAttention, self, u, v, a.unsqueeze(0))
 
 
 def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
@@ -224,22 +228,21 @@ def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
         raise ValueError(f"{length} numbers are needed, not {tuple(values.shape)}")
 
 
-def _forget_turned(matrix: SparseMatrix | None) -> None:
-    if matrix is not None:
-        matrix._turned = None
-
-
 class SparseMatrix:
     """A pattern and one value per entry, in row order; products are differentiable in both operands."""
+
+    _log: SparseMatrix | None = None
+    _symmetric: SparseMatrix | None = None
+    _turned: tuple[Tensor, int, int] | None = None  # `transposed_values`, and the versions they and the values had
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.num_entries,):
             raise ValueError(
                 f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}"
             )
-        self.pattern = pattern
-        self.values = values
-        self._turned: tuple[Tensor, int, int] | None = None
+        self.pattern, self.values = pattern, values
+        self.shape, self.num_entries = pattern.shape, pattern.num_entries
+        self.dtype, self.device = values.dtype, values.device
 
     @classmethod
     def from_scipy(cls, matrix: Any, dtype: torch.dtype = torch.float32) -> SparseMatrix:
@@ -268,29 +271,35 @@ class SparseMatrix:
         index = torch.arange(n + 1)
         return cls(Pattern(index, index[:-1], (n, n)), torch.ones(n, dtype=dtype))
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the values are one known array, neither learned nor a stack of many models' values."""
-        return not self.values.requires_grad and not is_wrapped(self.values)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.pattern.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.values.device
-
-    @property
-    def num_entries(self) -> int:
-        return self.pattern.num_entries
-
     def __repr__(self) -> str:
         return f"SparseMatrix({self.shape[0]:,} x {self.shape[1]:,}, {self.num_entries:,} entries, {self.dtype}, {self.device})"
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """The same pattern with other values."""
+        return SparseMatrix(self.pattern, values)
+
+    # products
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        x = self.pattern.gathered(x)
+        if x.dim() not in (1, 2) or self.shape[1] != x.shape[0]:
+            raise ValueError(f"cannot multiply {self.shape[0]} x {self.shape[1]} by {tuple(x.shape)}")
+        if x.dtype != self.dtype and not x.is_cuda:  # the GPU kernels mix types
+            raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
+        y = x.unsqueeze(1) if x.dim() == 1 else x
+        if self.pattern.is_identity and not self.values.requires_grad:
+            y = y if self.is_identity else y * self.values.unsqueeze(1)
+        else:
+            learns = self.values.requires_grad and torch.is_grad_enabled()  # inside torch.func no tensor seems to
+            values_t = self.transposed_values if learns or ops.is_wrapped(self.values) else None
+            y = ops.apply(ops.Product, self, self.values, values_t, y)
+        return y.squeeze(1) if x.dim() == 1 else y
+
+    @property
+    def T(self) -> SparseMatrix:
+        turned = SparseMatrix(self.pattern.T, self.transposed_values)
+        turned._turned = self.values, ops.version_of(turned.values), ops.version_of(self.values)
+        return turned
 
     @property
     def transposed_values(self) -> Tensor:
@@ -301,87 +310,63 @@ class SparseMatrix:
         if self._turned is not None:
             turned, *versions = self._turned
             is_cut = self.values.requires_grad and torch.is_grad_enabled() and not turned.requires_grad  # by no_grad
-            if not is_cut and versions == [version_of(self.values), version_of(turned)]:
+            if not is_cut and versions == [ops.version_of(self.values), ops.version_of(turned)]:
                 return turned
-        with contextlib.nullcontext() if is_wrapped(self.values) else unstacked():
-            turned = self._keep_turned(_to_columns(self.pattern, self.values))
-        if turned.requires_grad and not is_wrapped(turned):
-            # no product needs it once its gradient is there: [E] less at the peak
+        turned = ops.apply(ops.Transpose, self.pattern, self.values)
+        self._turned = turned, ops.version_of(self.values), ops.version_of(turned)
+        if turned.requires_grad and not ops.is_wrapped(turned):
             myself = weakref.ref(self)
-            turned.register_hook(lambda _: _forget_turned(myself()))
+
+            def forget(_: Tensor) -> None:  # no product needs it once its gradient is there: [E] less at the peak
+                if (matrix := myself()) is not None:
+                    matrix._turned = None
+
+            turned.register_hook(forget)
         return turned
-
-    def _keep_turned(self, turned: Tensor) -> Tensor:
-        self._turned = turned, version_of(self.values), version_of(turned)
-        return turned
-
-    @property
-    def T(self) -> SparseMatrix:
-        turned = SparseMatrix(self.pattern.T, self.transposed_values)
-        turned._keep_turned(self.values)
-        return turned
-
-    def __matmul__(self, x: Tensor) -> Tensor:
-        x = self.pattern.gathered(x)
-        if x.dim() not in (1, 2) or self.shape[1] != x.shape[0]:
-            raise ValueError(f"cannot multiply {self.shape[0]} x {self.shape[1]} by {tuple(x.shape)}")
-        if x.dtype != self.dtype and not x.is_cuda:  # the GPU kernels mix types
-            raise ValueError(f"cannot multiply a matrix of {self.dtype} by {x.dtype}; convert one with .to()")
-        if x.dim() == 1:
-            return self._product(x.unsqueeze(1)).squeeze(1)
-        return self._product(x)
-
-    def _product(self, x: Tensor) -> Tensor:
-        if self.pattern.is_identity and not self.values.requires_grad:
-            return x if self.is_identity else x * self.values.unsqueeze(1)
-        learns = self.values.requires_grad and torch.is_grad_enabled()  # inside torch.func no tensor seems to
-        values_t = self.transposed_values if learns or is_wrapped(self.values) else None
-        return ops.apply(ops.Product, self, self.values, values_t, x)
-
-    @cached_property
-    def is_identity(self) -> bool:
-        return self.pattern.is_identity and self._all(lambda values: values == 1)
-
-    def _all(self, holds: Callable[[Tensor], Tensor]) -> bool:
-        """Whether something is known to hold for every value."""
-        with unstacked():
-            return self.is_constant and bool(holds(self.values).all())
 
     @property
     def reversed_values(self) -> Tensor:
         """The value of (j, i) at entry (i, j), 0 where it is not stored, [E]."""
-        if self.pattern.columns is self.pattern.rows:  # they are one where the pattern is symmetric
+        if self.pattern.T is self.pattern:
             return self.transposed_values
         back = self.pattern.reverse
         return torch.where(back >= 0, self.values.index_select(0, back.clamp_min(0)), 0)
+
+    # what is known of constants
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the values are one known array, neither learned nor a stack of many models' values."""
+        return not self.values.requires_grad and not ops.is_wrapped(self.values)
+
+    @cached_property
+    def is_identity(self) -> bool:
+        return self.pattern.is_identity and self.is_constant and bool((self.values == 1).all())
+
+    @cached_property
+    def is_zero(self) -> bool:
+        """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
+        return self.is_constant and not bool(self.values.any())
+
+    # functions of the values
+
+    def add(self, values: Tensor) -> SparseMatrix:
+        return self.with_values(values if self.is_zero else self.values + values)
+
+    def log(self) -> SparseMatrix:
+        if self._log is not None and self.is_constant:  # of a graph's weights, once
+            return self._log
+        logs = self.with_values(self.values.log())
+        self._log = logs if self.is_constant else None
+        return logs
 
     def diagonal(self) -> Tensor:
         """a_ii, zero where it is not stored, [n]."""
         on_diagonal = (self.pattern.row == self.pattern.col).to(self.dtype)
         return self.pattern.row_sum(self.values * on_diagonal)
 
-    def with_values(self, values: Tensor) -> SparseMatrix:
-        """The same pattern with other values."""
-        return SparseMatrix(self.pattern, values)
-
-    def add(self, values: Tensor) -> SparseMatrix:
-        return self.with_values(values if self.is_zero else self.values + values)
-
-    @cached_property
-    def is_zero(self) -> bool:
-        """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
-        return self._all(lambda values: values == 0)
-
-    def log(self) -> SparseMatrix:
-        return self._log if self.is_constant else self.with_values(self.values.log())
-
-    @cached_property
-    @unstacked()
-    def _log(self) -> SparseMatrix:  # of a graph's own weights, once
-        return self.with_values(self.values.log())
-
     def row_sums(self) -> Tensor:
-        return self.pattern.row_sum(self.values)
+        return ops.apply(ops.RowSum, self.pattern, self.values)
 
     def row_normalized(self) -> SparseMatrix:
         """D⁻¹A. A row without entries stays empty."""
@@ -389,21 +374,17 @@ class SparseMatrix:
 
     def symmetric_normalized(self) -> SparseMatrix:
         """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""
-        return self._symmetric if self.is_constant else self._symmetrically_divided()
-
-    @cached_property
-    @unstacked()
-    def _symmetric(self) -> SparseMatrix:  # of a graph's own weights, once
-        return self._symmetrically_divided()
-
-    def _symmetrically_divided(self) -> SparseMatrix:
+        if self._symmetric is not None and self.is_constant:  # of a graph's weights, once
+            return self._symmetric
         degree = self.row_sums()
         scale = degree.clamp_min(torch.finfo(self.dtype).tiny).rsqrt() * (degree > 0)  # 0 where nothing arrives
-        return self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
+        divided = self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
+        self._symmetric = divided if self.is_constant else None
+        return divided
 
     def row_softmax(self) -> SparseMatrix:
         """exp(a_ij) / Σ_j exp(a_ij): row normalisation of exp(A), without overflow."""
-        return self.with_values(self.pattern.row_softmax(self.values))
+        return self.with_values(ops.apply(ops.RowSoftmax, self.pattern, self.values))
 
     def symmetric_softmax(self, rate: float = 0.0, key: Key | None = None) -> SparseMatrix:
         """D^-½ exp(A) D^-½ with D the row sums of exp(A), each row by itself without overflow.
@@ -416,7 +397,7 @@ class SparseMatrix:
             lowest = torch.finfo(self.dtype).min / 4  # no softmax leaves anything of it
             remaining = self.with_values(torch.where(kept, self.values, lowest)).symmetric_softmax()
             return remaining.with_values(remaining.values * kept)
-        share = self.pattern.row_softmax(self.values)
+        share = self.row_softmax().values
         logs = self.values - share.clamp_min(torch.finfo(self.dtype).tiny).log()
         degree = self.pattern.row_sum(share * torch.where(share > 0, logs, 0))
         ratio = (self.pattern.spread_rows(degree) - self.pattern.spread_cols(degree)).clamp(-LARGEST_LOG, LARGEST_LOG)
@@ -449,21 +430,24 @@ class SparseMatrix:
         squares = self.with_values(self.values.square())
         return squares.row_sums() if weights is None else squares @ weights
 
-    @unstacked()
     def row_products(self, pairs: Pattern) -> SparseMatrix:
         """x_i ∘ x_j for each pair (i, j) of rows of this constant matrix, [pairs, d], as sparse as the overlap of the two.
 
         So Σ_d w_d x_id x_jd for all pairs is one product with w, and its gradient one product with the transpose.
         """
-        rowptr, col, values = _overlaps(pairs, self)
-        return SparseMatrix(Pattern(rowptr, col, (pairs.num_entries, self.shape[1])), values)
+        matrix, row, col = self.to_scipy(), pairs.row.cpu().numpy(), pairs.col.cpu().numpy()
+        block = max(1, 4_000_000 * max(1, self.shape[0]) // max(1, self.num_entries))  # few products are held twice
+        parts = [matrix[row[k : k + block]].multiply(matrix[col[k : k + block]]) for k in range(0, len(row), block)]
+        products = scipy.sparse.vstack(parts, format="csr") if parts else scipy.sparse.csr_array((0, self.shape[1]))
+        products.sort_indices()
+        return SparseMatrix.from_scipy(products, self.dtype).to(self.device)
 
     def to_dense(self) -> Tensor:
         flat = self.pattern.row.long() * self.shape[1] + self.pattern.col.long()
         return self.values.new_zeros(self.shape[0] * self.shape[1]).index_put((flat,), self.values).view(self.shape)
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        arrays = (a.detach().cpu().numpy() for a in (self.values, self.pattern.col, self.pattern.rows.rowptr))
+        arrays = (a.detach().cpu().numpy() for a in (self.values, self.pattern.col, self.pattern.rowptr))
         return scipy.sparse.csr_array(tuple(arrays), shape=self.shape)
 
     def to(self, target: torch.device | str | torch.dtype) -> SparseMatrix:
@@ -474,24 +458,3 @@ class SparseMatrix:
 
     def detach(self) -> SparseMatrix:
         return SparseMatrix(self.pattern, self.values.detach())
-
-
-def _overlaps(pairs: Pattern, x: SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
-    """CSR arrays of `row_products`, in blocks of pairs so that no more than a few million products are held twice."""
-    matrix = x.to_scipy()
-    row, col = pairs.row.cpu().numpy(), pairs.col.cpu().numpy()
-    block = max(1, 4_000_000 * max(1, x.shape[0]) // max(1, x.num_entries))
-    parts = [matrix[row[k : k + block]].multiply(matrix[col[k : k + block]]).tocsr() for k in range(0, len(row), block)]
-    product = scipy.sparse.vstack(parts, format="csr") if parts else scipy.sparse.csr_array((0, x.shape[1]))
-    product.sort_indices()
-    arrays = (torch.from_numpy(a).to(x.device) for a in (product.indptr, product.indices, product.data))
-    rowptr, columns, values = arrays
-    return rowptr, columns, values.to(x.dtype)
-
-
-def _to_columns(pattern: Pattern, values: Tensor) -> Tensor:
-    return ops.apply(ops.Permute, values, pattern.order, pattern.inverse_order)
-
-
-def _to_rows(pattern: Pattern, values: Tensor) -> Tensor:
-    return ops.apply(ops.Permute, values, pattern.inverse_order, pattern.order)

@@ -376,8 +376,8 @@ def strongest_paths(
 
     Found for all voters at once in O(hops · E): the best walk of j steps to v is a best one of j - 1, and one step on.
     """
-    enter = transition.T.pattern.rows  # row v: the nodes u from which v is entered
-    starts, source = enter.arrays
+    enter = transition.pattern.T  # row v: the nodes u from which v is entered
+    starts, source = enter.rowptr.numpy(), enter.col.numpy()
     target, weight, is_end = enter.row.numpy(), transition.transposed_values.numpy(), labeled.numpy()
     filled, n = np.diff(starts) > 0, len(is_end)
     at, best, length = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)

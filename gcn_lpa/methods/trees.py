@@ -385,7 +385,7 @@ def share_told(x: Tensor, y: Tensor) -> Tensor:
 
 def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, minimum and maximum of each column over the neighbours, [n, d] each; a node without neighbours has its own."""
-    rowptr = walk.pattern.rows.rowptr.long()
+    rowptr = walk.pattern.rowptr.long()
     alone = (rowptr.diff() == 0).unsqueeze(1)
     width = max(1, BLOCK // max(1, walk.num_entries))
     least, most = torch.empty_like(x), torch.empty_like(x)
@@ -429,7 +429,7 @@ def label_shares(walk: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
     Shares are smoothed towards equal ones: by the weight of one neighbour, and for LPA by FAR_SMOOTHING. So one vote counts
     less than three, and a node that no label reaches has equal shares.
     """
-    one_neighbour = 1 / walk.pattern.rows.rowptr.diff().clamp_min(1).to(seeds.dtype).unsqueeze(1)
+    one_neighbour = 1 / walk.pattern.rowptr.diff().clamp_min(1).to(seeds.dtype).unsqueeze(1)
     one = walk @ seeds
     masses = (one, one_neighbour), (walk @ one, one_neighbour), (propagate_labels(walk, seeds, steps), FAR_SMOOTHING)
     c = seeds.shape[1]

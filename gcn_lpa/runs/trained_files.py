@@ -315,7 +315,7 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
     edges = ((f"relation-{k}", matrix) for k, matrix in enumerate(kinds.matrices))
     for name, matrix in (("adjacency", graph.adjacency), ("x", graph.x), *edges):
         if isinstance(matrix, SparseMatrix):
-            tensors[f"{name}.rowptr"], tensors[f"{name}.col"] = matrix.pattern.rows.rowptr, matrix.pattern.col
+            tensors[f"{name}.rowptr"], tensors[f"{name}.col"] = matrix.pattern.rowptr, matrix.pattern.col
             tensors[f"{name}.values"] = matrix.values
         else:
             tensors[name] = matrix

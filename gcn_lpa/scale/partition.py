@@ -172,7 +172,7 @@ def write_partition(
             shard["structure"] = structure[own]
         if isinstance(x, SparseMatrix):
             rows = SparseMatrix.from_scipy(x.to_scipy()[own.numpy()])
-            shard |= {"x.rowptr": rows.pattern.rows.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
+            shard |= {"x.rowptr": rows.pattern.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
         else:
             shard["x"] = x[own]
         return storage.encode_tensors(shard)

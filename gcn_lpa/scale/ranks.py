@@ -226,7 +226,7 @@ class Part(Pattern):
         return self.halo.most_rows
 
     def to(self, device: torch.device | str) -> Part:
-        return Part(self.rows.rowptr.to(device), self.rows.col.to(device), self.halo.to(device), self.ranks)
+        return Part(self.rowptr.to(device), self.col.to(device), self.halo.to(device), self.ranks)
 
 
 class _Gathered(torch.autograd.Function):

@@ -253,7 +253,7 @@ class _Together:
         pattern, ids = self.graph.pattern, self.part.halo.ids
         order = np.lexsort((ids[pattern.col.long().cpu()].numpy(), pattern.row.cpu().numpy()))
         mine = self.ranks.own[0].detach().cpu()[torch.from_numpy(order)]
-        sizes = self.ranks.gathered(torch.stack([self.part.ids, pattern.rows.rowptr.diff().long().cpu()], dim=1))
+        sizes = self.ranks.gathered(torch.stack([self.part.ids, pattern.rowptr.diff().long().cpu()], dim=1))
         weights = self.ranks.gathered(mine)
         if sizes is None or weights is None:
             return None

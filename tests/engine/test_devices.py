@@ -5,8 +5,7 @@ import threading
 import pytest
 import torch
 
-from gcn_lpa.engine import cpu_kernels
-from gcn_lpa.engine.devices import SMALL, choose_device, num_threads
+from gcn_lpa.engine.devices import SMALL, choose_device, num_cpu_threads, num_threads
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def three_threads():
 
 def both():
     """The threads of torch and those of our kernels, as this thread sees them."""
-    return torch.get_num_threads(), cpu_kernels.num_threads()
+    return torch.get_num_threads(), num_cpu_threads()
 
 
 def seen_by_a_new_thread():

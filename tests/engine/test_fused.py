@@ -13,8 +13,8 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 
 # The interpreter is on before the kernels are imported.
 # isort: split
-from gcn_lpa.engine import fused, gpu_kernels
-from gcn_lpa.engine.operations import use_backend
+from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
+from gcn_lpa.engine.operations import use_kernels
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -22,6 +22,7 @@ from gcn_lpa.losses import mean_cost
 from gcn_lpa.model import GCNLPA, relu_layers
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
+from tests.helpers import reference_kernels
 
 pytestmark = [
     pytest.mark.long,  # together: the interpreter is slow
@@ -54,10 +55,18 @@ def noise(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-relu_stack = partial(fused.relu_layers, None)  # the fused loops alone: None where there is none
-propagation = partial(fused.propagate, None)
-cost_of = partial(fused.mean_cost, None)
-plain_stack = relu_layers.__wrapped__  # the loop as it is written
+# the fused loops alone: None where there is none
+relu_stack, cost_of = fused.relu_layers, fused.mean_cost
+
+
+def propagation(transition, seeds, iterations, *, labeled, clamp=True, at=None):
+    return fused.propagate(None, transition, seeds, iterations, clamp, labeled, at)
+
+
+def plain_stack(*arguments, **options):
+    """The loop as it is written."""
+    with use_kernels(reference_kernels):
+        return relu_layers(*arguments, **options)
 
 
 def with_gradients(function, leaves):
@@ -103,7 +112,7 @@ def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned, hub):
 
     leaves = (matrix.values, x, *weights)
     ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -156,7 +165,7 @@ def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, l
 
     leaves = (matrix.values, x, *weights)
     ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     assert ours[0].shape == (len(rows), widths[-1])
     for one, other in zip(ours, expected, strict=True):
@@ -181,7 +190,7 @@ def test_the_fused_layers_take_sparse_features(kind, rates, rows, hub, monkeypat
         return stack(matrix.with_values(values), x, list(weights), rates, key, rows)
 
     ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -205,10 +214,8 @@ def test_without_a_gradient_the_same_is_computed_and_nothing_kept(rows, hub):
 
     held = torch.arange(N, device=DEVICE) % 3 == 0
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % 4, 4).float() * held.unsqueeze(1)
-    few = None if rows is None else gpu_kernels.listed(rows, matrix.pattern.columns)
-    walk = partial(
-        fused.fused_backend(seeds).propagation, matrix.pattern.rows, matrix.values, seeds, held, 6, True, few
-    )
+    few = None if rows is None else gpu_kernels.listed(rows, matrix.pattern.T)
+    walk = partial(gpu_fused.propagation, matrix, seeds, held, 6, True, few)
     every, ends = walk(keeps=True), walk(keeps=False)
     assert (len(every), len(ends)) == (7, 2)
     assert torch.equal(ends[0], every[0]) and torch.equal(ends[1], every[-1])
@@ -225,7 +232,7 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
     walk = lambda values: propagation(matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held)  # noqa: E731
     ours = with_gradients(walk, [matrix.values])
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)  # noqa: E731
         expected = with_gradients(plain, [matrix.values])
     for one, other in zip(ours, expected, strict=True):
@@ -252,7 +259,7 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
         matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held, at=rows
     )
     ours = with_gradients(walk, [matrix.values])
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)[rows]  # noqa: E731
         expected = with_gradients(plain, [matrix.values])
     for one, other in zip(ours, expected, strict=True):
@@ -263,7 +270,7 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
 def test_the_rows_that_rows_read_are_those_that_powers_of_the_matrix_reach(rows, monkeypatch):
     monkeypatch.setattr(gpu_kernels, "FEW", 1.0)  # asked for however many they are
     matrix, rows = transition(), torch.tensor(ROWS[rows], device=DEVICE)
-    found = gpu_kernels.listed(rows, matrix.pattern.columns)
+    found = gpu_kernels.listed(rows, matrix.pattern.T)
     for hops in range(1, gpu_kernels.FAR + 1):
         reached = torch.linalg.matrix_power(matrix.to_dense(), hops)[rows].sum(0) > 0
         assert torch.equal(found.within(hops), reached)
@@ -274,7 +281,7 @@ def test_the_rows_that_rows_read_are_those_that_powers_of_the_matrix_reach(rows,
 
 def test_what_is_known_of_rows_lives_as_long_as_they_and_the_matrix():
     """A captured step goes on reading it, whatever other rows were asked for since."""
-    columns, others = transition().pattern.columns, transition(seed=4).pattern.columns
+    columns, others = transition().pattern.T, transition(seed=4).pattern.T
     rows, more = torch.tensor([1, 4], device=DEVICE), torch.tensor([2], device=DEVICE)
     found = gpu_kernels.listed(rows, columns)
     assert [gpu_kernels.listed(more, columns).rows.tolist(), gpu_kernels.listed(rows, others).rows.tolist()] == [
@@ -299,7 +306,7 @@ def test_rows_that_were_written_to_are_read_again():
         leaf = weights[0].clone().requires_grad_()
         out = relu_stack(matrix, x, [leaf, weights[1]], NO_DROPOUT, None, rows)
         out.sum().backward()
-        with use_backend("reference"):
+        with use_kernels(reference_kernels):
             twin = weights[0].clone().requires_grad_()
             expected = plain_stack(matrix, x, [twin, weights[1]], NO_DROPOUT, None, rows)
             expected.sum().backward()
@@ -313,7 +320,7 @@ def test_soft_seeds_and_an_empty_side():
     soft, everybody = noise(N, 3).abs(), ~nobody
     for seeds, held in ((soft, everybody), (torch.zeros(N, 3, device=DEVICE), nobody)):
         ours = propagation(matrix, seeds, 3, labeled=held)
-        with use_backend("reference"):
+        with use_kernels(reference_kernels):
             torch.testing.assert_close(ours, propagate_labels(matrix, seeds, 3), **CLOSE)
 
 
@@ -345,7 +352,7 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         return sum(terms[::order])
 
     ours = with_gradients(cost, [matrix.values])
-    with use_backend("reference"):
+    with use_kernels(reference_kernels):
         expected = with_gradients(cost, [matrix.values])
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -359,17 +366,15 @@ def test_seeds_that_were_written_to_are_read_again():
     torch.testing.assert_close(propagation(matrix, seeds, 2, labeled=held), 2 * before)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_other_backends_have_no_fused_loops(backend):
-    if backend == "cpu" and DEVICE != "cpu":
-        pytest.skip("the tensors are on the GPU")
+@pytest.mark.skipif(DEVICE != "cpu", reason="the tensors are on the GPU")
+def test_a_cpu_has_no_fused_loops():
     matrix, held = transition(), torch.ones(N, dtype=torch.bool, device=DEVICE)
-    with use_backend(backend):
+    with use_kernels(cpu_kernels):
         assert relu_stack(matrix, noise(N, 5), [noise(5, 16), noise(16, 3)], (0.0, 0.0), None) is None
         assert propagation(matrix, noise(N, 3), 2, labeled=held) is None
 
 
-@pytest.mark.parametrize("kind", fused.COSTS)
+@pytest.mark.parametrize("kind", gpu_fused.COSTS)
 @pytest.mark.parametrize("num_classes", [1, 2, 7, 40])
 def test_fused_costs_equal_their_formulas(kind, num_classes):
     values = noise(5, num_classes) if kind == "logits" else noise(5, num_classes).abs()
@@ -414,8 +419,8 @@ def test_a_step_of_the_model_has_the_same_loss_and_gradients_as_on_the_reference
     recipe = PAPER["cora"].replace(lpa_iterations=1 if loss == "leave_one_out" else 3, lpa_ratio=ratio, hidden=16)
     recipe = recipe.replace(loss=loss)
     results = []
-    for name in ("triton", "reference"):
-        with use_backend(name):
+    for kernels in (gpu_kernels, reference_kernels):
+        with use_kernels(kernels):
             model = GCNLPA(recipe, graph.to("cpu"), seed=1).to(DEVICE)
             with torch.no_grad():
                 model.edges.weight.add_(noise(*model.edges.weight.shape))

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
-from gcn_lpa.engine.operations import use_backend
+from gcn_lpa.engine import cpu_kernels
+from gcn_lpa.engine.operations import use_kernels
 from gcn_lpa.engine.random import Key, dropout, glorot, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
+from tests.helpers import reference_kernels
 from tests.helpers.small_graphs import sparse_of
 
 
@@ -51,8 +53,8 @@ def test_both_backends_draw_the_same_bits(dtype, seed, step, layer):
     x, rows = noise(40, 33, dtype=dtype), torch.arange(40) * 2**28  # ids beyond 32 bits
     sparse = some_features(40).to(dtype)
     results = []
-    for name in ("reference", "cpu"):
-        with use_backend(name):
+    for kernels in (reference_kernels, cpu_kernels):
+        with use_kernels(kernels):
             arguments = 0.3, Key(seed, step), layer
             both = [(dropout(x, *arguments, ids), sparse.dropout(*arguments, ids).values) for ids in (None, rows)]
             results.append([bits(*pair) for pair in both])

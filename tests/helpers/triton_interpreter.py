@@ -6,14 +6,14 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.engine.operations import use_backend
+from gcn_lpa.engine.operations import use_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 with pytest.MonkeyPatch.context() as patch:
     if DEVICE == "cpu":
         patch.setenv("TRITON_INTERPRET", "1")  # read when triton, and when a kernel, is imported
     tl = pytest.importorskip("triton.language", reason="triton has no wheel for this system")
-    from gcn_lpa.engine import gpu_kernels, gpu_programs  # noqa: F401
+    from gcn_lpa.engine import gpu_kernels, gpu_programs
 
 KERNELS = (tl.sum, gpu_programs.mix)
 READY = DEVICE == "cuda" or all(type(kernel).__name__ == "InterpretedFunction" for kernel in KERNELS)
@@ -25,7 +25,7 @@ def triton(request, monkeypatch):
         pytest.skip("triton was imported before its interpreter could be switched on: runs in a process of its own")
     if DEVICE == "cpu":
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with use_backend("triton"):
+    with use_kernels(gpu_kernels):
         yield
 
 

@@ -65,17 +65,17 @@ def test_a_batch_that_waits_stays_here_and_is_moved_for_its_step_transposed_and_
         read = waiting.read()
         assert {read.device, read.x.pattern.device, read.y.device} == {there}
         for here, moved in ((batch.graph.adjacency, read.adjacency), (batch.graph.x, read.x)):
-            assert moved.pattern.columns.col.device == there  # were it not moved, it would be sorted there anew
-            assert moved.pattern.columns.num_rows == here.shape[1]
+            assert moved.pattern.T.col.device == there  # were it not moved, it would be sorted there anew
+            assert moved.pattern.T.shape[0] == here.shape[1]
             assert moved.pattern.order.shape == here.pattern.order.shape
         assert batch.to(there).graph.device == there
 
 
 def test_an_undirected_graph_is_its_own_transpose_wherever_it_is_moved():
     pattern = cliques(2).pattern
-    assert pattern.columns is pattern.rows
+    assert pattern.T is pattern
     moved = pattern.to("meta")
-    assert moved.columns is moved.rows and moved.order.device.type == "meta"
+    assert moved.T is moved and moved.order.device.type == "meta"
 
 
 @pytest.mark.gpu

@@ -169,7 +169,7 @@ def test_the_maximum_of_each_row_and_its_gradient_are_those_of_a_dense_array(blo
 
 
 def test_blocks_of_rows_cover_all_of_them_once_and_are_no_larger_than_asked():
-    rows = six_nodes().adjacency.pattern.rows
+    rows = six_nodes().adjacency.pattern
     for most in (1, 4, 7, 100):
         blocks = row_blocks(rows, most)
         assert [first for first, *_ in blocks] == [0, *(last for _, last, *_ in blocks[:-1])]

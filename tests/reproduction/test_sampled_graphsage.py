@@ -28,7 +28,7 @@ def random_graph(num_nodes=80, *, sparse=False):
 
 
 def drawn(graph, nodes, size, key):
-    found = sample_neighbours(graph.pattern.rows, torch.as_tensor(nodes), size, key, layer=0)
+    found = sample_neighbours(graph.pattern, torch.as_tensor(nodes), size, key, layer=0)
     ends = found.rowptr.tolist()
     return [found.col[a:b].tolist() for a, b in pairwise(ends)]
 
@@ -87,7 +87,7 @@ def test_samples_of_all_neighbours_give_the_logits_of_the_whole_graph(sparse):
 
 def test_a_sampled_layer_reads_no_more_than_its_samples():
     """3 nodes read at most 2 neighbours each, and those 9 nodes at most 4 each."""
-    first, last = sampled_blocks(random_graph().pattern.rows, torch.tensor([3, 60, 11]), [4, 2], Key(0, 1))
+    first, last = sampled_blocks(random_graph().pattern, torch.tensor([3, 60, 11]), [4, 2], Key(0, 1))
     assert (last.mean.shape[0], last.mean.num_entries) == (3, 6)
     assert len(last.sources) <= 3 + 6
     assert first.mean.shape[0] == len(last.sources)
@@ -99,7 +99,7 @@ def test_a_sampled_layer_reads_no_more_than_its_samples():
 def test_the_mean_of_sampled_means_is_the_mean_of_all_neighbours():
     """A sample is an unbiased estimate of one layer: 4,000 draws, within five standard errors."""
     graph = random_graph()
-    rows, node = graph.pattern.rows, torch.tensor([5])
+    rows, node = graph.pattern, torch.tensor([5])
     value = graph.x[:, 0]
     draws = torch.stack(
         [value[sample_neighbours(rows, node, 3, Key(0, step), 0).col.long()].mean() for step in range(4000)]

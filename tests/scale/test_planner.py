@@ -130,7 +130,7 @@ def test_parts_of_the_estimate_are_the_arrays_of_a_small_graph():
     found = estimate(size, recipe)
     assert found.parameters == 4 * 4 * (5 * 3 + 3 * 2 + 10)
     assert found.features == 4 * 4 * 5
-    assert size.index == Pattern(torch.tensor([0, 1]), torch.tensor([0]), (1, 1)).rows.col.element_size()
+    assert size.index == Pattern(torch.tensor([0, 1]), torch.tensor([0]), (1, 1)).col.element_size()
     assert Size(1e9, 3e9, 5, 2).index == 8
 
 
