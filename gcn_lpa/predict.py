@@ -1,4 +1,4 @@
-"""What a trained model says: probabilities, tables, the status of each node, and scores."""
+"""The predictions of a trained model: probabilities, tables, the status of each node, and scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of every node of a graph; the models run once, whatever is asked of it afterwards."""
+    """The predictions of a model for every node of a graph; the models run once, whatever is asked of it afterwards."""
 
     trained: Trained
     graph: Graph
@@ -65,10 +65,10 @@ class Prediction:
 
     @cached_property
     def uncalibrated(self) -> Tensor:
-        """The output, but the shares of the given labels for unreached nodes without features, [n, c].
+        """The output, but the shares of the given labels for nodes of which nothing is known, [n, c].
 
         No given label reaches them along edges, and they have no features: none at all, or their row is zero and they have
-        no neighbour. A model would answer with what its weights happened to be before training.
+        no neighbour. Of them a model would give what its weights happened to be before training.
         """
         return self._with_prior(self.output)
 
@@ -81,14 +81,13 @@ class Prediction:
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
         counts = torch.bincount(self.labels[self.given], minlength=probabilities.shape[1]).double()
-        blank = self._blank
-        if not blank.any() or counts.sum() == 0:
+        if not self._is_blank.any() or counts.sum() == 0:
             return probabilities
-        return torch.where(blank.unsqueeze(1), counts / counts.sum(), probabilities)
+        return torch.where(self._is_blank.unsqueeze(1), counts / counts.sum(), probabilities)
 
     @cached_property
-    def _blank(self) -> Tensor:
-        """The nodes of which nothing is known, bool [n]."""
+    def _is_blank(self) -> Tensor:
+        """Of each node whether nothing is known of it, [n]."""
         blank = has_nothing(self.graph)
         return blank & torch.from_numpy(np.isinf(self.hops)) if blank.any() else blank
 
@@ -104,8 +103,8 @@ class Prediction:
     ) -> Any:
         """A DataFrame with a row per node: id, label, probability, runner_up, status.
 
-        label is what the model says, also where a label was given; runner_up is the next likely class, "" where there is
-        one class only. What a model says of a node that no label reaches comes from the features alone.
+        label is the prediction, also where a label was given; runner_up is the next likely class, "" where there is one class
+        only. The prediction of a node that no label reaches comes from the features alone.
 
         Args:
             raw: probabilities without calibration.
@@ -145,7 +144,7 @@ def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: boo
 
     Args:
         graph, known: as in `Prediction.of`.
-        raw: what the ensemble itself says, without calibration and without the shares of labels for unknown nodes.
+        raw: the output of the ensemble, without calibration and without the shares of labels for unknown nodes.
     """
     prediction = Prediction.of(trained, graph, known)
     return prediction.output if raw else prediction.probabilities
@@ -157,7 +156,7 @@ def predictions(trained: Trained, graph: Graph, *, known: Any = None, **options:
 
 
 def posteriors(trained: Trained, prepared: Graph) -> Tensor:
-    """What the ensemble, and the labels that vote beside it, say on a prepared graph, [n, c], on the CPU."""
+    """The probabilities of the ensemble and its label votes on a prepared graph, [n, c], on the CPU."""
     placed = prepared.to(trained.device)
     if trained.weights is not None:
         return trained.weights(parts_of(trained.model, placed))
@@ -194,11 +193,8 @@ def prediction_table(
         "status": status,
         **(more or {}),
     }
-    return pandas.DataFrame({name: pandas.Series(column, dtype=_column_type(name)) for name, column in columns.items()})
-
-
-def _column_type(name: str) -> Any:
-    return float if name == "probability" else object
+    types = {name: float if name == "probability" else object for name in columns}
+    return pandas.DataFrame({name: pandas.Series(column, dtype=types[name]) for name, column in columns.items()})
 
 
 def _joined(sets: Tensor, ranked: Tensor, names: Sequence[str]) -> list[str]:
@@ -224,9 +220,7 @@ def has_nothing(graph: Graph) -> Tensor:
 
 
 def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
-    """Compare what the model says with the labels of `nodes`.
-
-    A node whose class the model does not know counts as an error.
+    """Compare the predictions with the labels of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
         graph: raw, as in `predict_proba`.

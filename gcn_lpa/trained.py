@@ -24,7 +24,7 @@ from gcn_lpa.data.describe import html_table
 from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.epochs import Run
-from gcn_lpa.graph import Graph
+from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
@@ -114,6 +114,7 @@ class Trained:
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         run, best = self.run, self.run.best
+        is_calibrated = self.calibration is not None and self.calibration.num_nodes >= FEWEST
         rows = [
             ("method", f"{self.recipe.method}: {self.method.note}"),
             ("recipe", self.recipe.origin),
@@ -121,7 +122,7 @@ class Trained:
             ("columns", f"{self.num_columns:,} ({self.x_kind})"),
             ("epoch", f"{run.best_epoch} of {len(run.history)}, {run.seconds:.1f} s"),
             ("validation", None if best.val_accuracy is None else f"{100 * best.val_accuracy:.1f} %"),
-            ("probabilities", "calibrated" if self.is_calibrated else "not calibrated"),
+            ("probabilities", "calibrated" if is_calibrated else "not calibrated"),
             *((f"weight of {name}", share) for name, share in self.shares.items()),
         ]
         return html_table("Trained", rows)
@@ -144,15 +145,10 @@ class Trained:
         return Calibrator() if self.calibration is None else self.calibration.calibrator
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether enough labels were held out to correct probabilities by."""
-        return self.calibration is not None and self.calibration.num_nodes >= FEWEST
-
-    @property
     def votes(self) -> bool:
         """Whether labels vote when it predicts, or a member reads them: of a plain GCN they only train."""
-        members = members_of(self.recipe).values()
-        return self.weights is not None or any(METHODS[member.method].reads_labels for member in members)
+        methods = (METHODS[member.method] for member in members_of(self.recipe).values())
+        return self.weights is not None or any(method.reads_labels for method in methods)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -164,9 +160,6 @@ class Trained:
         shares["votes"] = sum(weights[self.weights.num_members :])
         total = sum(shares.values()) or 1.0
         return {name: weight / total for name, weight in shares.items()}
-
-    def with_calibration(self, calibration: Calibration | None) -> Trained:
-        return dataclasses.replace(self, calibration=calibration)
 
     def predict(self, graph: Graph, *, before: Graph | None = None, **options: Any) -> Any:
         """The table of `predictions` for an updated graph, or for another with the same columns; its labels vote at once.
@@ -203,22 +196,19 @@ class Trained:
 
     def check_columns(self, graph: Graph) -> None:
         """Refuse a graph whose columns are not those it was trained on."""
-        if not isinstance(graph, Graph):
-            raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}")
-        if graph.num_features == self.num_columns and graph.x_kind == self.x_kind:
-            return self._check_meaning(graph)
-        if self.x_kind == "identity":
+        check_graph(graph)
+        is_as_wide = graph.num_features == self.num_columns and graph.x_kind == self.x_kind
+        if not is_as_wide and self.x_kind == "identity":
             raise ValueError(
                 f"the model was trained without features, on a graph of {self.num_columns:,} nodes, and knows each of them by "
                 f"its position; it cannot predict on one of {graph.num_nodes:,} nodes. Train with features (features='degree' "
                 "makes some of the edges), or on that graph; or say which graph it was trained on, before=…"
             )
-        raise ValueError(
-            f"the model was trained on {self.num_columns:,} columns ({self.x_kind}), but {graph.name!r} has "
-            f"{graph.num_features:,} ({graph.x_kind}); it needs the same columns in the same order"
-        )
-
-    def _check_meaning(self, graph: Graph) -> None:
+        if not is_as_wide:
+            raise ValueError(
+                f"the model was trained on {self.num_columns:,} columns ({self.x_kind}), but {graph.name!r} has "
+                f"{graph.num_features:,} ({graph.x_kind}); it needs the same columns in the same order"
+            )
         ours, theirs = self.columns, graph.columns
         if ours is None and theirs is not None and self.x_kind == "given":
             raise ValueError(
