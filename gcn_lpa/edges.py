@@ -214,7 +214,7 @@ class Gaussian(nn.Module):
 
 def _square_distances(graph: Graph, scale: Tensor) -> Tensor:
     """Σ_d s_d (x_id - x_jd)² for every edge, [E], from dot products and norms."""
-    dot = graph.edge_dot(graph.x, graph.x, weights=scale)
+    dot = graph.feature_dot(scale)
     length = graph.x.square_norms(scale) if isinstance(graph.x, SparseMatrix) else graph.x.square() @ scale
     return graph.pattern.spread_rows(length) + graph.pattern.spread_cols(length) - 2 * dot
 

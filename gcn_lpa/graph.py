@@ -1,8 +1,7 @@
 """The one data object: a graph with raw features and labels, and its splits.
 
-Formats end here. A `Graph` is never changed: `reveal`, `with_self_loops`, `with_features`, `to` return a new one.
-The adjacency is as it was given: self-loops are kept, not added, and features stay raw; what a model wants
-(self-loops, normalised features) is applied when it is fitted.
+Formats end here. A `Graph` is never changed: `reveal`, `with_self_loops`, `with_features`, `to` return a new one. The adjacency and
+the features are as given; self-loops are added and features normalised when a model is fitted.
 
 In a directed graph the edge source → target carries messages to the target: it is the entry [target, source].
 """
@@ -12,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -36,25 +35,25 @@ if TYPE_CHECKING:
     from gcn_lpa.data.encoders import Columns
 
 MOST_CLASSES = 20  # whose sizes a notebook shows
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class Derived:
-    """What was computed of edges and features, once for all graphs that have them in common and differ in labels.
+    """Results computed from edges and features, once for all graphs that share them and differ in labels.
 
-    `dataclasses.replace` hands it on; `Graph` begins a new one where `parts` are no longer its own.
+    `dataclasses.replace` hands it on; `Graph` begins a new one where `parts` differ from those of the graph.
     """
 
     parts: tuple[object, ...] = ()  # adjacency, x, edge types
-    products: SparseMatrix | None = None  # of sparse features along the edges
-    structural: np.ndarray | None = None  # structural features, raw
-    structural_of_edges: Tensor | None = None  # those without the numbers of filled cells, float32
-    scalings: dict[tuple[str, bool, tuple[Block, ...]], Scaling] = field(default_factory=dict)
-    scaled: dict[Scaling | str, tuple[Tensor | SparseMatrix, Derived]] = field(default_factory=dict)
-    loops: tuple[SparseMatrix, EdgeTypes | None, int, Derived] | None = None  # with self-loops, and how many were added
-    before: Derived | None = (
-        None  # of the graph before features were scaled or self-loops added: structural features stay
-    )
+    results: dict[Any, Any] = field(default_factory=dict)
+    before: Derived | None = None  # of the graph before features were scaled or self-loops added
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """The result of this key, computed at the first call."""
+        if key not in self.results:
+            self.results[key] = compute()
+        return self.results[key]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,14 +71,14 @@ class Graph:
     node_names: Sequence[Hashable] = ()
     name: str = "graph"
     directed: bool = False
-    notes: tuple[str, ...] = ()  # what was done to the input, and warnings about it: see `data.warnings`
-    x_kind: str = "given"  # or "identity", "degree": what stands in where the input has no features
+    notes: tuple[str, ...] = ()  # how the input was read, and warnings about it
+    x_kind: str = "given"  # or "identity", "degree": the stand-in where the input has no features
     public: Split | None = None  # the split that was published with the data
-    blocks: tuple[Block, ...] = ()  # what the columns of x are; () leaves it to `scaling.inferred_kind`
-    columns: Columns | None = None  # what was made of each column of a table of nodes
+    blocks: tuple[Block, ...] = ()  # the kinds of the columns of x; (): unknown, see `scaling.inferred_kind`
+    columns: Columns | None = None  # the encoding of each column of a table of nodes
     time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
     edge_types: EdgeTypes | None = None  # the edges of each type, where they have types
-    mapped: bool = False  # whether dense features are a file, memory-mapped: see `data.array_files`
+    mapped: bool = False  # whether dense features are a memory-mapped file
     _derived: Derived = field(default_factory=Derived)
 
     from_edges = classmethod(constructors.from_edges)
@@ -149,7 +148,6 @@ class Graph:
 
     @property
     def target(self) -> Classes:
-        """What is predicted."""
         return Classes(self.class_names)
 
     @property
@@ -176,7 +174,7 @@ class Graph:
 
     def to(self, device: torch.device | str) -> Graph:
         if same_device(device, self.device):
-            return self  # and keeps what was computed of it
+            return self  # with its derived results
         moved = {name: getattr(self, name).to(device) for name in ("adjacency", "x", "y")}
         types = None if self.edge_types is None else self.edge_types.to(device)
         return dataclasses.replace(self, **moved, edge_types=types)
@@ -211,11 +209,12 @@ class Graph:
 
     def with_self_loops(self) -> Graph:
         """The same graph with a self-loop of weight 1 at every node that has none."""
-        if self._derived.loops is None:
-            adjacency, count = loops_added(self.adjacency)
+
+        def added() -> tuple[SparseMatrix, int, EdgeTypes | None, Derived]:
             types = None if self.edge_types is None else self.edge_types.with_self_loops()
-            self._derived.loops = adjacency, types, count, Derived(before=self._derived)
-        adjacency, types, count, derived = self._derived.loops
+            return *loops_added(self.adjacency), types, Derived(before=self._derived)
+
+        adjacency, count, types, derived = self._derived.once("loops", added)
         if not count and types is self.edge_types:
             return self
         notes = (*self.notes, *([f"self-loops of weight 1 added to {count:,} nodes"] if count else []))
@@ -229,67 +228,64 @@ class Graph:
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""
         kind, structure = ("raw", False) if self.x_kind == "identity" else (kind, structure)
-        key = kind, structure, self.blocks
-        if key not in self._derived.scalings:
+
+        def learned() -> Scaling:
             scaling = Scaling.learned(kind, self._raw_features(), self.blocks)
-            self._derived.scalings[key] = scaling.with_structure(self.structural_features()) if structure else scaling
-        return self._derived.scalings[key]
+            return scaling.with_structure(self.structural_features()) if structure else scaling
+
+        return self._derived.once((kind, structure, self.blocks), learned)
 
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
         if scaling.kind == "raw" and scaling.structure is None and self.x.dtype != torch.float16:
             return self
-        key = scaling if scaling.arrays() else scaling.kind
-        if key not in self._derived.scaled:  # once for all trainings on this graph
+
+        def scaled() -> tuple[Tensor | SparseMatrix, Derived]:
             structural = self.structural_features() if scaling.num_added else None
             array = scaling.in_float32(self._raw_features(), structural, mapped=self.mapped)
             x = SparseMatrix.from_scipy(array) if scipy.sparse.issparse(array) else torch.from_numpy(array)
-            self._derived.scaled[key] = x.to(self.device), Derived(before=self._derived)
-        x, derived = self._derived.scaled[key]
+            return x.to(self.device), Derived(before=self._derived)
+
+        x, derived = self._derived.once(scaling if scaling.arrays() else scaling.kind, scaled)
         return dataclasses.replace(self, x=x, blocks=scaling.blocks_of(x.shape[1]), _derived=derived)
 
     def structural_features(self) -> np.ndarray:
         """Degrees, PageRank and numbers of filled cells, raw: see `data.structural_features`, [n, s]."""
-        if self._derived.structural is None:
+
+        def computed() -> np.ndarray:
             x = self._raw_features()
             num_cells = np.diff(x.indptr) if scipy.sparse.issparse(x) else (x != 0).sum(axis=1)
-            self._derived.structural = structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
-        return self._derived.structural
+            return structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
+
+        return self._derived.once("structural features", computed)
 
     def structural_features_of_edges(self) -> Tensor:
-        """Those that need no features: degrees and PageRank, raw, float32, [n, s]."""
+        """Those that need no features, degrees and PageRank, of the graph as it was read: raw, float32, [n, s]."""
         derived = self._derived
         while derived.before is not None:
             derived = derived.before
-        if derived.structural_of_edges is None:
-            columns = structural_features(self.adjacency.to_scipy(), self.directed)
-            derived.structural_of_edges = torch.from_numpy(columns.astype(np.float32))
-        return derived.structural_of_edges.to(self.device)
+
+        def computed() -> Tensor:
+            return torch.from_numpy(structural_features(self.adjacency.to_scipy(), self.directed).astype(np.float32))
+
+        return derived.once("structural features of edges", computed).to(self.device)
 
     def with_structural_features(self, columns: np.ndarray) -> Graph:
         """The same graph with these structural features, [n, s], in place of those that its edges would give."""
         of_edges = torch.from_numpy(columns[:, :-2].astype(np.float32))
-        return dataclasses.replace(self, _derived=Derived(structural=columns, structural_of_edges=of_edges))
+        results = {"structural features": columns, "structural features of edges": of_edges}
+        return dataclasses.replace(self, _derived=Derived(results=results))
 
     def _raw_features(self) -> Any:
         return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()
 
-    def edge_dot(self, u: Tensor | SparseMatrix, v: Tensor | SparseMatrix, weights: Tensor | None = None) -> Tensor:
-        """Σ_d w_d u_id v_jd for each entry (i, j) of the adjacency, [E]; no [E, d] array is built.
-
-        Sparse features go with themselves alone, `u is v`; their products are found once per graph.
-        """
-        if isinstance(u, Tensor) and isinstance(v, Tensor):
-            return self.pattern.edge_dot(u if weights is None else u * weights, v)
-        if u is not v or not isinstance(u, SparseMatrix):
-            raise TypeError("sparse features have an edge_dot with themselves only: edge_dot(graph.x, graph.x)")
-        products = self._derived.products if u is self.x else None
-        if products is None:
-            products = u.row_products(self.pattern)
-        if u is self.x:
-            self._derived.products = products
-        return products.row_sums() if weights is None else products @ weights
+    def feature_dot(self, weights: Tensor) -> Tensor:
+        """Σ_d w_d x_id x_jd for each entry (i, j) of the adjacency, [E]; no [E, d] array is built."""
+        x = self.x
+        if isinstance(x, Tensor):
+            return self.pattern.edge_dot(x * weights, x)
+        return self._derived.once("products", lambda: x.row_products(self.pattern)) @ weights
 
     def index_of(self, node_name: Hashable) -> int:
         """The position of a node. Text finds a node whose name prints the same: "17" finds 17."""
@@ -323,10 +319,7 @@ class Graph:
         return {str(name): i for i, name in enumerate(self.node_names)}
 
     def content_hash(self, length: int = 16) -> str:
-        """Hexadecimal digits over all that was read: edges, features, labels, names, how columns were read.
-
-        Equal on every machine; computed once.
-        """
+        """Hexadecimal digits of all that was read: edges, features, labels, names, encodings. Equal on every machine."""
         return self._content[:length]
 
     @cached_property
@@ -352,7 +345,6 @@ class Graph:
 
 
 def check_graph(graph: object) -> None:
-    """A name in place of a graph is easily given; say what is wanted."""
     if not isinstance(graph, Graph):
         raise TypeError(f"graph is a gcn_lpa.Graph, such as load gives, not {graph!r:.40}; as_graph makes others one")
 

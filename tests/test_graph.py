@@ -324,32 +324,27 @@ def test_degree_features_count_doublings():
     assert features(star).sum(dim=1).tolist() == [1] * 6
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_edge_dot_is_the_scalar_product_of_both_ends(karate, weighted, sparse):
+def test_feature_dot_is_the_weighted_scalar_product_of_both_ends(karate, sparse):
     x = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (34, 6)).astype(np.float32))
     graph = Graph.from_scipy(karate.to_scipy(), x=scipy.sparse.csr_array(x.numpy()) if sparse else x)
-    weights = torch.linspace(0.5, 2, 6, requires_grad=True) if weighted else None
-    scale = torch.ones(6) if weights is None else weights
-    expected = torch.stack([(x[i] * scale * x[j]).sum() for i, j in zip(graph.row, graph.col, strict=True)])
-    found = graph.edge_dot(graph.x, graph.x, weights=weights)
+    weights = torch.linspace(0.5, 2, 6, requires_grad=True)
+    expected = torch.stack([(x[i] * weights * x[j]).sum() for i, j in zip(graph.row, graph.col, strict=True)])
+    found = graph.feature_dot(weights)
     torch.testing.assert_close(found, expected)
-    if weights is not None:
-        (gradient,) = torch.autograd.grad(found.square().sum(), weights)
-        (expected_gradient,) = torch.autograd.grad(expected.square().sum(), weights)
-        torch.testing.assert_close(gradient, expected_gradient)
+    (gradient,) = torch.autograd.grad(found.square().sum(), weights)
+    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), weights)
+    torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_products_of_sparse_features_are_found_once_for_all_labellings(karate):
-    hidden = karate.reveal(torch.zeros(34, dtype=torch.bool))
-    karate.edge_dot(karate.x, karate.x)
-    assert hidden._derived.products is karate._derived.products is not None
-    assert karate.with_self_loops()._derived.products is None
-
-
-def test_sparse_features_have_no_edge_dot_with_anything_else(karate):
-    with pytest.raises(TypeError, match="with themselves only"):
-        karate.edge_dot(karate.x, torch.ones(34, 34))
+def test_products_of_sparse_features_are_computed_once_for_all_labellings(karate, monkeypatch):
+    compute, calls = SparseMatrix.row_products, []
+    monkeypatch.setattr(SparseMatrix, "row_products", lambda *given: calls.append(given) or compute(*given))
+    for graph in (karate, karate.reveal(torch.zeros(34, dtype=torch.bool)), karate):
+        graph.feature_dot(torch.ones(graph.num_features))
+    assert len(calls) == 1
+    karate.with_self_loops().feature_dot(torch.ones(karate.num_features))
+    assert len(calls) == 2
 
 
 def test_a_node_is_found_by_its_name():
@@ -594,7 +589,8 @@ def test_a_copy_with_other_features_or_edges_derives_nothing_from_the_old(tiny):
     torch.testing.assert_close(doubled.with_features("l2").x, before.flip(1))
     sparse = dataclasses.replace(tiny, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(tiny.x.numpy())))
     torch.testing.assert_close(sparse.with_features("l2").x.to_dense(), before)
-    torch.testing.assert_close(sparse.edge_dot(sparse.x, sparse.x), tiny.edge_dot(tiny.x, tiny.x))
+    ones = torch.ones(tiny.num_features)
+    torch.testing.assert_close(sparse.feature_dot(ones), tiny.feature_dot(ones))
     heavier = dataclasses.replace(tiny, adjacency=tiny.adjacency.with_values(tiny.adjacency.values * 2))
     difference = heavier.with_self_loops().adjacency.to_dense() - loops.to_dense()
     torch.testing.assert_close(difference, tiny.adjacency.to_dense())
