@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import numbers
-from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +25,6 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
 
 from gcn_lpa.data.datasets import as_graph
 from gcn_lpa.data.scaling import of_sinks
@@ -113,14 +111,13 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
         """Train on the rows of X whose y is known; the others take part without a label."""
-        given = None if self.graph is None else as_graph(self.graph).to("cpu")
         self._neighborhood: Neighborhood | None = None
-        if given is None:
+        if self.graph is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
             self._neighborhood = Neighborhood(X, self.n_neighbors, self.metric)
             graph, nodes = self._neighborhood.graph, np.arange(X.shape[0])
         else:
-            graph = given
+            graph = as_graph(self.graph).to("cpu")
             nodes = self._nodes_named(X, graph, reset=True)
         known, labels = self._known_labels(y, len(nodes))
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -129,12 +126,17 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y holds -1 beside {len(self.classes_) - 1} other classes; pass unlabeled=-1 if it means 'no label', "
                 "or unlabeled=float('nan') if it is a class"
             )
-        targets = node_targets(nodes[known], codes, graph)
+        nodes, targets = nodes[known], np.full(graph.num_nodes, -1)
+        targets[nodes] = codes
+        if len(torn := nodes[targets[nodes] != codes]):
+            raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
         class_names = tuple(map(str, self.classes_))
-        self.graph_ = dataclasses.replace(graph, y=targets, class_names=class_names, public=None)
+        self.graph_ = dataclasses.replace(graph, y=torch.from_numpy(targets), class_names=class_names, public=None)
         self.recipe_ = self._chosen_recipe(self.graph_)
-        seed = self._seed()
-        trained = learn(self.graph_, recipe=self.recipe_, seed=seed, device=self.device, threads=self.threads)
+        seed = self.random_state
+        if not isinstance(seed, numbers.Integral):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        trained = learn(self.graph_, recipe=self.recipe_, seed=int(seed), device=self.device, threads=self.threads)
         self.trained_ = dataclasses.replace(trained, model=trained.model.cpu())
         self.label_distributions_ = self._probabilities(self.graph_)
         if self._neighborhood is not None:
@@ -162,7 +164,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of every row, [n]."""
-        probabilities = self.predict_proba(X)
+        probabilities = self.predict_proba(X)  # which refuses an estimator that was not fitted
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -203,15 +205,15 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the classifier")
         return recipe
 
-    def _seed(self) -> int:
-        """`random_state` as the seed of `learn`."""
-        if isinstance(self.random_state, numbers.Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _nodes_named(self, X: Any, graph: Graph, *, reset: bool) -> np.ndarray:
-        """The position of each id, [n]."""
-        ids = id_column(X)
+        """The position of each id, [n]; the ids are an array, a series, a frame with one column, or a list."""
+        ids = np.asarray(X) if hasattr(X, "__array__") else X
+        if isinstance(ids, np.ndarray) and ids.ndim == 2 and ids.shape[1] == 1:
+            ids = ids[:, 0]
+        if scipy.sparse.issparse(ids) or (isinstance(ids, np.ndarray) and ids.ndim != 1):
+            raise ValueError(f"with a graph, X is a column of node ids, [n] or [n, 1]; this X is {list(ids.shape)}")
+        ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        ids = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in ids]
         validate_data(self, X if hasattr(X, "columns") else np.empty((len(ids), 1)), reset=reset, skip_check_array=True)
         return np.array([graph.index_of(name) for name in ids], dtype=np.int64)
 
@@ -259,15 +261,14 @@ class Neighborhood:
         self.is_sparse = scipy.sparse.issparse(X)
         X = self.as_stored(X)
         self.center = 0.0 if self.is_sparse else X.mean(axis=0)
-        self.length = 1.0
-        self.length = root_mean_square_length(self.features(X)) or 1.0
+        centred = X if self.is_sparse else X - self.center
+        self.length = float(np.sqrt((centred * centred).sum() / X.shape[0])) or 1.0  # root mean square of the rows
         links = scipy.sparse.csr_array((1, 1))
         if self.num_rows > 1:
             links = self.nearest.kneighbors_graph(n_neighbors=min(n_neighbors, self.num_rows - 1))
         self.graph = with_own_features(Graph.from_scipy(links, x=self.features(X), name="neighbours"))
-        self.first: dict[bytes, int] = {}
-        for i, key in enumerate(row_keys(X)):
-            self.first.setdefault(key, i)
+        keys = row_keys(X)
+        self.first = {key: self.num_rows - 1 - k for k, key in enumerate(reversed(keys))}  # of equal rows, the first
         self.twin = self.find(X)  # of each row, the first that equals it
 
     def as_stored(self, X: Any) -> Any:
@@ -288,8 +289,7 @@ class Neighborhood:
         totals = np.zeros_like(values)
         np.add.at(totals, self.twin, values)
         counts = np.bincount(self.twin, minlength=self.num_rows)
-        mean: np.ndarray = totals[self.twin] / counts[self.twin, None]
-        return mean
+        return np.asarray(totals[self.twin] / counts[self.twin, None])
 
     def attach(self, X: Any) -> Graph:
         """The graph with a node for each row, a sink: it receives messages of its neighbours and sends none."""
@@ -305,19 +305,13 @@ class Neighborhood:
         num_cells = np.diff(rows.indptr) if self.is_sparse else (rows != 0).sum(axis=1)
         structural = self.graph.structural_features()
         columns = np.vstack([structural, of_sinks(structural, scipy.sparse.csr_array(links), num_cells)])
-        attached = dataclasses.replace(
-            attached, directed=False
-        )  # trained on edges without a direction; sinks alone have one
-        return attached.with_structural_features(columns)
+        # it was trained on edges without a direction; sinks alone have one
+        return dataclasses.replace(attached, directed=False).with_structural_features(columns)
 
 
 def with_own_features(graph: Graph) -> Graph:
     """The graph with its x taken for features, also where the rows happen to be those of the identity matrix."""
     return dataclasses.replace(graph, x_kind="given")
-
-
-def root_mean_square_length(x: Any) -> float:
-    return float(np.sqrt((x * x).sum() / x.shape[0]))
 
 
 def row_keys(X: Any) -> list[bytes]:
@@ -328,24 +322,3 @@ def row_keys(X: Any) -> list[bytes]:
     columns, values = rows.indices.astype(np.int64), rows.data
     parts = [slice(*ends) for ends in pairwise(rows.indptr)]
     return [hashlib.blake2b(columns[p].tobytes() + values[p].tobytes(), digest_size=16).digest() for p in parts]
-
-
-def id_column(X: Any) -> list[Hashable]:
-    """Node ids from an array, a series, a frame with one column, or a list."""
-    if hasattr(X, "__array__"):
-        X = np.asarray(X)
-        X = X[:, 0] if X.ndim == 2 and X.shape[1] == 1 else X
-    if scipy.sparse.issparse(X) or (isinstance(X, np.ndarray) and X.ndim != 1):
-        raise ValueError(f"with a graph, X is a column of node ids, [n] or [n, 1]; this X is {list(X.shape)}")
-    ids = X.tolist() if isinstance(X, np.ndarray) else list(X)
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in ids]
-
-
-def node_targets(nodes: np.ndarray, codes: np.ndarray, graph: Graph) -> Tensor:
-    """The class of every node, -1 where it was given none, [n]."""
-    targets = np.full(graph.num_nodes, -1)
-    targets[nodes] = codes
-    torn = nodes[targets[nodes] != codes]
-    if len(torn):
-        raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
-    return torch.from_numpy(targets)

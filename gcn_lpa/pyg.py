@@ -87,25 +87,23 @@ class LPARegularizer(nn.Module):
             x: node features, for an edge form that reads them.
             edge_weight: what the learned factor multiplies, positive; 1 without.
         """
-        layout = self.layout(edge_index, num_nodes or num_nodes_of(edge_index, x))
+        highest = int(edge_index.max()) if x is None and edge_index.numel() else -1
+        layout = self.layout(edge_index, num_nodes or (highest + 1 if x is None else x.shape[0]))
         adjacency = adjacency_of(layout, edge_weight, torch.float32 if x is None else x.dtype)
-        scores = adjacency.log().add(self.log_factors(layout, adjacency, x))
-        return scores.row_softmax().values.index_select(0, layout.place)
-
-    def log_factors(self, layout: Layout, adjacency: SparseMatrix, x: Tensor | None) -> Tensor:
-        """log M_ij in the order of the matrix, [E]."""
         if self.form is not None:
             if x is None:
                 raise ValueError("an edge form reads the features of the nodes: call the regulariser with x too")
-            factors: Tensor = self.form(Graph(adjacency, features_of(x), unknown(adjacency)))
-            return factors
-        assert self.weight is not None
-        if len(self.weight) != len(layout.place):
-            raise ValueError(
-                f"there is a free weight for each of {len(self.weight)} edges, but edge_index has {len(layout.place)}; "
-                "where edges change, use an edge form of gcn_lpa.edges, such as AGNN"
-            )
-        return self.weight.index_select(0, layout.order)
+            unknown = torch.full((adjacency.shape[0],), -1, device=adjacency.device)
+            log_mask = self.form(Graph(adjacency, features_of(x), unknown))
+        else:
+            assert self.weight is not None
+            if len(self.weight) != len(layout.place):
+                raise ValueError(
+                    f"there is a free weight for each of {len(self.weight)} edges, but edge_index has "
+                    f"{len(layout.place)}; where edges change, use an edge form of gcn_lpa.edges, such as AGNN"
+                )
+            log_mask = self.weight.index_select(0, layout.order)
+        return adjacency.log().add(log_mask).row_softmax().values.index_select(0, layout.place)
 
     def loss(self, edge_index: Tensor, edge_weight: Tensor, y: Tensor, labeled: Tensor) -> Tensor:
         """Eq. (15) under the weights that `forward` gave; `labeled` is a mask or an index, no other label is read."""
@@ -114,7 +112,7 @@ class LPARegularizer(nn.Module):
                 wanted = "whole numbers, such as y.long()" if name == "y" else "a mask of True and False, or positions"
                 raise TypeError(f"{name} is {given.dtype}; it takes {wanted}")
         layout = self.layout(edge_index, len(y))
-        nodes = index_of(labeled)
+        nodes = labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
         num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1
         transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
@@ -163,13 +161,6 @@ def layout_of(edge_index: Tensor, num_nodes: int) -> Layout:
     return Layout(pattern, order, order.argsort())
 
 
-def num_nodes_of(edge_index: Tensor, x: Tensor | None) -> int:
-    """The rows of x or, without it, one more than the highest node that an edge names."""
-    if x is not None:
-        return x.shape[0]
-    return int(edge_index.max()) + 1 if edge_index.numel() else 0
-
-
 def adjacency_of(layout: Layout, edge_weight: Tensor | None, dtype: torch.dtype) -> SparseMatrix:
     """The weights of the edges, or 1, as a matrix."""
     if edge_weight is None:
@@ -191,11 +182,3 @@ def features_of(x: Tensor) -> Tensor | SparseMatrix:
     entries = x.to_sparse(layout=torch.sparse_coo).coalesce().cpu()
     row, col = entries.indices()
     return SparseMatrix.from_coo(row, col, entries.values(), (x.shape[0], x.shape[1])).to(x.device)
-
-
-def unknown(adjacency: SparseMatrix) -> Tensor:
-    return torch.full((adjacency.shape[0],), -1, device=adjacency.device)
-
-
-def index_of(labeled: Tensor) -> Tensor:
-    return labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
