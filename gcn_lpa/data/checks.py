@@ -173,7 +173,9 @@ def name_nodes(
         names = unique_names(node_names)
         if num_nodes not in (None, len(names)):
             raise ValueError(f"the number of nodes is not clear: num_nodes is {num_nodes}, node_names are {len(names)}")
-        return (names, source, target) if ends.are_positions else (names, *_positions(ends, names, "node_names"))
+        if not ends.are_positions:
+            source, target = _positions(ends, names, "node_names")
+        return names, source, target
     sizes = {"num_nodes is": num_nodes, "the rows of x are": _num_rows(x), "the labels in y are": _num_rows(y)}
     stated = [(size, f"{origin} {size}") for origin, size in sizes.items() if size is not None]
     if len({size for size, _ in stated}) > 1:
@@ -191,7 +193,8 @@ def name_nodes(
         names = unique_names(sorted(seen))
     except TypeError:
         names = unique_names(seen)  # ids of mixed types have no order: as they first occur
-    return names, *_positions(ends, names, "the graph")
+    source, target = _positions(ends, names, "the graph")
+    return names, source, target
 
 
 def _num_rows(array: Any) -> int | None:

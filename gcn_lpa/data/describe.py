@@ -224,12 +224,7 @@ def _first_fraction(cells: Iterable[Any]) -> int | None:
 
 
 def graph_warnings(graph: Graph) -> list[str]:
-    """Warnings about the classes and edges of a graph."""
-    return [*_class_warnings(graph), *_misspelt_classes(graph), *_edge_warnings(graph)]
-
-
-def _class_warnings(graph: Graph) -> list[str]:
-    """Warnings about classes that may not be meant as such, or not as classes of their own."""
+    """Warnings about classes that may not be meant as read, about missing edges, and about edge types that teach nothing."""
     notes = []
     if "-1" in graph.class_names and graph.num_classes >= 3:
         notes.append(f"{WARNING}the label '-1' is read as a class; if it means unknown, say option unknown=-1")
@@ -237,9 +232,8 @@ def _class_warnings(graph: Graph) -> list[str]:
     for name in graph.class_names:
         alike.setdefault(name.strip().casefold(), []).append(name)
         if name.strip().casefold() in UNKNOWN:
-            notes.append(
-                f"{WARNING}the label {name!r} is read as a class; if it means unknown, say option unknown={name}"
-            )
+            how = f"if it means unknown, say option unknown={name}"
+            notes.append(f"{WARNING}the label {name!r} is read as a class; {how}")
     for text, names in alike.items():
         if not text:
             how = "if it means unknown, say so with option unknown=…"
@@ -247,6 +241,16 @@ def _class_warnings(graph: Graph) -> list[str]:
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
             notes.append(f"{WARNING}the labels {some(names)} differ by {how}, and are read as classes apart")
+    notes += _misspelt_classes(graph)
+    if not graph.num_edges:
+        how = "edges come from edges.csv"
+        notes.append(f"{WARNING}there are no edges: every node is labelled by its features alone; {how}")
+    types = () if graph.edge_types is None else graph.edge_types.names
+    if len(types) == 1:
+        notes.append(f"{WARNING}all edges are of one type, {types[0]!r}: there is nothing to weigh")
+    elif types and graph.x_kind != "given":
+        how = "--propagation relations weighs them all the same"
+        notes.append(f"{WARNING}without features the default recipe does not weigh edge types; {how}")
     return notes
 
 
@@ -260,9 +264,8 @@ def _misspelt_classes(graph: Graph) -> list[str]:
             name, other = graph.class_names[rare], graph.class_names[frequent]
             if 0 < RARER * sizes[rare] <= sizes[frequent] and _is_misspelt(name, other):
                 counts = f"({sizes[rare]:,} and {sizes[frequent]:,} nodes)"
-                notes.append(
-                    f"{WARNING}the label {name!r} may be {other!r} misspelt {counts}; they are read as two classes"
-                )
+                problem = f"may be {other!r} misspelt {counts}; they are read as two classes"
+                notes.append(f"{WARNING}the label {name!r} {problem}")
     return notes
 
 
@@ -278,21 +281,6 @@ def _is_misspelt(name: str, other: str) -> bool:
     if len(short) < len(long):
         return rest == others[1:]
     return rest[1:] == others[1:] or (rest[:2] == others[1::-1] and rest[2:] == others[2:])
-
-
-def _edge_warnings(graph: Graph) -> list[str]:
-    """Warnings about a graph in which nothing can travel, and about edge types that will teach nothing."""
-    notes = []
-    if not graph.num_edges:
-        how = "edges come from edges.csv"
-        notes.append(f"{WARNING}there are no edges: every node is labelled by its features alone; {how}")
-    names = () if graph.edge_types is None else graph.edge_types.names
-    if len(names) == 1:
-        notes.append(f"{WARNING}all edges are of one type, {names[0]!r}: there is nothing to weigh")
-    elif names and graph.x_kind != "given":
-        how = "--propagation relations weighs them all the same"
-        notes.append(f"{WARNING}without features the default recipe does not weigh edge types; {how}")
-    return notes
 
 
 def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | np.ndarray) -> list[str]:

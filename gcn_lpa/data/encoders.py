@@ -198,8 +198,8 @@ class DateColumn(ParsedColumn):
         is_missing = np.isnan(days)
         days = days[~is_missing]
         cycles = tuple(name for name in CYCLES if np.ptp(place_in_cycle(name, days)) > 0)
-        state = {"missing": int(is_missing.sum()), "mean": float(days.mean()), "deviation": float(days.std())}
-        return cls(name=cells.name, form=form, cycles=cycles, **state)
+        moments = {"mean": float(days.mean()), "deviation": float(days.std())}
+        return cls(name=cells.name, missing=int(is_missing.sum()), form=form, cycles=cycles, **moments)
 
     def made(self) -> tuple[int, str]:
         return 1 + 2 * len(self.cycles) + bool(self.missing), ", ".join(["days", *self.cycles])

@@ -244,7 +244,7 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
     fits = {int: is_number and type(value) is int, float: is_number}.get(json_kind, type(value) is json_kind)
     if not fits:
         raise ValueError(f"{name or 'it'} is {value!r:.40}; it is {WORDS[json_kind]}")
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if unknown := [key for key in value if key not in hints]:
             raise ValueError(f"{name or 'it'} has a field {unknown[0]!r:.40}; there are {', '.join(hints)}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,10 @@ def read_csv(
             in the first row, outside quotes.
         columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
     """
-    stated = Stated(id, label, features, text, time, source, target, weight, relation, unknown, columns)
-    form, notes = Format(header, encoding, delimiter), list[str]()
-    files = [(nodes, NODE_ROLES, "nodes"), (edges, EDGE_ROLES, "edges"), (labels, NODE_ROLES, "labels")]
-    tables = Tables(*(_read_table(file, roles, content, form, stated, notes) for file, roles, content in files), notes)
-    _require_files(tables, stated)
-    return _graph_of(tables, stated, directed=directed, name=name)
+    names = id, label, features, text, time, source, target, weight, relation, unknown, columns
+    return _Reading(*names).graph(
+        nodes, edges, labels, Format(header, encoding, delimiter), directed=directed, name=name
+    )
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -135,8 +133,20 @@ def _table_in(folder: Path, role: str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Stated:
-    """The columns that the caller names, as in `read_csv`; None leaves a column to its usual names."""
+class NodeColumns:
+    """What was read of the nodes."""
+
+    names: Series
+    x: Any
+    y: Any = None
+    blocks: tuple[Block, ...] = ()
+    columns: Columns | None = None
+    time: Tensor | None = None
+
+
+@dataclass
+class _Reading:
+    """Files on their way to a graph: the columns that the caller names, as in `read_csv`, the tables, and notes."""
 
     id: str | None
     label: str | None
@@ -149,137 +159,190 @@ class Stated:
     relation: str | None
     unknown: Sequence[str] | str
     columns: Columns | None
+    nodes: Table | None = None
+    labels: Table | None = None
+    notes: list[str] = field(default_factory=list)
 
+    def graph(self, nodes: Any, edges: Any, labels: Any, form: Format, *, directed: bool, name: str | None) -> Graph:
+        """The graph that the files describe; an edge or a label of a node that is not listed is refused."""
+        import pandas
 
-@dataclass(frozen=True)
-class Tables:
-    """The files, None where there is none, and notes on how they are read, to which every reader adds."""
-
-    nodes: Table | None
-    edges: Table | None
-    labels: Table | None
-    notes: list[str]
-
-    @property
-    def origin(self) -> Table:
-        """The file that says which nodes there are."""
-        table = self.nodes or self.edges
-        if table is None:
+        self.nodes = self.table(nodes, NODE_ROLES, "nodes", form)
+        edge_table = self.table(edges, EDGE_ROLES, "edges", form)
+        self.labels = self.table(labels, NODE_ROLES, "labels", form)
+        self.require_files(edge_table)
+        origin = self.nodes or edge_table  # the file that says which nodes there are
+        if origin is None:
             raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
-        return table
-
-
-@dataclass(frozen=True)
-class NodeColumns:
-    """What was read of the nodes."""
-
-    names: Series
-    x: Any
-    y: Any = None
-    blocks: tuple[Block, ...] = ()
-    columns: Columns | None = None
-    time: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class EdgeColumns:
-    """What was read of the edges: the ids of both ends, the names of these two columns, weights and edge types."""
-
-    source: Series
-    target: Series
-    columns: tuple[str, ...] = ()
-    weights: np.ndarray | None = None
-    types: list[str] | None = None
-
-
-def _read_table(
-    source: Any, roles: tuple[str, ...], content: str, form: Format, stated: Stated, notes: list[str]
-) -> Table | None:
-    """One file or frame with its header; None where there is none."""
-    if source is None or hasattr(source, "columns"):
-        return None if source is None else read_frame(source, content)
-    path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    if path.suffix == ".parquet":
-        return read_parquet(path)
-    table = read_delimited(path, roles, form)
-    if form.header or not _has_header(table, roles, stated):
-        return table
-    notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
-    return dataclasses.replace(named_by_first_row(table), first_row_names=False)
-
-
-def _has_header(table: Table, roles: tuple[str, ...], stated: Stated) -> bool:
-    """Whether the first row clearly is a header: it names both roles, and no cell below says the same.
-
-    A name of one letter is not clear.
-    """
-    first, naming = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}, set()
-    for role in roles[:2]:
-        clear, wanted = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}, getattr(stated, role)
-        asked = None if wanted in first else wanted
-        named = (column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear))
-        naming.update(itertools.islice(named, 1))
-    names = [first[column] for column in naming]
-    return len(naming) == 2 and not any(table.columns[column].iloc[1:].isin(names).any() for column in naming)
-
-
-def _require_files(tables: Tables, stated: Stated) -> None:
-    """Refuse a column that is asked for where there is no file that could have it."""
-    if stated.columns is not None and tables.nodes is None:
-        raise ValueError("there is no file of nodes, such as nodes.csv in the folder, to read the model's columns from")
-    for table, content, options in (
-        (tables.nodes, "nodes", ("text", "time")),
-        (tables.nodes or tables.labels, "nodes or labels", ("id", "label")),
-        (tables.edges, "edges", (*EDGE_ROLES, "relation")),
-    ):
-        for option in options:
-            if table is None and (column := getattr(stated, option)):
+        nothing = series([], text_type())
+        sides, source_ids, target_ids, weights, types = (
+            self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None)
+        )
+        id_column, ids, given = self.label_file(self.labels) if self.labels else ("", nothing, None)
+        listed = self.listed_nodes(self.nodes) if self.nodes else self.nodes_at_ends(source_ids, target_ids, ids)
+        names, y = listed.names.to_numpy(object).tolist(), listed.y
+        columns = [listed.names, source_ids, target_ids, ids]
+        codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and different: positions
+        _, source, target, labelled = np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
+        if edge_table is not None:
+            guessed = [column for column in sides if column not in (self.source, self.target)]
+            node = next((name for name in guessed if name in names), None)
+            if edge_table.first_row_names and node is not None:
                 raise ValueError(
-                    f"{option}={column!r} names a column, but there is no file of {content} to read it from"
+                    f"the first row of {edge_table.path.name} is {some(list(edge_table.columns))}, and {node!r} is also a node: "
+                    "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of "
+                    "columns"
                 )
+            _require_listed(edge_table, sides[0], source, source_ids, names, origin)
+            _require_listed(edge_table, sides[1], target, target_ids, names, origin)
+        if self.labels is not None:
+            _require_listed(self.labels, id_column, labelled, ids, names, origin)
+            y = np.full(len(names), None)
+            y[labelled] = given
+        ends = Ends(source, target, are_positions=True)
+        options: dict[str, Any] = {"x": listed.x, "y": y, "directed": directed, "name": name or origin.name}
+        graph = Graph.from_edges(ends, weights=weights, edge_types=types, node_names=names, **options)
+        edge_types = graph.edge_types
+        if self.relation == DIRECTION and edge_types is None:
+            if not directed:
+                right = "option directed=true keeps it"
+                raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
+            edge_types = EdgeTypes.directions(graph.adjacency)
+        learned: dict[str, Any] = {"blocks": listed.blocks, "columns": listed.columns, "time": listed.time}
+        graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
+        notes = [*graph.notes, *self.notes, *graph_warnings(graph)]
+        if self.nodes is not None and listed.columns is not None and y is not None:
+            notes += telling_columns(self.nodes, listed.columns.single_columns, y)
+        return dataclasses.replace(graph, notes=tuple(notes))
 
+    def table(self, file: Any, roles: tuple[str, ...], content: str, form: Format) -> Table | None:
+        """A file or frame with its header; None where there is none."""
+        if file is None or hasattr(file, "columns"):
+            return None if file is None else read_frame(file, content)
+        path = Path(file)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        if path.suffix == ".parquet":
+            return read_parquet(path)
+        table = read_delimited(path, roles, form)
+        if form.header or not self.has_header(table, roles):
+            return table
+        self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
+        return dataclasses.replace(named_by_first_row(table), first_row_names=False)
 
-def _graph_of(tables: Tables, stated: Stated, *, directed: bool, name: str | None) -> Graph:
-    """The graph that the tables describe; an edge or a label of a node that is not listed is refused."""
-    import pandas
+    def has_header(self, table: Table, roles: tuple[str, ...]) -> bool:
+        """Whether the first row clearly is a header: it names both roles, and no cell below says the same.
 
-    origin = tables.origin
-    edges, (id_column, ids, labels) = _edges(tables, stated), _labels(tables, stated)
-    nodes = _listed_nodes(tables.nodes, tables, stated) if tables.nodes else _nodes_at_ends(edges, ids, stated)
-    names, y = nodes.names.to_numpy(object).tolist(), nodes.y
-    columns = [nodes.names, edges.source, edges.target, ids]
-    codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and all different: positions
-    _, source, target, labelled = np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
-    if tables.edges is not None:
-        guessed = [column for column in edges.columns if column not in (stated.source, stated.target)]
-        node = next((name for name in guessed if name in names), None)
-        if tables.edges.first_row_names and node is not None:
-            raise ValueError(
-                f"the first row of {tables.edges.path.name} is {some(list(tables.edges.columns))}, and {node!r} is also a node: "
-                "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of columns"
+        A name of one letter is not clear.
+        """
+        first: dict[str, str] = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}
+        naming: set[str] = set()
+        for role in roles[:2]:
+            clear, wanted = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}, getattr(self, role)
+            asked = None if wanted in first else wanted
+            named = (column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear))
+            naming.update(itertools.islice(named, 1))
+        names = [first[column] for column in naming]
+        return len(naming) == 2 and not any(table.columns[column].iloc[1:].isin(names).any() for column in naming)
+
+    def require_files(self, edges: Table | None) -> None:
+        """Refuse a column that is asked for where there is no file that could have it."""
+        if self.columns is not None and self.nodes is None:
+            which = "such as nodes.csv in the folder"
+            raise ValueError(f"there is no file of nodes, {which}, to read the model's columns from")
+        for table, content, options in (
+            (self.nodes, "nodes", ("text", "time")),
+            (self.nodes or self.labels, "nodes or labels", ("id", "label")),
+            (edges, "edges", (*EDGE_ROLES, "relation")),
+        ):
+            for option in options:
+                if table is None and (column := getattr(self, option)):
+                    problem = f"there is no file of {content} to read it from"
+                    raise ValueError(f"{option}={column!r} names a column, but {problem}")
+
+    def edges(self, table: Table) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None]:
+        """The columns of both ends, the ids in them, weights and edge types."""
+        source = table.require("source", self.source)
+        target = table.require("target", self.target, taken=(source,))
+        weight = table.find("weight", self.weight, taken=(source, target))
+        weights = None if weight is None else table.weights(weight)
+        is_column = self.relation is not None and (self.relation != DIRECTION or DIRECTION in table.columns)
+        relation = table.stated("relation", str(self.relation)) if is_column else None
+        types = None if relation is None else _edge_types(table, relation, (source, target))
+        unread = [column for column in table.columns if column not in (source, target, weight, relation)]
+        if unread:
+            how = "option weight=… reads one as the weight, relation=… as the type of each edge"
+            self.notes.append(f"columns of {table.path.name} not read: {some(unread)}; {how}")
+        if types is not None:
+            counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
+            self.notes.append(f"column {relation!r} says the type of each edge: {counts}")
+        return (source, target), table.ids(source), table.ids(target), weights, types
+
+    def label_file(self, table: Table) -> tuple[str, Series, np.ndarray]:
+        """The column of ids in a file of labels, the ids and the labels."""
+        id_column = table.require("id", _meant_for(table, self.id, self.nodes))
+        wanted = _meant_for(table, self.label or None, self.nodes)
+        label_column = table.require("label", wanted, taken=(id_column,))
+        labels = table.labels(label_column, self.unknown)
+        if wanted is None:
+            self.notes.append(guessed_label(table, label_column, labels))
+        return id_column, table.ids(id_column, unique=True), labels
+
+    def nodes_at_ends(self, source: Series, target: Series, labelled: Series) -> NodeColumns:
+        """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
+        import pandas
+
+        if self.features is not None and self.features not in STAND_INS:
+            stand_ins = "'identity' or 'degree' can stand in"
+            raise ValueError(f"there is no file of nodes to read features {self.features!r} from; {stand_ins}")
+        row_by_row = np.arange(2 * len(source)).reshape(2, -1).T.ravel()
+        ends = pandas.concat([source, target], ignore_index=True).iloc[row_by_row]
+        return NodeColumns(pandas.concat([ends, labelled], ignore_index=True).drop_duplicates(), self.features)
+
+    def listed_nodes(self, table: Table) -> NodeColumns:
+        """The nodes of a file of nodes."""
+        id_column = table.require("id", _meant_for(table, self.id, self.labels))
+        is_elsewhere = self.label is not None and _meant_for(table, self.label, self.labels) is None
+        is_aside = self.label == "" or is_elsewhere
+        chosen = table.find("label", None if is_aside else self.label, taken=(id_column,))
+        label_column, aside = (None, chosen) if is_aside else (chosen, None)
+        if self.labels is not None and label_column is not None:
+            both = f"{table.path.name} has a column {label_column!r}, and {self.labels.path.name}"
+            raise ValueError(f"labels come twice: {both}")
+        names = table.ids(id_column, unique=True)
+        y = None if label_column is None else table.labels(label_column, self.unknown)
+        if label_column is not None and y is not None and self.label is None:
+            self.notes.append(guessed_label(table, label_column, y))
+        others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
+        time_column = None if self.time is None else table.stated("time", self.time)
+        time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
+        columns, encoded = self.encoded(table, {id_column, chosen, time_column, *others})
+        self.notes.extend(encoded.warnings)
+        if aside is not None and aside not in _several(self.features, table):
+            how = "neither label nor feature; option features=… reads it as one"
+            self.notes.append(f"column {aside!r} is left aside: {how}")
+        if others and self.features is None:
+            self.notes.append(
+                f"{WARNING}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
+                f"option label={others[0]} chooses it, features=… reads it as a feature"
             )
-        _require_listed(tables.edges, edges.columns[0], source, edges.source, names, origin)
-        _require_listed(tables.edges, edges.columns[1], target, edges.target, names, origin)
-    if tables.labels is not None:
-        _require_listed(tables.labels, id_column, labelled, ids, names, origin)
-        y = np.full(len(names), None)
-        y[labelled] = labels
-    ends = Ends(source, target, are_positions=True)
-    options: dict[str, Any] = {"x": nodes.x, "y": y, "directed": directed, "name": name or origin.name}
-    graph = Graph.from_edges(ends, weights=edges.weights, edge_types=edges.types, node_names=names, **options)
-    types = graph.edge_types
-    if stated.relation == DIRECTION and types is None:
-        if not directed:
-            right = "option directed=true keeps it"
-            raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
-        types = EdgeTypes.directions(graph.adjacency)
-    graph = dataclasses.replace(graph, blocks=nodes.blocks, columns=nodes.columns, time=nodes.time, edge_types=types)
-    notes = [*graph.notes, *tables.notes, *graph_warnings(graph)]
-    if tables.nodes is not None and nodes.columns is not None and y is not None:
-        notes += telling_columns(tables.nodes, nodes.columns.single_columns, y)
-    return dataclasses.replace(graph, notes=tuple(notes))
+        return NodeColumns(names, encoded.x, y, encoded.blocks, columns, time)
+
+    def encoded(self, table: Table, taken: Collection[str | None]) -> tuple[Columns | None, EncodedTable]:
+        """What was learned of the columns of a table of nodes, and their features."""
+        if self.columns is not None:
+            if self.features is not None or self.text is not None:
+                raise ValueError("columns= says which features there are: leave features= and text= out")
+            return self.columns, self.columns.read(table)
+        texts = [table.stated("text", column) for column in _several(self.text, table)]
+        if self.features in STAND_INS:
+            if texts:
+                raise ValueError(f"features={self.features!r} reads no column, but text= names {some(texts)}")
+            return None, EncodedTable(self.features)
+        names = [column for column in table.columns if column not in taken]
+        if self.features is not None:
+            names = [table.stated("features", column) for column in _several(self.features, table)]
+        return learn_columns(table, list(dict.fromkeys([*names, *texts])), texts)
 
 
 def _require_listed(
@@ -303,27 +366,6 @@ def _bare(name: str) -> str:
     return name.strip().casefold().removesuffix(".0").lstrip("0")
 
 
-def _edges(tables: Tables, stated: Stated) -> EdgeColumns:
-    table = tables.edges
-    if table is None:
-        return EdgeColumns(series([], text_type()), series([], text_type()))
-    source = table.require("source", stated.source)
-    target = table.require("target", stated.target, taken=(source,))
-    weight = table.find("weight", stated.weight, taken=(source, target))
-    weights = None if weight is None else table.weights(weight)
-    is_column = stated.relation is not None and (stated.relation != DIRECTION or DIRECTION in table.columns)
-    relation = table.stated("relation", str(stated.relation)) if is_column else None
-    types = None if relation is None else _edge_types(table, relation, (source, target))
-    unread = [column for column in table.columns if column not in (source, target, weight, relation)]
-    if unread:
-        how = "option weight=… reads one as the weight, relation=… as the type of each edge"
-        tables.notes.append(f"columns of {table.path.name} not read: {some(unread)}; {how}")
-    if types is not None:
-        counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
-        tables.notes.append(f"column {relation!r} says the type of each edge: {counts}")
-    return EdgeColumns(table.ids(source), table.ids(target), (source, target), weights, types)
-
-
 def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
     """The type of each edge; an empty cell, a column of ends, or more types than can be weighed are refused."""
     if column in ends:
@@ -339,83 +381,9 @@ def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
     return types
 
 
-def _labels(tables: Tables, stated: Stated) -> tuple[str, Series, np.ndarray | None]:
-    """The column of ids in a file of labels, the ids and the labels; empty where there is none."""
-    table = tables.labels
-    if table is None:
-        return "", series([], text_type()), None
-    id_column = table.require("id", _meant_for(table, stated.id, tables.nodes))
-    wanted = _meant_for(table, stated.label or None, tables.nodes)
-    label_column = table.require("label", wanted, taken=(id_column,))
-    labels = table.labels(label_column, stated.unknown)
-    if wanted is None:
-        tables.notes.append(guessed_label(table, label_column, labels))
-    return id_column, table.ids(id_column, unique=True), labels
-
-
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:
     """A stated column, or None where it is one of another file and not of this one."""
     return None if other is not None and wanted in other.columns and wanted not in table.columns else wanted
-
-
-def _nodes_at_ends(edges: EdgeColumns, labelled: Series, stated: Stated) -> NodeColumns:
-    """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
-    import pandas
-
-    if stated.features is not None and stated.features not in STAND_INS:
-        stand_ins = "'identity' or 'degree' can stand in"
-        raise ValueError(f"there is no file of nodes to read features {stated.features!r} from; {stand_ins}")
-    row_by_row = np.arange(2 * len(edges.source)).reshape(2, -1).T.ravel()
-    ends = pandas.concat([edges.source, edges.target], ignore_index=True).iloc[row_by_row]
-    return NodeColumns(pandas.concat([ends, labelled], ignore_index=True).drop_duplicates(), stated.features)
-
-
-def _listed_nodes(table: Table, tables: Tables, stated: Stated) -> NodeColumns:
-    """The nodes of a file of nodes."""
-    id_column = table.require("id", _meant_for(table, stated.id, tables.labels))
-    is_elsewhere = stated.label is not None and _meant_for(table, stated.label, tables.labels) is None
-    is_aside = stated.label == "" or is_elsewhere
-    chosen = table.find("label", None if is_aside else stated.label, taken=(id_column,))
-    label_column, aside = (None, chosen) if is_aside else (chosen, None)
-    if tables.labels is not None and label_column is not None:
-        both = f"{table.path.name} has a column {label_column!r}, and {tables.labels.path.name}"
-        raise ValueError(f"labels come twice: {both}")
-    names = table.ids(id_column, unique=True)
-    y = None if label_column is None else table.labels(label_column, stated.unknown)
-    if label_column is not None and y is not None and stated.label is None:
-        tables.notes.append(guessed_label(table, label_column, y))
-    others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
-    time_column = None if stated.time is None else table.stated("time", stated.time)
-    time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
-    taken = [column for column in (id_column, chosen, time_column, *others) if column is not None]
-    columns, encoded = _features(table, taken, stated)
-    tables.notes.extend(encoded.warnings)
-    if aside is not None and aside not in _several(stated.features, table):
-        how = "neither label nor feature; option features=… reads it as one"
-        tables.notes.append(f"column {aside!r} is left aside: {how}")
-    if others and stated.features is None:
-        tables.notes.append(
-            f"{WARNING}{some(others)} could be the label too, and a feature that is one would tell the answer: left aside; "
-            f"option label={others[0]} chooses it, features=… reads it as a feature"
-        )
-    return NodeColumns(names, encoded.x, y, encoded.blocks, columns, time)
-
-
-def _features(table: Table, taken: Sequence[str], stated: Stated) -> tuple[Columns | None, EncodedTable]:
-    """What was learned of the columns of a table of nodes, and their features."""
-    if stated.columns is not None:
-        if stated.features is not None or stated.text is not None:
-            raise ValueError("columns= says which features there are: leave features= and text= out")
-        return stated.columns, stated.columns.read(table)
-    texts = [table.stated("text", column) for column in _several(stated.text, table)]
-    if stated.features in STAND_INS:
-        if texts:
-            raise ValueError(f"features={stated.features!r} reads no column, but text= names {some(texts)}")
-        return None, EncodedTable(stated.features)
-    names = [column for column in table.columns if column not in taken]
-    if stated.features is not None:
-        names = [table.stated("features", column) for column in _several(stated.features, table)]
-    return learn_columns(table, list(dict.fromkeys([*names, *texts])), texts)
 
 
 def _several(names: Sequence[str] | str | None, table: Table) -> list[str]:

@@ -1,7 +1,4 @@
-"""What is done to raw features before a model reads them, and what is learned of them for that.
-
-Structural features are what the edges of a node say about it, as columns beside its own.
-"""
+"""Scaling of raw features before a model reads them, and structural features: degree, PageRank … of a node as columns."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ class Scaling:
         if kind == "auto":
             blocks = tuple(blocks) or (Block("x", inferred_kind(x), 0, x.shape[1]),)
             check_blocks(blocks, x.shape[1])
-            numbers = [_learned_numbers(_dense(x, block)) for block in blocks if block.kind == "numbers"]
+            numbers = [_learned_numbers(_columns(x, block)) for block in blocks if block.kind == "numbers"]
             return cls(kind, blocks=blocks, numbers=np.hstack(numbers) if numbers else None)
         if kind == "tfidf":
             _check_counts(x)
@@ -146,10 +143,11 @@ class Scaling:
             raise ValueError(f"idf is not a finite number for each of the {num_columns} columns")
         if numbers is not None and not _is_finite(numbers, (4, num_numbers)):
             raise ValueError(f"numbers is not four finite numbers for each of the {num_numbers} columns of numbers")
-        if structure is not None:
-            is_finite = _is_finite(structure, (2, structure.shape[-1]))
-            if not (is_finite and (structure[1] > LEAST_SPREAD).all()):
-                raise ValueError("structure is not a mean and a positive deviation for each structural feature")
+        num_added = 0 if structure is None else structure.shape[-1]
+        if structure is not None and not (
+            _is_finite(structure, (2, num_added)) and (structure[1] > LEAST_SPREAD).all()
+        ):
+            raise ValueError("structure is not a mean and a positive deviation for each structural feature")
         return cls(kind, idf, structure, blocks, numbers)
 
     def __call__(self, x: Any, structure: np.ndarray | None = None) -> Any:
@@ -190,17 +188,17 @@ class Scaling:
 
     def _by_block(self, x: Any) -> Any:
         parts, first = [], 0
-        numbers = np.zeros((4, 0)) if self.numbers is None else self.numbers
         for block in self.blocks:
+            part = _columns(x, block)
             if block.kind == "words":
-                words = _columns(x, block)
-                parts.append(_rows_divided(words, _lengths(words)))
-            elif block.kind == "numbers":
-                end = first + block.stop - block.start
-                parts.append(_standardized(_dense(x, block), numbers[:, first:end]))
-                first = end
-            else:
-                parts.append(_columns(x, block) if block.kind in WORDS else _dense(x, block))
+                part = _rows_divided(part, _lengths(part))
+            elif block.kind == "numbers" and self.numbers is not None:
+                center, scale, mean, rate = self.numbers[:, first : first + part.shape[1]]
+                first += part.shape[1]
+                u, skewed = part - center, scale > 0
+                u[:, skewed] = _tamed(u[:, skewed] / scale[skewed])
+                part = np.clip((u - mean) * rate, -FARTHEST, FARTHEST)
+            parts.append(part)
         return side_by_side(parts)
 
 
@@ -230,28 +228,15 @@ def _learned_numbers(x: np.ndarray) -> np.ndarray:
     return np.stack([center, scale, mean, rate])
 
 
-def _standardized(x: np.ndarray, learned: np.ndarray) -> np.ndarray:
-    center, scale, mean, rate = learned
-    u = x - center
-    skewed = scale > 0
-    u[:, skewed] = _tamed(u[:, skewed] / scale[skewed])
-    result: np.ndarray = np.clip((u - mean) * rate, -FARTHEST, FARTHEST)
-    return result
-
-
 def _tamed(u: np.ndarray) -> np.ndarray:
     result: np.ndarray = np.sign(u) * np.log1p(np.abs(u))
     return result
 
 
 def _columns(x: Any, block: Block) -> Any:
-    return x if x.shape[1] == block.stop - block.start else x[:, block.start : block.stop]
-
-
-def _dense(x: Any, block: Block) -> np.ndarray:
-    part = _columns(x, block)
-    dense: np.ndarray = part.toarray() if scipy.sparse.issparse(part) else part
-    return dense
+    """The columns of a block; those of words sparse if x is, others dense."""
+    part = x if x.shape[1] == block.stop - block.start else x[:, block.start : block.stop]
+    return part if block.kind in WORDS or not scipy.sparse.issparse(part) else part.toarray()
 
 
 def side_by_side(parts: Sequence[Any]) -> Any:
@@ -308,7 +293,8 @@ def structural_features(
     columns = []
     for side in [present, present.T] if directed else [present]:
         degree = np.log1p(np.asarray(side.sum(axis=1)).ravel())
-        columns += [degree, walk @ degree, walk @ (walk @ degree)]
+        near = walk @ degree
+        columns += [degree, near, walk @ near]
     columns.append(np.log(_pagerank(present)))
     if num_cells is not None:
         cells = np.log1p(num_cells.astype(np.float64))
