@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from gcn_lpa.data.files import write_figure
 from gcn_lpa.insight.explanation import EQUAL, hops_in_words, in_words
@@ -29,31 +29,40 @@ CLASS_COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN)  # in the or
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those who print in grey
 
 
+@contextlib.contextmanager
+def figure_at(
+    path: str | Path, size: tuple[float, float], style: Mapping[Any, Any] | None = None, dpi: int = 150
+) -> Iterator[Any]:
+    """A figure that is written when the block ends, as the ending says; the same drawing gives the same bytes."""
+    import matplotlib
+    from matplotlib.figure import Figure  # not pyplot's: a notebook keeps its way to show figures
+
+    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
+        raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
+    with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", **(style or {})}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
+        write_figure(figure, path, dpi=dpi, metadata=undated)
+
+
 def draw_explanation(why: Explanation, path: str | Path) -> None:
     """Draw the strongest paths of an explanation, with edge weights and votes, beside the scores of the classes.
 
     The file's ending says which format: .png, .svg or .pdf. The same explanation gives the same picture, and a class has the
     same colour and shape in all pictures of a graph.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
-        raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
     looks = {name: (CLASS_COLORS[k % 8], SHAPES[k % 9]) for k, name in enumerate(why.scores)}
-    places = _places(why)
-    rows = 1 + max(row for _, row in places.values())
-    with matplotlib.rc_context({"svg.hashsalt": "gcn-lpa", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(11, max(3.2, 0.62 * rows + 1.2)), layout="constrained")
+    spots = _spots(why)
+    rows = 1 + max(row for _, row in spots.values())
+    with figure_at(path, (11, max(3.2, 0.62 * rows + 1.2)), {"svg.fonttype": "none", "font.size": 9}) as figure:
         walks, bars = figure.subplots(1, 2, width_ratios=(3, 1.25))
-        _draw_paths(walks, why, places, looks)
+        _draw_paths(walks, why, spots, looks)
         _draw_scores(bars, why, looks)
         figure.suptitle(_short(why.title, 120), fontsize=11, fontweight="bold")
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
-        write_figure(figure, path, dpi=150, metadata=undated)
 
 
-def _places(why: Explanation) -> dict[Hashable, tuple[int, float]]:
+def _spots(why: Explanation) -> dict[Hashable, tuple[int, float]]:
     """Where each node of the paths is drawn: column by its steps from the explained node, rows so that branches do not cross."""
     children: dict[Hashable, list[Hashable]] = {why.node: []}
     depth = {why.node: 0}
@@ -75,36 +84,37 @@ def _places(why: Explanation) -> dict[Hashable, tuple[int, float]]:
     return {node: (depth[node], rows[node]) for node in depth}
 
 
-def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
-    steps = {
-        (a, b): weight
+def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    weights = {
+        ends: weight
         for vote in why.votes
-        for (a, b), weight in zip(pairwise(vote.path.nodes), vote.path.weights, strict=True)
-        if a != b
+        for ends, weight in zip(pairwise(vote.path.nodes), vote.path.weights, strict=True)
+        if ends[0] != ends[1]
     }
-    for (a, b), weight in steps.items():
-        (x0, y0), (x1, y1) = places[a], places[b]
+    for (a, b), weight in weights.items():
+        (x0, y0), (x1, y1) = spots[a], spots[b]
         axes.plot([x0, x1], [y0, y1], color="#999999", linewidth=0.8 + 5 * weight, zorder=1, solid_capstyle="round")
         at = 0.62  # nearer to the far end, where edges have spread
         box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
         style = {"ha": "center", "va": "center", "fontsize": 7.5, "color": "#333333", "bbox": box, "zorder": 2}
         axes.text(x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{weight:.2f}", **style)
     votes = {vote.node: vote for vote in why.votes}
-    for node, (x, y) in places.items():
+    for node, (x, y) in spots.items():
         vote, is_start = votes.get(node), node == why.node
         label = why.label if is_start else vote.label if vote is not None else None
         color, shape = looks[label] if label is not None else (PALE, "o")
         share = 0.0 if vote is None else vote.share
         size = 420 if is_start else 45 if vote is None else 90 + 600 * share
-        axes.scatter(
-            [x], [y], s=size, color=color, marker=shape, edgecolor="black", linewidth=1.8 if is_start else 0.6, zorder=3
-        )
+        outline = {"edgecolor": "black", "linewidth": 1.8 if is_start else 0.6}
+        axes.scatter([x], [y], s=size, color=color, marker=shape, zorder=3, **outline)
         text = _short(node, 16) + (f"  {in_words(share)}" if vote is not None else "")
         beside = vote is not None and not is_start
         offset, ha, va = ((14, 0), "left", "center") if beside else ((0, -15), "center", "top")
         style = {"ha": ha, "va": va, "fontsize": 8, "fontweight": "bold" if is_start else None, "zorder": 4}
         axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **style)
-    deepest, lowest = max(x for x, _ in places.values()), max(y for _, y in places.values())
+    deepest, lowest = max(x for x, _ in spots.values()), max(y for _, y in spots.values())
     axes.set(xlim=(-0.35, max(1, deepest) + 0.75), ylim=(lowest + 0.8, -0.8))
     axes.set_axis_off()
     if not why.votes:
@@ -112,24 +122,19 @@ def _draw_paths(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, f
     axes.set_title(
         "the strongest path of each vote: learned weight on the edges, share of the vote beside the voter", fontsize=9
     )
-    _add_legend(axes, why, places, looks)
-
-
-def _add_legend(axes: Any, why: Explanation, places: dict[Hashable, tuple[int, float]], looks: dict[str, Any]) -> None:
-    from matplotlib.lines import Line2D
-
     labels = {why.label, *(vote.label for vote in why.votes)}
     keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
-    if len(places) > len({why.node, *(vote.node for vote in why.votes)}):
+    if len(spots) > len({why.node, *votes}):
         keys.append(("no training label", PALE, "o"))
     handles = [
-        Line2D([], [], color=c, marker=m, linestyle="", markeredgecolor="black", label=name) for name, c, m in keys
+        Line2D([], [], color=color, marker=shape, linestyle="", markeredgecolor="black", label=name)
+        for name, color, shape in keys
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), ncols=4, frameon=False, fontsize=8)
 
 
 def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any], most: int = 8) -> None:
-    """Two bars for each class that has something to say: what the model and what LPA gives it."""
+    """Two bars for each of the likeliest classes: its probability and its score of LPA."""
     size = {name: max(why.scores[name], why.probabilities[name]) for name in why.scores}
     ranked = sorted(size, key=lambda name: -round(size[name], EQUAL))
     shown = [name for rank, name in enumerate(ranked[:most]) if rank < 2 or size[name] >= 0.005]
@@ -155,54 +160,37 @@ def draw_reliability(before: Reliability, after: Reliability, path: str | Path, 
 
     The grey bars are where 95 of 100 points after calibration would be if it were perfect.
     """
-    from matplotlib.figure import Figure
-
-    if not Path(path).suffix:  # Matplotlib would write another file than the one that was named
-        raise ValueError(f"{path} has no ending that says as what to draw it, such as .png")
     bins = len(before.count)
-    figure = Figure(figsize=(5, 5.6), layout="constrained")  # not pyplot's: a notebook keeps its way to show figures
-    top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
-    series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
-    at, nodes = (torch.tensor(column, dtype=torch.float64) for column in (after.confidence, after.count))
-    chance = 1.96 * (at * (1 - at) / nodes.clamp_min(1)).sqrt()
-    low, high = (at - chance).clamp_min(0), (at + chance).clamp_max(1)
-    drawn = nodes > 0
-    top.vlines(at[drawn], low[drawn], high[drawn], color="#CCCCCC", linewidth=6, label="perfect, by chance")
-    for k, (name, found, color, marker, dash) in enumerate(series):
-        filled = [i for i in range(bins) if found.count[i]]
-        top.plot(
-            [found.confidence[i] for i in filled],
-            [found.accuracy[i] for i in filled],
-            dash,
-            color=color,
-            marker=marker,
-            markersize=5,
-            label=f"{name}: ECE {100 * found.ece:.1f} %",
-        )
-        places = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
-        bottom.bar(places, found.count, width=0.4 / bins, color=color, label=name)
-    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
-    bottom.set(xlabel="confidence", ylabel="nodes")
-    figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
-    for axes in (top, bottom):
-        axes.grid(alpha=0.3, linewidth=0.5)
-        axes.set_axisbelow(True)
-    write_figure(figure, path, dpi=160)
+    with figure_at(path, (5, 5.6), dpi=160) as figure:
+        top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+        top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
+        at, nodes = np.array(after.confidence), np.array(after.count, dtype=np.float64)
+        chance = 1.96 * np.sqrt(at * (1 - at) / np.maximum(nodes, 1))
+        low, high = np.maximum(at - chance, 0)[nodes > 0], np.minimum(at + chance, 1)[nodes > 0]
+        top.vlines(at[nodes > 0], low, high, color="#CCCCCC", linewidth=6, label="perfect, by chance")
+        series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
+        for k, (name, one, color, marker, dash) in enumerate(series):
+            filled = np.array(one.count) > 0
+            points = np.array(one.confidence)[filled], np.array(one.accuracy)[filled]
+            look = {"color": color, "marker": marker, "markersize": 5}
+            top.plot(*points, dash, label=f"{name}: ECE {100 * one.ece:.1f} %", **look)
+            middles = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
+            bottom.bar(middles, one.count, width=0.4 / bins, color=color, label=name)
+        top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
+        bottom.set(xlabel="confidence", ylabel="nodes")
+        figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+        for axes in (top, bottom):
+            axes.grid(alpha=0.3, linewidth=0.5)
+            axes.set_axisbelow(True)
 
 
 def draw_tuning(found: Tuning, path: str | Path) -> None:
-    """Draw what the trials reached, and how much each setting mattered."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
-        figure = Figure(figsize=(10, 0.6 + 0.28 * max(9, len(found.importance))), layout="constrained")
+    """Draw the accuracy of the trials, and how much each setting mattered."""
+    style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
+    with figure_at(path, (10, 0.6 + 0.28 * max(9, len(found.importance))), style) as figure:
         values, shares = figure.subplots(1, 2)
-        done = [
-            (k, 100 * trial.val_accuracy) for k, trial in enumerate(found.trials, 1) if trial.val_accuracy is not None
-        ]
-        numbers, reached = zip(*done, strict=True)
+        accuracies = [(k, trial.val_accuracy) for k, trial in enumerate(found.trials, 1)]
+        numbers, reached = zip(*((k, 100 * value) for k, value in accuracies if value is not None), strict=True)
         values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
         values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")
         values.xaxis.get_major_locator().set_params(integer=True)
@@ -211,4 +199,3 @@ def draw_tuning(found: Tuning, path: str | Path) -> None:
         names = [*found.importance][::-1]
         shares.barh(names, [found.importance[name] for name in names], color=BLUE, height=0.6)
         shares.set(xlim=(0, 1), xlabel="share of the variance between trials", title="which settings mattered")
-        write_figure(figure, path, dpi=150)

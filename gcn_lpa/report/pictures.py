@@ -5,9 +5,8 @@ Classes have the colours and shapes that they have everywhere; legends stand bes
 
 from __future__ import annotations
 
-import contextlib
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from gcn_lpa.data.files import write_figure
-from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES
+from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES, figure_at
 from gcn_lpa.insight.evidence import edge_ends
 from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_weights, note, positions, sample
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 STYLE: dict[Any, Any] = {
     **{"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlesize": 10},
-    **{"svg.hashsalt": "gcn-lpa", "legend.frameon": False, "text.parse_math": False},  # a $ in a name is no formula
+    **{"legend.frameon": False, "text.parse_math": False},  # a $ in a name is no formula
 }
 MOST_NEAR = 60  # nodes of a neighbourhood, the nearest
 MOST_WRITTEN = 25  # classes whose counts are written into the confusion; more do not fit
@@ -40,7 +38,7 @@ def draw_curve(subject: OpenRun, path: str | Path) -> None:
     if len(run.history) < 2:
         raise ValueError(f"method {run.recipe.method!r} learns at once: there is no curve of epochs to draw")
     lines = [("training loss", "loss", BLUE, "-"), ("validation loss", "val_loss", ORANGE, "--")]
-    with _figure(path, (9, 3.4)) as figure:
+    with figure_at(path, (9, 3.4), STYLE) as figure:
         losses, accuracy = figure.subplots(1, 2)
         for axes, drawn in ((losses, lines), (accuracy, [("validation accuracy", "val_accuracy", ORANGE, "--")])):
             for name, field, color, dash in drawn:
@@ -62,7 +60,7 @@ def draw_confusion(subject: OpenRun, path: str | Path) -> None:
     names, counts = [_short(name) for name in found.per_class], np.array(found.confusion)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = 2.6 + 0.42 * min(len(names), 30)
-    with _figure(path, (size + 1.6, size)) as figure:
+    with figure_at(path, (size + 1.6, size), STYLE) as figure:
         axes = figure.subplots()
         image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
         for (i, j), count in np.ndenumerate(counts) if len(names) <= MOST_WRITTEN else ():
@@ -83,7 +81,7 @@ def draw_neighbourhood(subject: OpenRun, path: str | Path, node: Hashable, hops:
     near = np.flatnonzero(np.isfinite(far))
     kept = np.sort(near[np.argsort(far[near], kind="stable")[:MOST_NEAR]])
     left = f"; the nearest {len(kept)} of {len(near)} nodes" if len(kept) < len(near) else ""
-    with _figure(path, (9, 6)) as figure:
+    with figure_at(path, (9, 6), STYLE) as figure:
         axes = figure.subplots()
         place = _draw_nodes(axes, subject, links, kept, largest=260.0)
         for k, at in enumerate(kept.tolist()):
@@ -107,7 +105,7 @@ def draw_map(subject: OpenRun, path: str | Path) -> None:
     """All nodes, or a sample of a large graph: colour and shape are the predicted class, size is confidence."""
     links = _links(subject)
     kept = sample(links, subject.least_sure, MOST_NODES)
-    with _figure(path, (10, 7)) as figure:
+    with figure_at(path, (10, 7), STYLE) as figure:
         axes = figure.subplots()
         _draw_nodes(axes, subject, links, kept, largest=float(np.clip(60_000 / len(kept), 5, 160)))
         inside = links[kept][:, kept].nnz
@@ -187,21 +185,6 @@ def _add_legend(axes: Any, keys: Iterable[tuple[str, dict[str, Any], str]]) -> N
     handles = [Line2D([], [], markeredgecolor=edge, label=name, **style, **look) for name, look, edge in keys[:KEYS]]
     rest = [Line2D([], [], linestyle="", label=f"… and {len(keys) - KEYS} more")] if len(keys) > KEYS else []
     axes.figure.legend(handles=[*handles, *rest], loc="outside right upper", title="predicted; larger: surer")
-
-
-@contextlib.contextmanager
-def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Any]:
-    """A figure that is written when the block ends; the same run gives the same file."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    if not Path(path).suffix:
-        raise ValueError(f"{path} has no ending that says as what to draw it; .png, .svg or .pdf")
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        yield figure
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
-        write_figure(figure, path, dpi=150, metadata=undated)
 
 
 def _short(name: Hashable, most: int = LONGEST) -> str:

@@ -44,8 +44,7 @@ def drawn(monkeypatch, tmp_path):
         FigureCanvasAgg(figure).draw()
         found.append(figure)
 
-    for module in (pictures, drawing):
-        monkeypatch.setattr(module, "write_figure", keep)
+    monkeypatch.setattr(drawing, "write_figure", keep)
     return found
 
 
