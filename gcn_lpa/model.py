@@ -11,7 +11,7 @@ exactly Eq. (15) scores in `losses.py` (five readings).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -41,29 +41,6 @@ class Body(Protocol):
     ) -> Tensor: ...
 
 
-def relu_layers(
-    smoothing: SparseMatrix,
-    x: Tensor | SparseMatrix,
-    weights: Sequence[Tensor],
-    rates: tuple[float, float],
-    key: Key | None = None,
-    at: Tensor | None = None,
-) -> Tensor:
-    """X^(k+1) = ReLU(S X^(k) W^(k)), Eqs. (3) and (16), without the last ReLU.
-
-    Args:
-        rates: of the dropout of the features, and of every later X.
-        at: the nodes whose last X is wanted, each once, [m]; None: all.
-    """
-    faster = fused.relu_layers(smoothing, x, weights, rates, key, at)
-    if faster is not None:
-        return faster
-    h: Tensor = smoothing @ (dropout(x, rates[0], key, layer=0) @ weights[0])
-    for k, weight in enumerate(weights[1:], start=1):
-        h = smoothing @ (dropout(h.relu(), rates[1], key, layer=k) @ weight)  # Eq. (16)
-    return h if at is None else h.index_select(0, at)
-
-
 class Convolutions(nn.Module):
     """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), along a matrix S; the last X holds logits, [n, c].
 
@@ -86,13 +63,14 @@ class Convolutions(nn.Module):
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
-        recipe = self.recipe
-        rate = recipe.dropout if recipe.feature_dropout is None else recipe.feature_dropout
+        recipe, x, last = self.recipe, graph.x, len(self.weights) - 1
+        rates = recipe.dropout if recipe.feature_dropout is None else recipe.feature_dropout, recipe.dropout
         if not (recipe.residual or recipe.bias or recipe.layer_norm):
-            return relu_layers(smoothing, graph.x, list(self.weights), (rate, recipe.dropout), key, at)
-        x, last = graph.x, len(self.weights) - 1
+            faster = fused.relu_layers(smoothing, x, list(self.weights), rates, key, at)
+            if faster is not None:
+                return faster
         for k, weight in enumerate(self.weights):
-            x = dropout(x, rate if k == 0 else recipe.dropout, key, layer=k)
+            x = dropout(x, rates[min(k, 1)], key, layer=k)
             own, x = (x @ self.skips[k] if self.skips else None), x @ weight  # frees the old x before the product
             x = smoothing @ x  # Eq. (16)
             x = x if own is None else own + x
@@ -124,10 +102,7 @@ class GCNLPA(nn.Module):
         *,
         body: Callable[[Recipe, Graph, torch.Generator], nn.Module] | None = None,
     ) -> None:
-        """`body(recipe, graph, generator)` makes the part that turns features into logits along the edges, a `Body`.
-
-        None: `Convolutions`, for a recipe whose features travel by them.
-        """
+        """`body(recipe, graph, generator)` makes a `Body`; None: `Convolutions`."""
         super().__init__()
         if body is None and recipe.propagation != "layers":
             raise ValueError(
@@ -150,7 +125,7 @@ class GCNLPA(nn.Module):
         return scores.row_softmax().drop_edges(self.recipe.edge_dropout, key)
 
     def smoothing(self, graph: Graph, key: Key | None = None, scores: SparseMatrix | None = None) -> SparseMatrix:
-        """What features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        """The matrix that features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
         if self.is_one_walk:
             return self.transition(graph, key, scores)
         if not self.edge_parameters() and (key is None or not self.recipe.edge_dropout):

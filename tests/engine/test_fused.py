@@ -15,11 +15,11 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # isort: split
 from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
 from gcn_lpa.engine.operations import use_kernels
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import mean_cost
-from gcn_lpa.model import GCNLPA, relu_layers
+from gcn_lpa.model import GCNLPA
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
 from tests.helpers import reference_kernels
@@ -63,10 +63,13 @@ def propagation(transition, seeds, iterations, *, labeled, clamp=True, at=None):
     return fused.propagate(None, transition, seeds, iterations, clamp, labeled, at)
 
 
-def plain_stack(*arguments, **options):
-    """The loop as it is written."""
+def plain_stack(matrix, x, weights, rates, key=None, at=None):
+    """The layers one by one."""
     with use_kernels(reference_kernels):
-        return relu_layers(*arguments, **options)
+        for k, weight in enumerate(weights):
+            x = dropout(x if k == 0 else x.relu(), rates[min(k, 1)], key, layer=k)
+            x = matrix @ (x @ weight)
+    return x if at is None else x.index_select(0, at)
 
 
 def with_gradients(function, leaves):
