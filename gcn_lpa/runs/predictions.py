@@ -33,7 +33,7 @@ from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.predict import Prediction
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun, graph_of, read_run
-from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.runs.plan import Source
 from gcn_lpa.runs.trained_files import decode_graph, decode_trained
 from gcn_lpa.trained import HeldOut, Trained
 
@@ -86,7 +86,7 @@ def calibrate_run(
     check_level(level)
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
     assert trained.calibration is not None
-    y = held_out.y
+    y, is_promised = held_out.y, held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
     if held_out.fold is not None:
         before, truth, fold = held_out.probability, y, held_out.fold
         after, sets = torch.zeros_like(before), torch.zeros(before.shape, dtype=torch.bool)
@@ -110,9 +110,7 @@ def calibrate_run(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[held_out.protocol]
-        if _is_promised(held_out)
-        else f"none: {len(y)} labels are too few, it takes {FEWEST}",
+        promise=PROMISES[held_out.protocol] if is_promised else f"none: {len(y)} labels are too few, it takes {FEWEST}",
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -140,16 +138,11 @@ def held_out_of(trained: Trained, where: str) -> HeldOut:
     return held_out
 
 
-def _is_promised(held_out: HeldOut) -> bool:
-    """Whether sets hold what they promise: by the reserved nodes however few, by others only roughly and if there are some."""
-    return held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
-
-
 def set_threshold(trained: Trained, where: str, level: float, score: str) -> float:
     """Where the label sets of a model end; a ValueError where too few labels were held out to promise anything."""
     check_level(level)
     held_out = held_out_of(trained, where)
-    if not _is_promised(held_out):
+    if held_out.protocol != "reserved" and len(held_out.node) < FEWEST:  # reserved nodes keep the promise however few
         raise ValueError(
             f"label sets need {FEWEST} labels that training did not learn from, and there are {len(held_out.y)}: with so few, "
             "a set could promise nothing. Predict without --sets, or label more nodes"
@@ -208,9 +201,6 @@ def table_text(table: Any, *, excel_safe: bool = False) -> str:
     return text
 
 
-OF_ONE_FOLDER = ("labels", "name", "time")  # options that are not for another folder
-
-
 @dataclass(frozen=True)
 class UpdatedRun:
     """The table of predictions, what is new in the graph, and why the graph before is missing, "" where it is not."""
@@ -248,7 +238,14 @@ def predict_on(
     plan, trained = read_run(files)[0], decode_trained(files)
     threshold = None if sets is None else set_threshold(trained, str(folder), sets, score)
     graph = read_like(plan.source, trained, on, root, options or {})
-    before, note = _graph_before(files, plan, data)
+    before, note = None, ""
+    try:
+        is_stored = plan.with_data and data is None
+        before = decode_graph(files, plan.content) if is_stored else graph_of(plan, files.folder, data)
+    except ValueError as error:
+        if plan.with_data or data is not None:
+            raise
+        note = str(error)
     if before is None and (trained.x_kind == "identity" or has_free_weights(trained.model)):
         what = "node" if trained.x_kind == "identity" else "edge"
         raise ValueError(f"the model learned weights for each {what} of the graph of the run, but {note}")
@@ -262,22 +259,8 @@ def read_like(
     source: Source, trained: Trained, on: str | Path, root: str | Path | None, options: Mapping[str, Any]
 ) -> Graph:
     """A graph read with the options of a run, and its columns as the run learned to read them."""
-    kept = {key: value for key, value in source.options.items() if key not in OF_ONE_FOLDER}
-    if trained.columns is not None:
-        kept = {key: value for key, value in kept.items() if key not in ("features", "text")}
-        kept["columns"] = trained.columns
-    known = reading_options(on)
-    kept = {key: value for key, value in kept.items() if key in known}
+    known, columns = reading_options(on), {} if trained.columns is None else {"columns": trained.columns}
+    other = {"labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
+    kept = {**source.options, **columns}
+    kept = {key: value for key, value in kept.items() if key in known and key not in other}
     return Source(str(on), None if root is None else str(root), {**kept, **options}).load()
-
-
-def _graph_before(files: storage.RunFolder, plan: Plan, data: str | Path | None) -> tuple[Graph | None, str]:
-    """The graph of a run, or None and the reason why it is not there."""
-    if plan.with_data and data is None:
-        return decode_graph(files, plan.content), ""
-    try:
-        return graph_of(plan, files.folder, data), ""
-    except ValueError as error:
-        if data is not None:
-            raise
-        return None, str(error)

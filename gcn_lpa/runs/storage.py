@@ -261,7 +261,7 @@ def replace(folder: Path, files: Iterable[tuple[str, bytes]], *, is_addition: bo
             sync(folder)
             os.replace(hidden / MANIFEST, folder / MANIFEST)  # the commit
             sync(folder)
-            _finish(hidden, entries)
+            _finish(hidden, entries, known)
     except (OSError, ValueError):
         with contextlib.suppress(OSError):  # the first error is the one to tell
             settle(folder)
@@ -314,7 +314,7 @@ def discard(folder: Path, of: Collection[str]) -> None:
             os.mkdir(hidden := folder / f".{secrets.token_hex(8)}.new")
             os.replace(folder / MANIFEST, hidden / REPLACED)
             sync(folder)
-            _finish(hidden, {})
+            _finish(hidden, {}, known)
         if not os.listdir(folder):
             os.rmdir(folder)
 
@@ -326,24 +326,27 @@ def settle(folder: Path) -> dict[str, Entry]:
         manifest = _manifest(folder)
         entries = {} if manifest is None else _entries(manifest, folder / MANIFEST)
         for hidden in folder.glob(HIDDEN):
+            replaced, gone = hidden / REPLACED, dict[str, Entry]()
             if hidden.is_symlink() or not hidden.is_dir():
                 os.unlink(hidden)
-            else:
-                _finish(hidden, entries if manifest is None or hidden == _hidden(folder, manifest) else None)
+            elif manifest is None or hidden == _hidden(folder, manifest):
+                if replaced.exists():
+                    gone = _entries(_read_plain(replaced), replaced)
+                _finish(hidden, entries, gone)
+            else:  # it was not committed, and may hold half a file
+                _finish(hidden, {}, {})
     return entries
 
 
-def _finish(hidden: Path, entries: Mapping[str, Entry] | None) -> None:
-    """Step 3 for one hidden folder, which was committed as `entries`; None: it was not, and may hold half a file."""
-    folder, replaced = hidden.parent, hidden / REPLACED
-    for name in entries or ():
+def _finish(hidden: Path, entries: Mapping[str, Entry], gone: Mapping[str, Entry]) -> None:
+    """Step 3 for one hidden folder: the state that it holds is that of `entries`, and `gone` was the one before."""
+    folder = hidden.parent
+    for name in entries:
         with contextlib.suppress(FileNotFoundError):
             os.replace(hidden / name, folder / name)
-    if entries is not None and replaced.exists():
-        gone = _entries(_read_plain(replaced), replaced)
-        for name in gone.keys() - entries:
-            if os.path.lexists(folder / name) and _is_ours(folder, name, gone):
-                os.unlink(folder / name)
+    for name in gone.keys() - entries:
+        if os.path.lexists(folder / name) and _is_ours(folder, name, gone):
+            os.unlink(folder / name)
     for path in hidden.iterdir():
         os.unlink(path)
     os.rmdir(hidden)

@@ -70,12 +70,15 @@ def train_run(
             storage.check_free(folder, storage.OUTPUTS)  # before the work
             storage.add(folder, outputs(run))
         return run
-    training = _Undertaking(plan, graph, folder, choose_device(device), threads, watch or Watch())
-    training.check()  # before the folder is touched
+    training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
+    # what cannot be done is refused before the folder is touched
+    members_of(plan.recipe)
+    require_room(graph, plan.recipe, training.device)
+    parts, reserved = parts_of(plan, graph)
     if folder is None:
-        return training.run()
+        return training.run(parts, reserved)
     with claimed(folder, plan, resume=resume, overwrite=overwrite):
-        run = training.run()
+        run = training.run(parts, reserved)
         save_run(folder, run, {} if outputs is None or run.run.interrupted else outputs(run))
         if not run.run.interrupted:
             clear(folder)
@@ -103,8 +106,22 @@ def evaluate_run(run: TrainedRun) -> Results:
     return dataclasses.replace(run.results, scores=evaluate(run.trained, run.graph, run.split.test))
 
 
+def parts_of(plan: Plan, graph: Graph) -> tuple[Split, Tensor | None]:
+    """The nodes that train, choose and test, and the validation nodes that choose nothing, [n]; without a split all train."""
+    if plan.split is None:
+        labeled = graph.labeled.cpu()
+        return Split(labeled, torch.zeros_like(labeled), torch.zeros_like(labeled), "all labels", plan.seed), None
+    parts = split(graph, seed=plan.seed, kind=plan.split)
+    if not plan.reserve:
+        return parts, None
+    kept = reserve(parts.val, plan.reserve, plan.seed)
+    if not kept.any():
+        raise ValueError(f"reserve = {plan.reserve} of {int(parts.val.sum())} validation nodes is not one node")
+    return dataclasses.replace(parts, val=parts.val & ~kept), kept
+
+
 @dataclass(frozen=True, eq=False)
-class _Undertaking:
+class _Training:
     plan: Plan
     graph: Graph
     folder: Path | None
@@ -112,38 +129,22 @@ class _Undertaking:
     threads: int | None
     watch: Watch
 
-    def check(self) -> None:
-        """Refuse what cannot be done before anything is."""
-        members_of(self.plan.recipe)
-        require_room(self.graph, self.plan.recipe, self.device)
-        if self.plan.split is not None:
-            self.parts()
-
-    def parts(self) -> tuple[Split, Tensor | None]:
-        """The nodes of a run with a split, and the validation nodes that choose nothing, [n]."""
-        plan, whole = self.plan, split(self.graph, seed=self.plan.seed, kind=self.plan.split or "uniform")
-        if not plan.reserve:
-            return whole, None
-        kept = reserve(whole.val, plan.reserve, plan.seed)
-        if not kept.any():
-            raise ValueError(f"reserve = {plan.reserve} of {int(whole.val.sum())} validation nodes is not one node")
-        return dataclasses.replace(whole, val=whole.val & ~kept), kept
-
-    def run(self) -> TrainedRun:
-        if self.plan.split is None:
-            return self.by_folds()
-        parts, reserved = self.parts()
-        trained, results = self.over_time(parts) if self.plan.split == "time" else self.by_split(parts)
-        if reserved is not None and (known := reserved & (trained.classes_of(self.graph) >= 0)).any():
-            trained = calibrate(trained, self.graph, known)
-        return self.finished(trained, parts, results, reserved)
-
-    def by_split(self, parts: Split) -> tuple[Trained, Results]:
-        trained = self.learned(self.graph, parts.train, parts.val)
-        tested = evaluate(trained, self.graph, parts.test) if parts.test.any() else None
-        what = "scored on test nodes whose labels were hidden while training" if tested else "no node was left to score"
-        note = f"{self.plan.split} split, seed {self.plan.seed}: {what}"
-        return trained, Results("test" if tested else "none", note, tested)
+    def run(self, parts: Split, reserved: Tensor | None) -> TrainedRun:
+        graph, plan = self.graph, self.plan
+        if plan.split is None:
+            trained, results = self.by_folds(parts)
+        elif plan.split == "time":
+            trained, results = self.over_time(parts)
+        else:
+            trained = self.learned(graph, parts.train, parts.val)
+            tested = evaluate(trained, graph, parts.test) if parts.test.any() else None
+            hidden = "scored on test nodes whose labels were hidden while training"
+            note = f"{plan.split} split, seed {plan.seed}: {hidden if tested else 'no node was left to score'}"
+            results = Results("test" if tested else "none", note, tested)
+        if reserved is not None and (known := reserved & (trained.classes_of(graph) >= 0)).any():
+            trained = calibrate(trained, graph, known)
+        plan = dataclasses.replace(plan, recipe=trained.recipe)  # without members that there was no time for
+        return TrainedRun(plan, graph, trained, parts, results, self.folder, reserved)
 
     def over_time(self, parts: Split) -> tuple[Trained, Results]:
         """Train on the past, score on the future, and beside it on nodes drawn at random."""
@@ -159,52 +160,34 @@ class _Undertaking:
                 drawn = evaluate(usual, self.graph, anyhow.test)
         return trained, Results("test", time_note(past, future, drawn), future, random_split=drawn)
 
-    def by_folds(self) -> TrainedRun:
-        graph, labeled = self.graph, self.graph.labeled.cpu()
-        trained, nobody = self.learned(graph, labeled, None), torch.zeros_like(labeled)
-        parts = Split(labeled, nobody, nobody, "all labels", self.plan.seed)
+    def by_folds(self, parts: Split) -> tuple[Trained, Results]:
+        graph, labeled = self.graph, parts.train
+        trained = self.learned(graph, labeled, None)
         held_out = trained.held_out
         if held_out is None or held_out.fold is None:
             why = "interrupted before all folds were trained: nothing to score"
             few = "too few labels to score: no class has two of them"
-            return self.finished(trained, parts, Results("none", why if trained.run.interrupted else few))
+            return trained, Results("none", why if trained.run.interrupted else few)
         probabilities = torch.zeros(graph.num_nodes, trained.target.width, dtype=torch.float64)
         probabilities[held_out.node] = held_out.probability
         folds = [held_out.node[held_out.fold == k] for k in range(int(held_out.fold.max()) + 1)]
         accuracies = tuple(scores(graph, fold, probabilities, trained.target).accuracy for fold in folds)
         note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"
-        results = Results("cross-validation", note, scores(graph, labeled, probabilities, trained.target), accuracies)
-        return self.finished(trained, parts, results)
+        every = scores(graph, labeled, probabilities, trained.target)
+        return trained, Results("cross-validation", note, every, accuracies)
 
     def learned(self, graph: Graph, train: Tensor, val: Tensor | None, *, stage: str = "") -> Trained:
-        plan = self.plan
-        return learn(
-            graph,
-            train,
-            val,
-            plan.recipe,
-            seed=plan.seed,
-            device=str(self.device),
-            threads=self.threads,
-            minutes=plan.minutes or None,
-            watch=self.watched(stage),
-        )
+        """Learn as planned, with checkpoints in the run folder."""
+        plan, watch, folder = self.plan, self.watch, self.folder
+        if folder is not None:
 
-    def watched(self, stage: str) -> Watch:
-        """The watch of the command, with checkpoints in the run folder."""
-        if self.folder is None:
-            return self.watch
-        folder = self.folder
+            def checkpoints(name: JobName) -> CheckpointFolder:
+                return CheckpointFolder(folder, "-".join(filter(None, (stage or name.stage, name.member))))
 
-        def checkpoints(name: JobName) -> CheckpointFolder:
-            return CheckpointFolder(folder, "-".join(filter(None, (stage or name.stage, name.member))))
-
-        changes: dict[str, Any] = {"every": self.plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
-        return dataclasses.replace(self.watch, checkpoints=checkpoints, content=self.plan.content, **changes)
-
-    def finished(self, trained: Trained, parts: Split, results: Results, reserved: Tensor | None = None) -> TrainedRun:
-        plan = dataclasses.replace(self.plan, recipe=trained.recipe)  # without members that there was no time for
-        return TrainedRun(plan, self.graph, trained, parts, results, self.folder, reserved)
+            changes: dict[str, Any] = {"every": plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
+            watch = dataclasses.replace(watch, checkpoints=checkpoints, content=plan.content, **changes)
+        options: dict[str, Any] = {"threads": self.threads, "minutes": plan.minutes or None, "watch": watch}
+        return learn(graph, train, val, plan.recipe, seed=plan.seed, device=str(self.device), **options)
 
 
 def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:

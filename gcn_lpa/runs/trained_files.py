@@ -13,7 +13,8 @@ A graph is kept as graph.safetensors, its arrays, and graph.json, everything els
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,15 +69,13 @@ class _TrainedFacts:
 def encode_trained(trained: Trained) -> dict[str, bytes]:
     """The files that hold it."""
     known, held_out = trained.known, trained.held_out
-    if odd := [name for name in known.nodes if type(name) not in NAMES]:
-        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
     facts = _TrainedFacts(
         format=FORMAT,
         class_names=trained.class_names,
         num_columns=trained.num_columns,
         x_kind=trained.x_kind,
         features=trained.scaling.kind,
-        nodes=list(known.nodes),
+        nodes=storable_names(known.nodes) or list(known.nodes),
         pattern=known.pattern,
         seed=trained.run.seed,
         best_epoch=trained.run.best_epoch,
@@ -116,6 +115,9 @@ def decode_trained(files: RunFolder) -> Trained:
             raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     with files.explained("trained.json"):
         _check_facts(facts, recipe)
+        if bool(facts.held_out) != (HELD_OUT in files.files):
+            there = f"there is {'no' if facts.held_out else 'a'} {HELD_OUT}"
+            raise ValueError(f"held_out is {facts.held_out!r}, but {there}")
     with files.explained("history.jsonl"):
         history = files.read("history.jsonl", tuple[Epoch, ...])
         if [epoch.epoch for epoch in history] != list(range(1, len(history) + 1)):
@@ -125,7 +127,22 @@ def decode_trained(files: RunFolder) -> Trained:
     with files.explained("labels.safetensors"):
         known, scaling = _decode_labels(files.read("labels.safetensors"), facts)
     with files.explained("model.safetensors"):
-        model = _decode_model(files, facts, recipe, scaling)
+        num_bytes = len(files.files["model.safetensors"])
+        model = _decode_model(files.read("model.safetensors"), num_bytes, facts, recipe, scaling)
+    more: dict[str, Any] = {}
+    if "calibration.json" in files.files:
+        more["calibration"] = files.read("calibration.json", Calibration)
+    if "weights.json" in files.files:
+        more["weights"] = files.read("weights.json", EnsembleWeights)
+        with files.explained("weights.json"):
+            if (number := more["weights"].num_members) != len(model.members):
+                raise ValueError(f"num_members is {number}, but recipe.json has {len(model.members)}")
+    if "columns.json" in files.files:
+        with files.explained("columns.json"):
+            more["columns"] = _decode_columns(files.read("columns.json"), facts.num_columns)
+    if facts.held_out:
+        with files.explained(HELD_OUT):
+            more["held_out"] = _decode_held_out(files.read(HELD_OUT), facts.held_out, len(facts.class_names))
     return Trained(
         model=model,
         recipe=recipe,
@@ -135,11 +152,8 @@ def decode_trained(files: RunFolder) -> Trained:
         scaling=scaling,
         known=known,
         run=Run(recipe, facts.seed, history, facts.best_epoch, facts.interrupted),
-        calibration=files.read("calibration.json", Calibration) if "calibration.json" in files.files else None,
-        weights=_decode_weights(files, model),
-        columns=_decode_columns(files, facts.num_columns),
-        held_out=_decode_held_out(files, facts),
         relations=facts.relations,
+        **more,
     )
 
 
@@ -173,20 +187,40 @@ def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
 
 
 def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple[KnownLabels, Scaling]:
-    y, trains = tensors["y"], tensors["trains"]
-    wanted = (len(facts.nodes),)
-    if y.shape != wanted or trains.shape != wanted or (y.dtype, trains.dtype) != (torch.int64, torch.bool):
-        raise ValueError(f"y and trains are not those of the {wanted[0]} nodes of trained.json")
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(facts.class_names):
-        raise ValueError(f"y holds classes beyond the {len(facts.class_names)} of trained.json")
+    shape, num_classes = (len(facts.nodes),), len(facts.class_names)
+    problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
+    y, trains = (
+        checked(tensors["y"], shape, torch.int64, problem),
+        checked(tensors["trains"], shape, torch.bool, problem),
+    )
+    checked(y, shape, torch.int64, f"y holds classes beyond the {num_classes} of trained.json", 0, num_classes - 1)
     learned = {name: tensor.numpy() for name, tensor in tensors.items() if name not in ("y", "trains")}
     scaling = Scaling.from_arrays(facts.features, learned, facts.num_columns)
     return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
 
 
-def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling) -> Ensemble:
-    """An ensemble with the tensors of a folder."""
-    state, num_bytes = files.read("model.safetensors"), len(files.content("model.safetensors"))
+def checked(
+    tensor: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype | tuple[torch.dtype, ...],
+    problem: str,
+    least: float = -sys.float_info.max,
+    most: float = sys.float_info.max,
+) -> Tensor:
+    """A tensor of a file, which has this shape and type, and numbers from `least` to `most`; else `problem` says what is wrong."""
+    fits = tensor.shape == torch.Size(shape) and tensor.dtype in (dtype if isinstance(dtype, tuple) else (dtype,))
+    if fits and tensor.numel() and tensor.dtype != torch.bool:
+        low, high = map(float, tensor.aminmax())
+        fits = least <= low and high <= most  # not a NaN either
+    if not fits:
+        raise ValueError(problem)
+    return tensor
+
+
+def _decode_model(
+    state: Mapping[str, Tensor], num_bytes: int, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling
+) -> Ensemble:
+    """An ensemble with the tensors of a file of so many bytes."""
     # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
     blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
     recipes = members_of(recipe).values()
@@ -194,10 +228,10 @@ def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scalin
         [[METHODS[one.method].build(one, blank, facts.seed) for _ in range(facts.copies)] for one in recipes]
     )
     for name, tensor in ensemble.state_dict().items():
-        kept = state.get(name)
-        if kept is not None and kept.dtype != tensor.dtype:
+        kept = state.get(name, tensor)
+        if kept.dtype != tensor.dtype:
             raise ValueError(f"{name} is of {kept.dtype}; it is of {tensor.dtype}")
-        if kept is not None and not torch.isfinite(kept).all():
+        if not torch.isfinite(kept).all():
             raise ValueError(f"{name} holds numbers that are not finite")
     ensemble.load_state_dict(state)
     return ensemble.eval()
@@ -214,49 +248,27 @@ def _blank(facts: _TrainedFacts, scaling: Scaling, num_columns: int) -> Graph:
     return Graph(adjacency, x, y, names, range(1), x_kind=facts.x_kind, edge_types=types, blocks=blocks)
 
 
-def _decode_weights(files: RunFolder, model: Ensemble) -> EnsembleWeights | None:
-    if "weights.json" not in files.files:
-        return None
-    weights: EnsembleWeights = files.read("weights.json", EnsembleWeights)
-    with files.explained("weights.json"):
-        if weights.num_members != len(model.members):
-            raise ValueError(f"num_members is {weights.num_members}, but recipe.json has {len(model.members)}")
-    return weights
-
-
-def _decode_columns(files: RunFolder, num_columns: int) -> Columns | None:
-    if "columns.json" not in files.files:
-        return None
-    with files.explained("columns.json"):
-        columns = Columns.from_json(files.read("columns.json"))
-        if columns.num_features not in (0, num_columns):  # 0: features stood in
-            raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
+def _decode_columns(states: Any, num_columns: int) -> Columns:
+    columns = Columns.from_json(states)
+    if columns.num_features not in (0, num_columns):  # 0: features stood in
+        raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
     return columns
 
 
-def _decode_held_out(files: RunFolder, facts: _TrainedFacts) -> HeldOut | None:
-    if bool(facts.held_out) != (HELD_OUT in files.files):
-        with files.explained("trained.json"):
-            raise ValueError(
-                f"held_out is {facts.held_out!r}, but there is {'no' if facts.held_out else 'a'} {HELD_OUT}"
-            )
-    if not facts.held_out:
-        return None
-    with files.explained(HELD_OUT):
-        tensors = files.read(HELD_OUT)
-        node, y, p, fold = tensors["node"], tensors["y"], tensors["probability"], tensors.get("fold")
-        m, c = len(node), len(facts.class_names)
-        if node.dtype != torch.int64 or node.dim() != 1 or (m and (int(node[0]) < 0 or not (node.diff() > 0).all())):
-            raise ValueError("node is not a list of positions, each after the last")
-        if (fold is not None) != (facts.held_out == "cross-validation"):
-            raise ValueError(f"fold goes with a cross-validation, and these labels are {facts.held_out}")
-        if fold is not None and (fold.shape != (m,) or fold.dtype != torch.int64 or (m and int(fold.min()) < 0)):
-            raise ValueError("fold is not a number for each node")
-        if y.shape != (m,) or y.dtype != torch.int64 or (m and not 0 <= int(y.min()) <= int(y.max()) < c):
-            raise ValueError(f"y is not a class for each node, one of the {c} of trained.json")
-        if p.shape != (m, c) or p.dtype != torch.float64 or not ((p >= 0) & (p <= 1)).all():
-            raise ValueError(f"probability is not {m} rows of {c} probabilities")
-    return HeldOut(node, y, p, facts.held_out, fold)
+def _decode_held_out(tensors: Mapping[str, Tensor], protocol: str, num_classes: int) -> HeldOut:
+    node, fold, m = tensors["node"], tensors.get("fold"), len(tensors["node"])
+    checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
+    if not (node.diff() > 0).all():
+        raise ValueError(problem)
+    if (fold is not None) != (protocol == "cross-validation"):
+        raise ValueError(f"fold goes with a cross-validation, and these labels are {protocol}")
+    if fold is not None:
+        checked(fold, (m,), torch.int64, "fold is not a number for each node", least=0)
+    problem = f"y is not a class for each node, one of the {num_classes} of trained.json"
+    y = checked(tensors["y"], (m,), torch.int64, problem, 0, num_classes - 1)
+    problem = f"probability is not {m} rows of {num_classes} probabilities"
+    p = checked(tensors["probability"], (m, num_classes), torch.float64, problem, 0, 1)
+    return HeldOut(node, y, p, protocol, fold)
 
 
 @dataclass(frozen=True)
@@ -305,11 +317,18 @@ class _GraphFacts:
     relations: tuple[str, ...] = ()
 
 
+def storable_names(names: Sequence[Any]) -> list[Any] | None:
+    """Ids that JSON knows, text and numbers; None: positions."""
+    if isinstance(names, range):
+        return None
+    if odd := [name for name in names if type(name) not in NAMES]:
+        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    return list(names)
+
+
 def encode_graph(graph: Graph) -> dict[str, bytes]:
     """The files that hold a graph; only ids that are text or numbers can be kept in one."""
-    names = None if isinstance(graph.node_names, range) else list(graph.node_names)
-    if odd := [name for name in names or () if type(name) not in NAMES]:
-        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    names = storable_names(graph.node_names)
     tensors = {"y": graph.y} if graph.time is None else {"y": graph.y, "time": graph.time}
     kinds = EdgeTypes((), ()) if graph.edge_types is None else graph.edge_types
     edges = ((f"relation-{k}", matrix) for k, matrix in enumerate(kinds.matrices))
@@ -320,17 +339,12 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
         else:
             tensors[name] = matrix
     facts = _GraphFacts(
-        graph.name,
-        graph.directed,
-        graph.x_kind,
-        graph.num_features,
-        graph.class_names,
-        names,
-        graph.notes,
-        None if graph.public is None else SplitFacts.of(graph.public),
-        graph.blocks,
-        None if graph.columns is None else graph.columns.to_json(),
-        kinds.names,
+        **{name: getattr(graph, name) for name in ("name", "directed", "x_kind", "class_names", "notes", "blocks")},
+        num_features=graph.num_features,
+        node_names=names,
+        public=None if graph.public is None else SplitFacts.of(graph.public),
+        columns=None if graph.columns is None else graph.columns.to_json(),
+        relations=kinds.names,
     )
     return {
         "graph.safetensors": encode_tensors({name: tensor.clone() for name, tensor in tensors.items()}),
@@ -341,19 +355,18 @@ def encode_graph(graph: Graph) -> dict[str, bytes]:
 def decode_graph(files: RunFolder, content: str | None = None) -> Graph:
     """The graph of a run folder; its arrays are checked before any kernel reads them, and against its content hash."""
     facts: _GraphFacts = files.read("graph.json", _GraphFacts)
+    num_classes = len(facts.class_names)
     with files.explained("graph.safetensors"):
         tensors = files.read("graph.safetensors")
-        y, num_classes = tensors["y"], len(facts.class_names)
-        n = len(y)
-        if y.dtype != torch.int64 or y.dim() != 1 or not 0 < n < 2**31:
-            raise ValueError("y is not a whole number for each node")
-        if not -1 <= int(y.min()) <= int(y.max()) < num_classes:
-            raise ValueError(f"y holds classes beyond the {num_classes} of graph.json")
-        adjacency, x = _decode_edges(tensors, "adjacency", n), _decode_features(tensors, facts, n)
-        kinds = tuple(_decode_edges(tensors, f"relation-{k}", n) for k in range(len(facts.relations)))
-        time = tensors.get("time")
-        if time is not None and (time.shape != (n,) or time.dtype != torch.float64 or not torch.isfinite(time).all()):
-            raise ValueError("time is not a finite number for each node")
+        n, time = len(tensors["y"]), tensors.get("time")
+        problem = f"y is not a whole number for each node, beyond none of the {num_classes} classes of graph.json"
+        y = checked(tensors["y"], (n,), torch.int64, problem, -1, num_classes - 1)
+        if not 0 < n < 2**31:
+            raise ValueError(f"y is of {n} nodes")
+        adjacency, x = decode_edges(tensors, "adjacency", (n, n)), _decode_features(tensors, facts, n)
+        kinds = tuple(decode_edges(tensors, f"relation-{k}", (n, n)) for k in range(len(facts.relations)))
+        if time is not None:
+            checked(time, (n,), torch.float64, "time is not a finite number for each node")
     with files.explained("graph.json"):
         names = range(n) if facts.node_names is None else _decode_names(facts.node_names, n)
         if len(set(facts.class_names)) != num_classes:
@@ -381,19 +394,21 @@ def _decode_names(names: list[Any], num_nodes: int) -> Any:
     return unique_names(names)
 
 
-def _decode_edges(tensors: Mapping[str, Tensor], name: str, num_nodes: int) -> SparseMatrix:
-    edges = decode_matrix(tensors, name, (num_nodes, num_nodes))
+def decode_edges(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
+    edges = decode_matrix(tensors, name, shape)
     if not ((edges.values > 0) & torch.isfinite(edges.values)).all():
         raise ValueError("an edge has a weight that is not positive and finite")
     return edges
 
 
 def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_nodes: int) -> Tensor | SparseMatrix:
-    shape = num_nodes, facts.num_features
+    shape, dtypes = (num_nodes, facts.num_features), (torch.float32, torch.float16)
     x = tensors["x"] if "x" in tensors else decode_matrix(tensors, "x", shape)
-    values = x.values if isinstance(x, SparseMatrix) else x
-    if x.shape != shape or values.dtype not in (torch.float32, torch.float16) or not torch.isfinite(values).all():
-        raise ValueError(f"x is not {shape[0]} rows of {shape[1]} finite numbers")
+    problem = f"x is not {shape[0]} rows of {shape[1]} finite numbers"
+    if isinstance(x, SparseMatrix):
+        checked(x.values, x.values.shape, dtypes, problem)
+    else:
+        checked(x, shape, dtypes, problem)
     is_identity = isinstance(x, SparseMatrix) and x.is_identity
     if facts.x_kind not in X_KINDS or (facts.x_kind == "identity" and not is_identity):
         raise ValueError(f"x is not the features that graph.json calls {facts.x_kind!r:.40}")
@@ -403,21 +418,16 @@ def _decode_features(tensors: Mapping[str, Tensor], facts: _GraphFacts, num_node
 def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
     """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be."""
     rowptr, col, values = (tensors[f"{name}.{part}"] for part in ("rowptr", "col", "values"))
-    if not _is_matrix(rowptr, col, shape) or values.shape != col.shape or values.dtype != torch.float32:
-        raise ValueError(f"the rows of {name} are not those of a matrix of {shape[0]} x {shape[1]}")
+    problem = f"the rows of {name} are not those of a matrix of {shape[0]} x {shape[1]}"
+    (num_rows, num_columns), m, whole = shape, len(col), (torch.int32, torch.int64)
+    checked(rowptr, (num_rows + 1,), whole, problem, 0, m)
+    checked(col, (m,), whole, problem, 0, min(num_columns, 2**31) - 1)
+    if values.shape != (m,) or values.dtype != torch.float32 or num_columns < 1:
+        raise ValueError(problem)
+    size = rowptr.long().diff()
+    if int(rowptr[0]) != 0 or int(rowptr[-1]) != m or int(size.min()) < 0:
+        raise ValueError(problem)
+    place = torch.repeat_interleave(torch.arange(num_rows), size) * num_columns + col
+    if not (place.diff() > 0).all():
+        raise ValueError(problem)
     return SparseMatrix(Pattern(rowptr, col, shape), values)
-
-
-def _is_matrix(rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> bool:
-    num_rows, num_columns = shape
-    if any(index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) for index in (rowptr, col)):
-        return False
-    if len(rowptr) != num_rows + 1 or not 0 < num_columns < 2**31:
-        return False
-    rowptr, col = rowptr.long(), col.long()
-    if int(rowptr[0]) != 0 or int(rowptr[-1]) != len(col) or int(rowptr.diff().min()) < 0:
-        return False
-    if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_columns:
-        return False
-    row = torch.repeat_interleave(torch.arange(num_rows), rowptr.diff())
-    return bool(((row * num_columns + col).diff() > 0).all())

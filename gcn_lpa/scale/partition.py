@@ -36,7 +36,7 @@ from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Source
-from gcn_lpa.runs.trained_files import NAMES, decode_matrix
+from gcn_lpa.runs.trained_files import decode_edges, decode_matrix, storable_names
 from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
 FORMAT = 1
@@ -141,9 +141,7 @@ def write_partition(
         raise ValueError(f"{folder} exists; choose another folder ({how})")
     if graph.edge_types is not None:
         raise ValueError("the parts of a graph do not tell edge types apart; leave relation=… out")
-    names = None if isinstance(graph.node_names, range) else list(graph.node_names)
-    if odd := [name for name in names or () if type(name) not in NAMES]:
-        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    names = storable_names(graph.node_names)
     given = parts.train | parts.val
     taught = with_classes(graph.reveal(given))
     if taught.num_classes < 2 or not parts.train.any():
@@ -151,71 +149,63 @@ def write_partition(
             f"to tell classes apart it takes labels of two; the {parts.kind} split gives {taught.num_classes}"
         )
     shards = cut(graph, owner)
-    facts = _facts_of(graph, taught, source, owner, parts, shards)
-    kind = torch.zeros(graph.num_nodes, dtype=torch.int64)
-    for code, mask in enumerate((parts.train, parts.val, parts.test), start=1):
-        kind[mask] = code
+    rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
+    facts = PartFacts(
+        format=FORMAT,
+        source=source,
+        content=graph.content_hash(64),
+        cut=hashlib.sha256(owner.astype("<i8").tobytes()).hexdigest()[:16],
+        graph=graph.name,
+        edges=graph.num_edges,
+        directed=graph.directed,
+        x_kind=graph.x_kind,
+        num_columns=graph.num_features,
+        class_names=graph.class_names,
+        known=taught.class_names,
+        label_counts=tuple(torch.bincount(taught.y[taught.labeled], minlength=taught.num_classes).tolist()),
+        split=parts.kind,
+        seed=parts.seed,
+        split_hash=parts.hash,
+        sizes=tuple(int(mask.sum()) for mask in (parts.train, parts.val, parts.test)),
+        rows=tuple(rows),
+        halos=tuple(len(shard["ids"]) - own for shard, own in zip(shards, rows, strict=True)),
+        entries=tuple(len(shard["adjacency.col"]) for shard in shards),
+        pattern=graph.pattern.fingerprint,
+        looped=graph.with_self_loops().pattern.fingerprint,
+        columns=None if graph.columns is None else graph.columns.to_json(),
+    )
+    kind = parts.train.long() + 2 * parts.val.long() + 3 * parts.test.long()  # SPLIT_PARTS
     status = torch.tensor([STATUS.index(word) for word in status_of(node_hops(graph, given))])
     nothing = has_nothing(graph) & (status == STATUS.index("unreachable"))
     x, structure = graph.x, None if graph.x_kind == "identity" else torch.from_numpy(graph.structural_features())
+
+    def part(rank: int) -> bytes:
+        own, shard = shards[rank]["ids"][: rows[rank]], shards[rank]
+        shard |= {"y": taught.y[own], "kind": kind[own], "nothing": nothing[own]}
+        if structure is not None:
+            shard["structure"] = structure[own]
+        if isinstance(x, SparseMatrix):
+            cells = SparseMatrix.from_scipy(x.to_scipy()[own.numpy()])
+            shard |= {"x.rowptr": cells.pattern.rowptr, "x.col": cells.pattern.col, "x.values": cells.values}
+        else:
+            shard["x"] = x[own]
+        return storage.encode_tensors(shard)
+
     files = {
         FACTS: encode_json(dataclasses.asdict(facts)),
         SCALINGS: storage.encode_tensors(_scalings(graph)),
         NAMES_FILE: encode_json(names, indent=None),
         NODES: storage.encode_tensors({"y": graph.y, "kind": kind, "status": status}),
     }
-
-    def part(rank: int) -> bytes:
-        own, shard = shards[rank]["ids"][: facts.rows[rank]], shards[rank]
-        shard |= {"y": taught.y[own], "kind": kind[own], "nothing": nothing[own]}
-        if structure is not None:
-            shard["structure"] = structure[own]
-        if isinstance(x, SparseMatrix):
-            rows = SparseMatrix.from_scipy(x.to_scipy()[own.numpy()])
-            shard |= {"x.rowptr": rows.pattern.rowptr, "x.col": rows.pattern.col, "x.values": rows.values}
-        else:
-            shard["x"] = x[own]
-        return storage.encode_tensors(shard)
-
-    parts_files = ((part_name(rank), part(rank)) for rank in range(facts.parts))  # made one after the other
+    of_ranks = ((part_name(rank), part(rank)) for rank in range(facts.parts))  # made one after the other
     with holding(folder):
         storage.check_free(folder, [*files, *map(part_name, range(facts.parts))])
-        storage.replace(folder, itertools.chain(files.items(), parts_files))
+        storage.replace(folder, itertools.chain(files.items(), of_ranks))
     return facts
 
 
 def part_name(rank: int) -> str:
     return f"part-{rank}.safetensors"
-
-
-def _facts_of(
-    graph: Graph, taught: Graph, source: Source, owner: np.ndarray, parts: Split, shards: list[dict[str, Tensor]]
-) -> PartFacts:
-    rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
-    return PartFacts(
-        FORMAT,
-        source,
-        graph.content_hash(64),
-        hashlib.sha256(owner.astype("<i8").tobytes()).hexdigest()[:16],
-        graph.name,
-        graph.num_edges,
-        graph.directed,
-        graph.x_kind,
-        graph.num_features,
-        graph.class_names,
-        taught.class_names,
-        tuple(torch.bincount(taught.y[taught.labeled], minlength=taught.num_classes).tolist()),
-        parts.kind,
-        parts.seed,
-        parts.hash,
-        tuple(int(mask.sum()) for mask in (parts.train, parts.val, parts.test)),
-        tuple(rows),
-        tuple(len(shard["ids"]) - own for shard, own in zip(shards, rows, strict=True)),
-        tuple(len(shard["adjacency.col"]) for shard in shards),
-        graph.pattern.fingerprint,
-        graph.with_self_loops().pattern.fingerprint,
-        None if graph.columns is None else graph.columns.to_json(),
-    )
 
 
 def _scalings(graph: Graph) -> dict[str, Tensor]:
@@ -301,9 +291,7 @@ def _prepared(
     tensors: Mapping[str, Tensor], facts: PartFacts, scaling: Scaling, recipe: Recipe, ranks: Ranks
 ) -> RankPart:
     own, halo_size = facts.rows[ranks.rank], facts.halos[ranks.rank]
-    adjacency = decode_matrix(tensors, "adjacency", (own, own + halo_size))
-    if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
-        raise ValueError("an edge has a weight that is not positive and finite")
+    adjacency = decode_edges(tensors, "adjacency", (own, own + halo_size))
     halo = _halo_of(tensors, facts, ranks.rank)
     kind, y, nothing = tensors["kind"], tensors["y"], tensors["nothing"]
     if not {kind.shape, y.shape, nothing.shape} == {(own,)} or nothing.dtype != torch.bool:
