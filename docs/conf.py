@@ -44,9 +44,10 @@ def add_generated(app: Any, name: str, source: list[str]) -> None:
     elif name == "docs/api":
         import gcn_lpa
 
-        for module, names in gcn_lpa._NAMES.items():
-            source[0] += f"\n## gcn_lpa.{module}\n\n```{{eval-rst}}\n"
-            source[0] += "".join(_directive(getattr(gcn_lpa, one), f"gcn_lpa.{module}.{one}") for one in names)
+        for module in dict.fromkeys(gcn_lpa._MODULE.values()):
+            names = [name for name, home in gcn_lpa._MODULE.items() if home == module]
+            source[0] += f"\n## {module}\n\n```{{eval-rst}}\n"
+            source[0] += "".join(_directive(getattr(gcn_lpa, one), f"{module}.{one}") for one in names)
             source[0] += "```\n"
 
 

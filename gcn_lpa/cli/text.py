@@ -71,7 +71,7 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
     padded = []
     for k, column in enumerate(columns):
         widths = [cell_len(cell) for cell in column]
-        is_number = k > 0 and all(cell == "" or cell[0] in "0123456789+-<–" for cell in column[1:])
+        is_number = k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
         blanks = [" " * (max(widths) - width) for width in widths]
         cells = zip(blanks, column, strict=True) if is_number else zip(column, blanks, strict=True)
         padded.append(["".join(parts) for parts in cells])
