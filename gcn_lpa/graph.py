@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gcn_lpa.data.encoders import Columns
 
 MOST_CLASSES = 20  # whose sizes a notebook shows
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -48,12 +47,6 @@ class Derived:
     parts: tuple[object, ...] = ()  # adjacency, x, edge types
     results: dict[Any, Any] = field(default_factory=dict)
     before: Derived | None = None  # of the graph before features were scaled or self-loops added
-
-    def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """The result of this key, computed at the first call."""
-        if key not in self.results:
-            self.results[key] = compute()
-        return self.results[key]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,12 +149,12 @@ class Graph:
 
     @property
     def row(self) -> Tensor:
-        """The node that receives, for each entry of the adjacency, [E]."""
+        """The receiving node of each entry of the adjacency, [E]."""
         return self.pattern.row
 
     @property
     def col(self) -> Tensor:
-        """The node that sends, for each entry of the adjacency, [E]."""
+        """The sending node of each entry of the adjacency, [E]."""
         return self.pattern.col
 
     @cached_property
@@ -209,12 +202,11 @@ class Graph:
 
     def with_self_loops(self) -> Graph:
         """The same graph with a self-loop of weight 1 at every node that has none."""
-
-        def added() -> tuple[SparseMatrix, int, EdgeTypes | None, Derived]:
+        results = self._derived.results
+        if "loops" not in results:
             types = None if self.edge_types is None else self.edge_types.with_self_loops()
-            return *loops_added(self.adjacency), types, Derived(before=self._derived)
-
-        adjacency, count, types, derived = self._derived.once("loops", added)
+            results["loops"] = *loops_added(self.adjacency), types, Derived(before=self._derived)
+        adjacency, count, types, derived = results["loops"]
         if not count and types is self.edge_types:
             return self
         notes = (*self.notes, *([f"self-loops of weight 1 added to {count:,} nodes"] if count else []))
@@ -228,64 +220,62 @@ class Graph:
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""
         kind, structure = ("raw", False) if self.x_kind == "identity" else (kind, structure)
-
-        def learned() -> Scaling:
+        results, key = self._derived.results, (kind, structure, self.blocks)
+        if key not in results:
             scaling = Scaling.learned(kind, self._raw_features(), self.blocks)
-            return scaling.with_structure(self.structural_features()) if structure else scaling
-
-        return self._derived.once((kind, structure, self.blocks), learned)
+            results[key] = scaling.with_structure(self.structural_features()) if structure else scaling
+        return cast(Scaling, results[key])
 
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""
         scaling = self.scaling(kind) if isinstance(kind, str) else kind
         if scaling.kind == "raw" and scaling.structure is None and self.x.dtype != torch.float16:
             return self
-
-        def scaled() -> tuple[Tensor | SparseMatrix, Derived]:
+        results, key = self._derived.results, scaling if scaling.arrays() else scaling.kind
+        if key not in results:  # once for all trainings on this graph
             structural = self.structural_features() if scaling.num_added else None
             array = scaling.in_float32(self._raw_features(), structural, mapped=self.mapped)
             x = SparseMatrix.from_scipy(array) if scipy.sparse.issparse(array) else torch.from_numpy(array)
-            return x.to(self.device), Derived(before=self._derived)
-
-        x, derived = self._derived.once(scaling if scaling.arrays() else scaling.kind, scaled)
+            results[key] = x.to(self.device), Derived(before=self._derived)
+        x, derived = results[key]
         return dataclasses.replace(self, x=x, blocks=scaling.blocks_of(x.shape[1]), _derived=derived)
 
     def structural_features(self) -> np.ndarray:
         """Degrees, PageRank and numbers of filled cells, raw: see `data.structural_features`, [n, s]."""
-
-        def computed() -> np.ndarray:
+        results = self._derived.results
+        if "structure" not in results:
             x = self._raw_features()
             num_cells = np.diff(x.indptr) if scipy.sparse.issparse(x) else (x != 0).sum(axis=1)
-            return structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
-
-        return self._derived.once("structural features", computed)
+            results["structure"] = structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
+        return cast(np.ndarray, results["structure"])
 
     def structural_features_of_edges(self) -> Tensor:
         """Those that need no features, degrees and PageRank, of the graph as it was read: raw, float32, [n, s]."""
         derived = self._derived
         while derived.before is not None:
             derived = derived.before
-
-        def computed() -> Tensor:
-            return torch.from_numpy(structural_features(self.adjacency.to_scipy(), self.directed).astype(np.float32))
-
-        return derived.once("structural features of edges", computed).to(self.device)
+        if "structure of edges" not in derived.results:
+            columns = structural_features(self.adjacency.to_scipy(), self.directed)
+            derived.results["structure of edges"] = torch.from_numpy(columns.astype(np.float32))
+        return cast(Tensor, derived.results["structure of edges"]).to(self.device)
 
     def with_structural_features(self, columns: np.ndarray) -> Graph:
         """The same graph with these structural features, [n, s], in place of those that its edges would give."""
         of_edges = torch.from_numpy(columns[:, :-2].astype(np.float32))
-        results = {"structural features": columns, "structural features of edges": of_edges}
-        return dataclasses.replace(self, _derived=Derived(results=results))
+        return dataclasses.replace(
+            self, _derived=Derived(results={"structure": columns, "structure of edges": of_edges})
+        )
 
     def _raw_features(self) -> Any:
         return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()
 
     def feature_dot(self, weights: Tensor) -> Tensor:
         """Σ_d w_d x_id x_jd for each entry (i, j) of the adjacency, [E]; no [E, d] array is built."""
-        x = self.x
-        if isinstance(x, Tensor):
-            return self.pattern.edge_dot(x * weights, x)
-        return self._derived.once("products", lambda: x.row_products(self.pattern)) @ weights
+        if isinstance(self.x, Tensor):
+            return self.pattern.edge_dot(self.x * weights, self.x)
+        if "products" not in self._derived.results:
+            self._derived.results["products"] = self.x.row_products(self.pattern)
+        return cast(SparseMatrix, self._derived.results["products"]) @ weights
 
     def index_of(self, node_name: Hashable) -> int:
         """The position of a node. Text finds a node whose name prints the same: "17" finds 17."""
