@@ -219,11 +219,6 @@ def _bins(confidence: Tensor, bins: int) -> Tensor:
     return torch.bucketize(confidence.double(), edges)
 
 
-def _lac(probabilities: Tensor) -> Tensor:
-    """1 - p: the least ambiguous sets, the smallest on average (Sadinle et al. 2019)."""
-    return 1 - probabilities
-
-
 def _aps(probabilities: Tensor) -> Tensor:
     """The probability of all likelier classes: sets that grow where the model hesitates (Romano et al. 2020)."""
     ranked, order = probabilities.sort(dim=1, descending=True, stable=True)
@@ -231,7 +226,12 @@ def _aps(probabilities: Tensor) -> Tensor:
     return torch.empty_like(above).scatter_(1, order, above)
 
 
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {"lac": _lac, "aps": _aps}
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "lac": lambda probabilities: (
+        1 - probabilities
+    ),  # least ambiguous sets, the smallest on average (Sadinle et al. 2019)
+    "aps": _aps,
+}
 
 
 def nonconformity(probabilities: Tensor, score: str = "lac") -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Run, Watch
+from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
@@ -202,7 +202,7 @@ def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted
             with torch.no_grad():
                 probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
         held_out = HeldOut(nodes, y, probabilities, "validation")
-    return _trained(task, ensemble, _run_of(fits, recipe, interrupted), weights, held_out)
+    return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
 
 
 def _together_by_folds(
@@ -219,10 +219,10 @@ def _together_by_folds(
 
     After Ctrl-C the models as they are, without weights.
     """
-    run = _run_of({name: group[0] for name, group in fits.items()}, recipe, interrupted)
+    first = {name: group[0] for name, group in fits.items()}
     members = [[fit.model for fit in group] for group in fits.values()]
     if interrupted:
-        return _trained(whole, Ensemble(members).eval(), run)
+        return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
         refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
         parts = []
@@ -232,7 +232,7 @@ def _together_by_folds(
             ]
             parts.append(parts_of(Ensemble(models).eval(), job.task.prepared.to(device)).of(job.task.val))
         weights, held_out = _weighed_by_folds(whole, [job.task for job in groups[0]], parts, recipe.votes)
-    return _trained(whole, Ensemble(refitted).eval(), run, weights, held_out)
+    return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
 def _refitted(whole: Task, job: Job, models: list[Any], device: torch.device) -> list[Any]:
@@ -288,35 +288,36 @@ def _weighed_by_folds(
     return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", fold[order])
 
 
-def _run_of(fits: Mapping[str, Fit], recipe: Recipe, interrupted: bool) -> Run:
-    """The run of the first model, with the recipe of the members that were trained."""
-    recipe = recipe.replace(members=" ".join(list(fits)[1:]))
-    return dataclasses.replace(fits[""].run, recipe=recipe, interrupted=interrupted)
-
-
 def _trained(
     task: Task,
+    recipe: Recipe,
+    fits: Mapping[str, Fit],
     ensemble: Ensemble,
-    run: Run,
     weights: EnsembleWeights | None = None,
     held_out: HeldOut | None = None,
+    *,
+    interrupted: bool = False,
 ) -> Trained:
-    """The models with everything around them; calibrated where labels were held out."""
-    graph = task.graph
+    """The ensemble with everything around it; calibrated where labels were held out.
+
+    Args:
+        fits: the first model of each member that was trained, by name; the run is that of the first member.
+    """
+    graph, recipe = task.graph, recipe.replace(members=" ".join(list(fits)[1:]))
     return Trained(
         model=ensemble,
-        recipe=run.recipe,
+        recipe=recipe,
         target=graph.target,
         num_columns=graph.num_features,
         x_kind=graph.x_kind,
         scaling=task.scaling,
         known=KnownLabels.of(graph, task.train, task.val),
-        run=run,
+        run=dataclasses.replace(fits[""].run, recipe=recipe, interrupted=interrupted),
         calibration=None if held_out is None else held_out.calibration(),
         weights=weights,
         columns=graph.columns,
         held_out=held_out,
-        relations=_relation_shares(ensemble, run.recipe, task.prepared),
+        relations=_relation_shares(ensemble, recipe, task.prepared),
     )
 
 

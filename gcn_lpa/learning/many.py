@@ -29,7 +29,6 @@ import torch
 
 from gcn_lpa.engine.devices import SMALL, num_cpu_threads, num_threads
 from gcn_lpa.epochs import DivergedError, Epoch, Fit, Watch
-from gcn_lpa.learning.stacks import are_stackable, fit_stack
 from gcn_lpa.learning.tasks import Job
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
@@ -110,24 +109,29 @@ class _Executor:
         """One job after the other, or on a GPU those of a group as one stack."""
         try:
             for number in self.begins():
-                group, start = self.groups[number], time.perf_counter()
-                if self.device.type == "cuda" and are_stackable(group):
-                    for k, outcome in enumerate(fit_stack(group, self.device, self.watch)):
-                        self.is_done(number, k, outcome)
-                else:
-                    for k, job in enumerate(group):
-                        try:
-                            fit = job.run(self.device, self.watch)
-                        except DivergedError as error:
-                            self.is_done(number, k, error)
-                        else:
-                            self.is_done(number, k, fit)
-                            self.interrupted = fit.run.interrupted
-                        if self.interrupted:
-                            return
+                start = time.perf_counter()
+                for k, outcome in enumerate(self.outcomes_of(self.groups[number])):
+                    self.is_done(number, k, outcome)
+                    if isinstance(outcome, Fit) and outcome.run.interrupted:
+                        raise KeyboardInterrupt
                 self.longest = max(self.longest, time.perf_counter() - start)
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def outcomes_of(self, group: Sequence[Job]) -> Iterator[Outcome]:
+        if self.device.type == "cuda":
+            from gcn_lpa.learning.stacks import are_stackable, fit_stack  # where there is no GPU, nobody needs it
+
+            if are_stackable(group):
+                yield from fit_stack(group, self.device, self.watch)
+                return
+        for job in group:
+            outcome: Outcome
+            try:
+                outcome = job.run(self.device, self.watch)
+            except DivergedError as error:
+                outcome = error
+            yield outcome
 
     def in_processes(self, workers: int) -> None:
         """Each process has one job at a time; the weights of a model come back as tensors."""
