@@ -40,6 +40,7 @@ DAY_OR_MONTH_FIRST = tuple(
     for day, month in (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
     for time in TIMES
 )
+FORMS = ((ISO,), *((form,) for form in CLEAR_DATES), *DAY_OR_MONTH_FIRST)  # those that could be confused together
 STYLED = re.compile(
     rf"([-+]?)\s*(?P<before>[{CURRENCY}]?)\s*(-?)(?P<digits>[\d.,]+)\s*(?P<after>[{CURRENCY}%]?)", re.ASCII
 )
@@ -159,11 +160,16 @@ def _text(cell: Any) -> str:
     return str(cell.isoformat()) if isinstance(cell, datetime.date) else str(cell)
 
 
+def unit_of(text: str) -> str | None:
+    """The currency or % beside a number, "" where there is none; None where a text does not look like a number."""
+    match = STYLED.fullmatch(text)
+    return None if match is None else match["before"] + match["after"]
+
+
 def number_style(cells: Cells) -> NumberStyle | None:
     """How the numbers of a column are written: all in one style, or most of them plainly; None where they are not numbers."""
     texts = cells.values
-    first = STYLED.fullmatch(texts[0]) if texts else None
-    unit = "" if first is None else first["before"] + first["after"]
+    unit = unit_of(texts[0]) or "" if texts else ""
     for style in (NumberStyle(unit, "."), NumberStyle(unit, ",")):
         if texts and not any(math.isnan(style.value(text)) for text in texts):
             return style
@@ -202,7 +208,7 @@ def date_forms(cells: Cells) -> list[str]:
             return 0.0
         return cells.share(~np.isnan(days_in(cells.texts, form)))
 
-    for forms in ((ISO,), *((form,) for form in CLEAR_DATES), *DAY_OR_MONTH_FIRST):
+    for forms in FORMS:
         shares = [share(form) for form in forms]
         if max(shares) >= MOSTLY:
             return [form for form, share in zip(forms, shares, strict=True) if share == max(shares)]

@@ -246,21 +246,31 @@ def from_pandas(
 
 def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | SparseMatrix, str]:
     """Features as float32, dense or sparse as given, every number finite; and where they come from."""
+    n = adjacency.shape[0]
     if x is None or (isinstance(x, str) and x == "identity"):
-        return SparseMatrix.identity(adjacency.shape[0]), "identity"
+        return SparseMatrix.identity(n), "identity"
     if isinstance(x, str):
         if x != "degree":
             raise ValueError(f"x is {x!r}; without features of your own it is 'identity' or 'degree'")
-        return _degree_features(adjacency), "degree"
+        # one column per doubling of the degree: survives row normalisation and carries over to other graphs
+        bucket = np.frexp(1.0 + np.diff(adjacency.indptr) - (adjacency.diagonal() != 0))[1] - 1
+        matrix = scipy.sparse.csr_array((np.ones(n), bucket, np.arange(n + 1)), shape=(n, int(bucket.max()) + 1))
+        return SparseMatrix.from_scipy(matrix), "degree"
     array = _feature_array(x)
-    if array.ndim != 2 or array.shape[0] != adjacency.shape[0] or array.shape[1] == 0:
-        raise ValueError(f"features are [{adjacency.shape[0]}, d], a row per node; x is {list(array.shape)}")
-    if isinstance(array, np.ndarray):
-        values = _float32_features(array.reshape(-1), lambda k: divmod(k, array.shape[1]))
-        return torch.from_numpy(values).view(array.shape), "given"
-    row, col = array.coords
-    values = _float32_features(array.data, lambda k: (row[k], col[k]))
-    matrix = scipy.sparse.coo_array((values, (row, col)), shape=array.shape).tocsr()
+    if array.ndim != 2 or array.shape[0] != n or array.shape[1] == 0:
+        raise ValueError(f"features are [{n}, d], a row per node; x is {list(array.shape)}")
+    is_sparse = scipy.sparse.issparse(array)
+    values = array.data if is_sparse else array.reshape(-1)
+    with np.errstate(over="ignore"):
+        numbers = (values if values.dtype.kind in "fiub" else as_numbers(values)).astype(np.float32)
+    if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+        k = int(wrong[0])
+        row, column = (side[k] for side in array.coords) if is_sparse else divmod(k, array.shape[1])
+        right = "features are finite 32-bit floats"
+        raise ValueError(f"x has {as_plain(values[k])!r} in row {row}, column {column}; {right}")
+    if not is_sparse:
+        return torch.from_numpy(numbers).view(array.shape), "given"
+    matrix = scipy.sparse.coo_array((numbers, array.coords), shape=array.shape).tocsr()
     matrix.eliminate_zeros()
     features = SparseMatrix.from_scipy(matrix)
     return features, "identity" if features.pattern.is_identity and bool((features.values == 1).all()) else "given"
@@ -278,28 +288,6 @@ def _feature_array(x: Any) -> Any:
     if isinstance(x, (list, tuple)) and len({len(row) for row in x if hasattr(row, "__len__")}) > 1:
         raise ValueError(f"the rows of x have different lengths: {sorted({len(row) for row in x})}")
     return as_array(x)
-
-
-def _float32_features(values: np.ndarray, place: Callable[[int], tuple[int, int]]) -> np.ndarray:
-    """A float32 copy in which every number is finite; `place(k)` gives the row and column for the error."""
-    numbers = values if values.dtype.kind in "fiub" else as_numbers(values)
-    with np.errstate(over="ignore"):
-        result = numbers.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(result))
-    if len(wrong):
-        row, column = place(int(wrong[0]))
-        shown = as_plain(values[wrong[0]])
-        raise ValueError(f"x has {shown!r} in row {row}, column {column}; features are finite 32-bit floats")
-    return result
-
-
-def _degree_features(adjacency: scipy.sparse.csr_array) -> SparseMatrix:
-    """One column per doubling of the degree: survives row normalisation and carries over to other graphs."""
-    n = adjacency.shape[0]
-    degree = np.diff(adjacency.indptr) - (adjacency.diagonal() != 0)
-    bucket = np.frexp(1.0 + degree)[1] - 1
-    matrix = scipy.sparse.csr_array((np.ones(n), bucket, np.arange(n + 1)), shape=(n, int(bucket.max()) + 1))
-    return SparseMatrix.from_scipy(matrix)
 
 
 @dataclass(frozen=True, eq=False)

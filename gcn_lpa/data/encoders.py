@@ -28,12 +28,9 @@ import scipy.sparse
 
 from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, some
 from gcn_lpa.data.column_types import (
-    CLEAR_DATES,
     CYCLES,
-    DAY_OR_MONTH_FIRST,
-    ISO,
+    FORMS,
     NEVER_LEARNED,
-    STYLED,
     THOUSANDS,
     Cells,
     ColumnSummary,
@@ -45,6 +42,7 @@ from gcn_lpa.data.column_types import (
     days_in,
     number_style,
     place_in_cycle,
+    unit_of,
     words_in,
 )
 from gcn_lpa.data.files import decode_as
@@ -163,7 +161,7 @@ class CategoryColumn(Encoder):
 
     def warnings_when_learned(self, cells: Mapping[str, Cells]) -> list[str]:
         """A warning where nearly all values are numbers, but not written alike: $12 and €5, or 1,5 and 2.5."""
-        units = {v: match["before"] + match["after"] for v in self.values if (match := STYLED.fullmatch(v)) is not None}
+        units = {v: unit for v in self.values if (unit := unit_of(v)) is not None}
         if len(self.values) < 2 or len(units) < LIKE_NUMBERS * len(self.values):
             return []
         usual, unit = next(iter(units.items()))
@@ -189,7 +187,7 @@ class DateColumn(ParsedColumn):
         has_rate = self.deviation == 0 or sys.float_info.min <= self.deviation <= LAST_DAY  # whose inverse is a number
         if not abs(self.mean) <= LAST_DAY or not has_rate:
             return f"{self.mean} ± {self.deviation} are no days since 1970"
-        is_known = self.form in (ISO, *CLEAR_DATES, *itertools.chain(*DAY_OR_MONTH_FIRST))
+        is_known = self.form in itertools.chain(*FORMS)
         return "" if is_known else f"date with {NEVER_LEARNED}"
 
     @classmethod

@@ -222,7 +222,9 @@ class Format:
 
 
 def read_delimited(path: Path, roles: tuple[str, ...], form: Format) -> Table:
-    """A table from a text file; without a header its columns are named by `roles`, then by number."""
+    """A table from a text file; without a header its columns are named by `roles`, then by number. Blank rows are left out."""
+    import pandas
+
     text, delimiter = _decode(path, form.encoding), form.delimiter
     if stated := SEPARATOR.match(text):
         delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
@@ -232,7 +234,14 @@ def read_delimited(path: Path, roles: tuple[str, ...], form: Format) -> Table:
     raw = text.encode()
     is_row, width = _plain_rows(raw, delimiter)
     _check_width(path, width)
-    cells, rows = _parse_plain(raw, delimiter, is_row, width) if width else _parse_odd(path, text, delimiter)
+    if width:
+        form_of_all = {"header": None, "names": list(range(width)), "dtype": text_type(), "skip_blank_lines": False}
+        frame = pandas.read_csv(io.BytesIO(raw), sep=delimiter, na_filter=False, low_memory=False, **form_of_all)
+        frame = frame if is_row.all() else frame[is_row].reset_index(drop=True)
+        cells: Sequence[Series] = [frame[column] for column in frame.columns]
+        rows = 1 + np.flatnonzero(is_row)
+    else:
+        cells, rows = _parse_odd(path, text, delimiter)
     if len(rows) == 0:
         raise ValueError(f"{path.name} is empty")
     names = [*roles, *map(str, range(len(roles), len(cells)))]
@@ -316,19 +325,8 @@ def _plain_rows(raw: bytes, delimiter: str) -> tuple[np.ndarray, int]:
     return (is_row, int(widths[0])) if len(widths) and (widths == widths[0]).all() else NOT_PLAIN
 
 
-def _parse_plain(raw: bytes, delimiter: str, is_row: np.ndarray, width: int) -> tuple[Sequence[Series], np.ndarray]:
-    """All columns, and the number of each row; blank rows are counted and left out."""
-    import pandas
-
-    form = {"header": None, "names": list(range(width)), "dtype": text_type(), "skip_blank_lines": False}
-    frame = pandas.read_csv(io.BytesIO(raw), sep=delimiter, na_filter=False, low_memory=False, **form)
-    if not is_row.all():
-        frame = frame[is_row].reset_index(drop=True)
-    return [frame[column] for column in frame.columns], 1 + np.flatnonzero(is_row)
-
-
 def _parse_odd(path: Path, text: str, delimiter: str) -> tuple[Sequence[Series], np.ndarray]:
-    """The same with the csv module, which refuses what is wrong."""
+    """All columns, and the number of each row, by the csv module, which refuses what is wrong."""
     rows: list[list[str]] = []
     numbers: list[int] = []
     try:
