@@ -109,13 +109,10 @@ class Explainer:
         return adjacency.row_normalized()
 
     @cached_property
-    def seeds(self) -> Tensor:
-        return one_hot(self.graph.y, self.graph.num_classes, torch.float64)
-
-    @cached_property
     def scores(self) -> Tensor:
         """LPA's: Y^(k) before the last reset of Eq. (2), [n, c]."""
-        return propagate_labels(self.transition, self.seeds, self.hops)
+        seeds = one_hot(self.graph.y, self.graph.num_classes, torch.float64)
+        return propagate_labels(self.transition, seeds, self.hops)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -126,11 +123,6 @@ class Explainer:
         """The model's, before calibration; the shares of the labels for unreached nodes without features, [n, c]."""
         return self.prediction.uncalibrated
 
-    @property
-    def status(self) -> list[str]:
-        """As `predictions` says: labeled, reached or unreachable."""
-        return self.prediction.status
-
     @cached_property
     def distance(self) -> np.ndarray:
         """Hops from each node to the nearest label that votes, infinite where none can reach it, [n]."""
@@ -140,33 +132,32 @@ class Explainer:
         """Why a node has its label; `top` as in the function `explain`."""
         if top is not None and top < 1:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
+        at, classes = self.graph.index_of(node), self.graph.class_names
         with few_threads(self.graph, self.trained.recipe):
-            return self._explanation(self.graph.index_of(node), top)
-
-    def _explanation(self, at: int, top: int | None) -> Explanation:
-        names, here = [*self.graph.class_names, None], slice(at, at + 1)
-        label, lpa = int(winners(self.probabilities[here])[0]), int(winners(self.scores[here])[0])
-        probabilities, scores = self.probabilities[at].tolist(), self.scores[at].tolist()
-        votes, others = self._votes(at, top)
-        features, feature_notes = self._features(at, top)
-        near = self.distance[at]
+            here, names = slice(at, at + 1), [*classes, None]
+            label, lpa = int(winners(self.probabilities[here])[0]), int(winners(self.scores[here])[0])
+            agrees = bool(are_highest(self.scores[here], np.array([label]))[0])
+            votes, others = self._votes(at, top)
+            features, feature_notes = self._features(at, top)
+            notes = (*self._notes(at), *feature_notes)
+        probabilities, scores, near = self.probabilities[at].tolist(), self.scores[at].tolist(), self.distance[at]
         return Explanation(
             node=self.graph.node_names[at],
-            status=self.status[at],
+            status=self.prediction.status[at],
             given_label=names[int(self.given[at])],
             distance=int(near) if np.isfinite(near) else None,
             method=self.trained.recipe.method,
-            label=self.graph.class_names[label],
+            label=classes[label],
             probability=probabilities[label],
-            probabilities=dict(zip(self.graph.class_names, probabilities, strict=True)),
+            probabilities=dict(zip(classes, probabilities, strict=True)),
             lpa_label=names[lpa],
-            scores=dict(zip(self.graph.class_names, scores, strict=True)),
-            agree=None if lpa < 0 else bool(are_highest(self.scores[here], np.array([label]))[0]),
+            scores=dict(zip(classes, scores, strict=True)),
+            agree=None if lpa < 0 else agrees,
             hops=self.hops,
             votes=votes,
             others=others,
             features=features,
-            notes=(*self._notes(at), *feature_notes),
+            notes=notes,
         )
 
     def table(self, nodes: Any = None) -> Any:
@@ -196,7 +187,7 @@ class Explainer:
                 columns[f"share_{rank}"] = [rounded(s, 6) if s > 0 else None for s in shares.tolist()]
             near = self.distance[rows.numpy()].tolist()
             columns["hops"] = [int(hops) if np.isfinite(hops) else None for hops in near]
-            columns["status"] = [self.status[at] for at in rows.tolist()]
+            columns["status"] = [self.prediction.status[at] for at in rows.tolist()]
         return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
 
     def votes_by_voter(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -265,19 +256,21 @@ class Explainer:
             return (), []
         if method.features in WITHOUT_FEATURES:
             return (), [WITHOUT_FEATURES[method.features].format(recipe.method)]
-        shares, notes = self._feature_walk(at)
+        start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64)
+        start[at] = 1
+        shares, notes = self._feature_walk(at, start)
         shares = shares / shares.sum()
         if smoothed := self._smoothed_share:
             smoothing = self.placed.adjacency.symmetric_normalized().to("cpu").to(torch.float64)
-            walked = personalized(smoothing.T, self._all_mass_on(at), members_of(recipe)[SMOOTHED]).squeeze(1)
+            walked = personalized(smoothing.T, start, members_of(recipe)[SMOOTHED]).squeeze(1)
             shares = (1 - smoothed) * shares + smoothed * walked / walked.sum()
         order = ranked(shares.numpy())[:top].tolist()
         return tuple(Influence(self.graph.node_names[b], float(shares[b])) for b in order), notes
 
-    def _feature_walk(self, at: int) -> tuple[Tensor, list[str]]:
-        """The features of which nodes arrive at a node, as multiples of any number, [n], and notes about it."""
+    def _feature_walk(self, at: int, start: Tensor) -> tuple[Tensor, list[str]]:
+        """How much of the features of each node arrives at one, in any unit, [n], and notes about it; `start` is 1 at that node."""
         recipe, models, how = self.trained.recipe, self.trained.model.first, self.trained.method.features
-        start, nodes = self._all_mass_on(at), torch.tensor([at])
+        nodes = torch.tensor([at])
         if how == "own":
             return start.squeeze(1), []
         if how == "given_edges":
@@ -303,9 +296,6 @@ class Explainer:
             return walk(mean_size(models, "gamma"), smoothing.T, start).squeeze(1), []
         note = "features: what each layer adds of the node's own (residual) is not counted"
         return feature_influence(smoothing, nodes, recipe.gcn_layers)[0], [note] if recipe.residual else []
-
-    def _all_mass_on(self, at: int) -> Tensor:
-        return torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64).index_fill(0, torch.tensor([at]), 1)
 
     @cached_property
     def _smoothed_share(self) -> float:
@@ -350,7 +340,9 @@ class Explainer:
             if walks == "none" or self._is_prior(at):
                 has_labels = bool((self.given >= 0).any())
                 origin = "is the shares of all given labels" if has_labels else "is alike for all classes"
-            kind = "training label" if self.status[at] == "reached" else "label"  # of a validation node at most
+            kind = (
+                "training label" if self.prediction.status[at] == "reached" else "label"
+            )  # of a validation node at most
             notes.append(f"no {kind} can reach this node: what is said of it {origin}")
         elif self.distance[at] > self.hops:
             near = int(self.distance[at])

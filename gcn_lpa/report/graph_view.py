@@ -35,9 +35,8 @@ STATUS = ("labeled", "reached", "unreachable")
 def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     """What the script needs to draw the graph and to name what is drawn."""
     graph, names = subject.graph, subject.trained.class_names
-    source, target = edge_ends(graph)
-    weight = learned_weights(subject, source, target)
-    links = scipy.sparse.csr_array((weight, (source, target)), shape=(graph.num_nodes,) * 2)
+    edges = learned_edges(subject)
+    source, target, weight, links = edges.row, edges.col, edges.data, edges.tocsr()
     nodes = sample(links, listed, MOST_NODES)
     place = np.full(graph.num_nodes, -1)
     place[nodes] = np.arange(len(nodes))
@@ -58,7 +57,7 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
         "label": _packed(subject.probabilities.argmax(dim=1).numpy()[nodes], np.uint16),
         "probability": _packed(np.round(subject.confidence.numpy()[nodes] * 65535), np.uint16),
         "kind": _packed(subject.kind[nodes], np.uint8),
-        "status": _packed(np.array([STATUS.index(subject.explainer.status[at]) for at in nodes]), np.uint8),
+        "status": _packed(np.array([STATUS.index(subject.prediction.status[at]) for at in nodes]), np.uint8),
         "truth": _packed(truth[nodes], np.int16),
         "source": _packed(place[source[shown]], np.uint16),
         "target": _packed(place[target[shown]], np.uint16),
@@ -69,24 +68,24 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     }
 
 
-def note(num_nodes: int, drawn: int, edges: int, edges_drawn: int) -> str:
+def note(num_nodes: int, drawn: int, edges: int, edges_drawn: int, around: str = "this page lists") -> str:
     """What of the graph is not drawn; empty where all of it is."""
     parts = []
     if drawn < num_nodes:
-        parts.append(f"a sample of {drawn:,} of the {num_nodes:,} nodes, around those that this page lists")
+        parts.append(f"a sample of {drawn:,} of the {num_nodes:,} nodes, around those that {around}")
     if edges_drawn < edges:
         parts.append(f"the {edges_drawn:,} of {edges:,} edges between them that weigh most")
     return f"Drawn: {' and '.join(parts)}." if parts else ""
 
 
-def learned_weights(subject: OpenRun, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """What the model's transition gives each edge, the mean of both directions where it has two, [edges]."""
+def learned_edges(subject: OpenRun) -> scipy.sparse.coo_array:
+    """Every edge once, with what the model's transition gives it, the mean of both directions where it has two, [n, n]."""
+    source, target = edge_ends(subject.graph)
     matrix = subject.explainer.transition.to_scipy().tocsr()
     weight = np.asarray(matrix[target, source]).ravel()
     if not subject.graph.directed:
         weight = (weight + np.asarray(matrix[source, target]).ravel()) / 2
-    positive: np.ndarray = np.maximum(weight, 1e-9)
-    return positive
+    return scipy.sparse.coo_array((np.maximum(weight, 1e-9), (source, target)), shape=matrix.shape)
 
 
 def _packed(values: np.ndarray, kind: Any) -> str:
@@ -124,8 +123,7 @@ def positions(adjacency: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray
         heat = 3 * spacing * (1 - step / ROUNDS) + 0.05 * spacing
         place = place + force * np.minimum(1.0, heat / np.maximum(length, 1e-12))
     low, high = place.min(axis=0), place.max(axis=0)
-    unit: np.ndarray = (place - (low + high) / 2) / max(float((high - low).max()), 1e-12) + 0.5
-    return unit
+    return np.asarray((place - (low + high) / 2) / max(float((high - low).max()), 1e-12) + 0.5)
 
 
 def _start(links: scipy.sparse.csr_array, rng: np.random.Generator) -> np.ndarray:
@@ -136,11 +134,8 @@ def _start(links: scipy.sparse.csr_array, rng: np.random.Generator) -> np.ndarra
     smooth = rng.standard_normal((n, 2))
     for _ in range(60):
         smooth = np.linalg.qr(0.5 * (smooth + walk @ smooth) - smooth.mean(axis=0))[0]
-    spread: np.ndarray = (
-        np.argsort(np.argsort(smooth, axis=0), axis=0) / n - 0.5
-    )  # by rank: outliers take no more room than others
-    spread += 0.02 * rng.standard_normal((n, 2)) / np.sqrt(n)
-    return spread
+    spread = np.argsort(np.argsort(smooth, axis=0), axis=0) / n - 0.5  # by rank: outliers take no more room than others
+    return np.asarray(spread + 0.02 * rng.standard_normal((n, 2)) / np.sqrt(n))
 
 
 def _push(place: np.ndarray, mass: np.ndarray) -> np.ndarray:
@@ -179,8 +174,7 @@ def _part(place: np.ndarray, least: float) -> np.ndarray:
     far, who = cKDTree(place).query(place, k=near)
     away = place[:, None] - place[who]
     short = np.maximum(least - far, 0) / np.maximum(far, 1e-12)
-    moved: np.ndarray = (away * short[:, :, None]).sum(axis=1)
-    return moved
+    return np.asarray((away * short[:, :, None]).sum(axis=1))
 
 
 def sample(adjacency: scipy.sparse.csr_array, first: Iterable[int], most: int) -> np.ndarray:

@@ -6,7 +6,7 @@ Classes have the colours and shapes that they have everywhere; legends stand bes
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES, figure_at
-from gcn_lpa.insight.evidence import edge_ends
-from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_weights, note, positions, sample
+from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_edges, note, positions, sample
 
 if TYPE_CHECKING:
     from gcn_lpa.report.page import OpenRun
@@ -76,7 +75,7 @@ def draw_neighbourhood(subject: OpenRun, path: str | Path, node: Hashable, hops:
     """A node and what is near it: colour and shape are the predicted class, the width of an edge its learned weight."""
     graph = subject.graph
     middle = graph.index_of(node)
-    links = _links(subject)
+    links = learned_edges(subject).tocsr()
     far = csgraph.dijkstra(links, directed=False, indices=middle, unweighted=True, limit=hops)
     near = np.flatnonzero(np.isfinite(far))
     kept = np.sort(near[np.argsort(far[near], kind="stable")[:MOST_NEAR]])
@@ -85,17 +84,9 @@ def draw_neighbourhood(subject: OpenRun, path: str | Path, node: Hashable, hops:
         axes = figure.subplots()
         place = _draw_nodes(axes, subject, links, kept, largest=260.0)
         for k, at in enumerate(kept.tolist()):
-            bold = "bold" if at == middle else None
-            axes.annotate(
-                _short(graph.node_names[at], 16),
-                place[k],
-                (0, -13),
-                textcoords="offset points",
-                ha="center",
-                va="top",
-                fontsize=7,
-                fontweight=bold,
-            )
+            below = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center", "va": "top", "fontsize": 7}
+            weight = "bold" if at == middle else None
+            axes.annotate(_short(graph.node_names[at], 16), place[k], fontweight=weight, **below)
         spot = place[int(np.searchsorted(kept, middle))]
         axes.scatter(*spot, s=480, facecolor="none", edgecolor="black", linewidth=1.4, zorder=4)
         axes.set_title(f"{_short(graph.node_names[middle])} and the nodes within {hops} hops{left}")
@@ -103,20 +94,15 @@ def draw_neighbourhood(subject: OpenRun, path: str | Path, node: Hashable, hops:
 
 def draw_map(subject: OpenRun, path: str | Path) -> None:
     """All nodes, or a sample of a large graph: colour and shape are the predicted class, size is confidence."""
-    links = _links(subject)
+    links = learned_edges(subject).tocsr()
     kept = sample(links, subject.least_sure, MOST_NODES)
     with figure_at(path, (10, 7), STYLE) as figure:
         axes = figure.subplots()
         _draw_nodes(axes, subject, links, kept, largest=float(np.clip(60_000 / len(kept), 5, 160)))
         inside = links[kept][:, kept].nnz
-        more = note(subject.graph.num_nodes, len(kept), inside, min(inside, MOST_EDGES)).replace(
-            "this page lists", "are least sure"
-        )
-        axes.set_title(
-            textwrap.fill(
-                f"{subject.graph.name}: {subject.graph.num_nodes:,} nodes" + (f". {more}" if more else ""), 100
-            )
-        )
+        more = note(subject.graph.num_nodes, len(kept), inside, min(inside, MOST_EDGES), "are least sure")
+        title = f"{subject.graph.name}: {subject.graph.num_nodes:,} nodes{more and f'. {more}'}"
+        axes.set_title(textwrap.fill(title, 100))
 
 
 PICTURES: dict[str, Callable[..., None]] = {
@@ -127,18 +113,12 @@ PICTURES: dict[str, Callable[..., None]] = {
 }
 
 
-def _links(subject: OpenRun) -> scipy.sparse.csr_array:
-    """Learned weights of the edges, each once."""
-    source, target = edge_ends(subject.graph)
-    weight = learned_weights(subject, source, target)
-    return scipy.sparse.csr_array((weight, (source, target)), shape=(subject.graph.num_nodes,) * 2)
-
-
 def _draw_nodes(
     axes: Any, subject: OpenRun, links: scipy.sparse.csr_array, kept: np.ndarray, largest: float
 ) -> np.ndarray:
     """Draw nodes, with the edges between them and a legend beside; returns their places, [n, 2]."""
     from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
 
     inside = links[kept][:, kept].tocoo()
     place = positions(inside.tocsr())
@@ -150,41 +130,29 @@ def _draw_nodes(
     outline = 0.7 if len(kept) <= MOST_OUTLINED else 0.0
     label, sure = subject.probabilities.argmax(dim=1).numpy()[kept], subject.confidence.numpy()[kept]
     given = subject.kind[kept] == 1
-    reached = np.array([subject.explainer.status[at] != "unreachable" for at in kept.tolist()])
-    names, keys = subject.trained.class_names, []
+    reached = np.array([subject.prediction.status[at] != "unreachable" for at in kept.tolist()])
+    keys: list[tuple[str, dict[str, Any], str]] = []
     for k in np.unique(label[reached]).tolist():
         look = {"color": CLASS_COLORS[k % 8], "marker": SHAPES[k % 9]}
         for here, edge in ((~given, "white"), (given, "black")):
             one = (label == k) & reached & here
-            axes.scatter(
-                *place[one].T,
-                s=largest * (0.15 + 0.85 * sure[one] ** 2),
-                edgecolor=edge,
-                linewidth=outline,
-                zorder=2 + (edge == "black"),
-                **look,
-            )
-        keys.append((_short(names[k]), look, "none"))
+            border = {"edgecolor": edge, "linewidth": outline, "zorder": 2 + (edge == "black")}
+            axes.scatter(*place[one].T, s=largest * (0.15 + 0.85 * sure[one] ** 2), **border, **look)
+        keys.append((_short(subject.trained.class_names[k]), look, "none"))
     if (~reached).any():
         axes.scatter(*place[~reached].T, s=0.3 * largest, color=PALE, edgecolor=GREY, linewidth=outline, zorder=2)
         keys.append(("out of reach of any label", {"color": PALE, "marker": "o"}, GREY))
     if given.any() and outline:
         keys.append(("label given", {"color": "white", "marker": "o"}, "black"))
-    _add_legend(axes, keys)
+    style: dict[str, Any] = {"linestyle": "", "markersize": 8}
+    handles = [Line2D([], [], markeredgecolor=edge, label=name, **style, **look) for name, look, edge in keys[:KEYS]]
+    if len(keys) > KEYS:
+        handles.append(Line2D([], [], linestyle="", label=f"… and {len(keys) - KEYS} more"))
+    axes.figure.legend(handles=handles, loc="outside right upper", title="predicted; larger: surer")
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.margins(0.06)
     return place
-
-
-def _add_legend(axes: Any, keys: Iterable[tuple[str, dict[str, Any], str]]) -> None:
-    from matplotlib.lines import Line2D
-
-    keys = list(keys)
-    style: dict[str, Any] = {"linestyle": "", "markersize": 8}
-    handles = [Line2D([], [], markeredgecolor=edge, label=name, **style, **look) for name, look, edge in keys[:KEYS]]
-    rest = [Line2D([], [], linestyle="", label=f"… and {len(keys) - KEYS} more")] if len(keys) > KEYS else []
-    axes.figure.legend(handles=[*handles, *rest], loc="outside right upper", title="predicted; larger: surer")
 
 
 def _short(name: Hashable, most: int = LONGEST) -> str:
