@@ -208,44 +208,41 @@ class Crew:
         Returns:
             Whether it was asked to end.
         """
-        interrupted = False
+        interrupted, under_way = False, dict[Any, Any]()  # the task of each process that has one
         with _noting_ctrl_c(self), contextlib.ExitStack() as ends:
-            workers = []
-            for _ in range(num_workers):
-                workers.append(_Worker(self.work))
-                ends.callback(workers[-1].end)
+            processes = [_forked(self.work, ends) for _ in range(num_workers)]
             while True:
                 if self.is_asked_to_end and not interrupted:
                     interrupted = True
-                    for worker in workers:
-                        worker.send(None)
-                for worker in workers:
-                    if worker.task is None and not interrupted and (task := next(tasks, None)) is not None:
-                        worker.send(task)
-                busy = {worker.connection: worker for worker in workers if worker.task is not None}
-                if not busy:
+                    for process in processes:
+                        _send(process, None)
+                for process in processes:
+                    if process not in under_way and not interrupted and (task := next(tasks, None)) is not None:
+                        under_way[process] = task
+                        _send(process, task)
+                if not under_way:
                     return interrupted
-                for connection in wait(list(busy), PATIENCE):
-                    self.receive(busy[connection])  # type: ignore[index]
+                ready: Any
+                for ready in wait(list(under_way), PATIENCE):
+                    try:
+                        kind, content = pickle.loads(ready.recv_bytes())
+                    except (EOFError, ConnectionResetError):
+                        raise ChildProcessError(LOST) from None
+                    if kind == "news":
+                        self.take(under_way[ready], content)
+                        continue
+                    task = under_way.pop(ready)
+                    if kind == "failed":
+                        raise content
+                    if kind == "done":
+                        self.done(task, content)
 
-    def receive(self, worker: _Worker) -> None:
-        task = worker.task
-        try:
-            kind, content = pickle.loads(worker.connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            raise ChildProcessError(LOST) from None
-        if kind == "news":
-            if not self.is_asked_to_end:
-                try:
-                    self.hear(task, content)
-                except KeyboardInterrupt:
-                    self.is_asked_to_end = True
-            return
-        worker.task = None
-        if kind == "failed":
-            raise content
-        if kind == "done":
-            self.done(task, content)
+    def take(self, task: Any, news: Any) -> None:
+        if not self.is_asked_to_end:
+            try:
+                self.hear(task, news)
+            except KeyboardInterrupt:
+                self.is_asked_to_end = True
 
 
 @contextlib.contextmanager
@@ -267,30 +264,24 @@ def _noting_ctrl_c(crew: Crew) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Worker:
-    """One forked process, seen from this one."""
+def _forked(work: Work, ends: contextlib.ExitStack) -> Connection:
+    """The way to a new process, which does tasks and is killed when `ends` is left."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork beside other threads
+        process.start()
+    theirs.close()
+    for end in (ours.close, process.close, process.join, process.kill):  # the last one comes first
+        ends.callback(end)
+    return ours
 
-    def __init__(self, work: Work) -> None:
-        context = multiprocessing.get_context("fork")
-        self.connection, theirs = context.Pipe()
-        self.task: Any = None  # under way
-        self.process = context.Process(target=_serve, args=(work, theirs), daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of a fork beside other threads
-            self.process.start()
-        theirs.close()
 
-    def send(self, task: Any) -> None:
-        """A task, or None to ask for the end. That a process has ended is met where its result is read."""
-        self.task = self.task if task is None else task
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.send_bytes(pickle.dumps(task))
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.process.close()
-        self.connection.close()
+def _send(process: Connection, task: Any) -> None:
+    """A task, or None to ask for the end. That a process has ended is met where its result is read."""
+    with contextlib.suppress(BrokenPipeError):
+        process.send_bytes(pickle.dumps(task))
 
 
 def can_fork() -> bool:
