@@ -10,8 +10,8 @@ import os
 from importlib import import_module
 from typing import Any
 
-with open(os.path.splitext(__file__)[0] + ".pyi", encoding="utf-8") as stub:  # from MODULE import NAME as NAME
-    _MODULE = {words[3]: words[1] for words in map(str.split, stub) if words[:1] == ["from"]}
+with open(os.path.splitext(__file__)[0] + ".pyi", encoding="utf-8") as _stub:  # from MODULE import NAME as NAME
+    _MODULE = {words[3]: words[1] for words in map(str.split, _stub) if words[:1] == ["from"]}
 
 __all__ = sorted(_MODULE)
 

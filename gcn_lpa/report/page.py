@@ -81,12 +81,16 @@ class OpenRun:
         return kind.numpy()
 
     @cached_property
+    def by_confidence(self) -> list[int]:
+        """All nodes, the one with the lowest probability first."""
+        order: list[int] = np.argsort(self.confidence.numpy().round(12), kind="stable").tolist()
+        return order
+
+    @property
     def least_sure(self) -> list[int]:
-        """The nodes without a given label whose probability is lowest."""
-        open_nodes = np.flatnonzero(~self.run.used.numpy())
-        order = np.argsort(self.confidence.numpy()[open_nodes].round(12), kind="stable")
-        nodes: list[int] = open_nodes[order[:ROWS]].tolist()
-        return nodes
+        """The first of them whose label was not given."""
+        used = self.run.used.numpy()
+        return [at for at in self.by_confidence if not used[at]][:ROWS]
 
     def explain(self, node: Hashable) -> dict[str, Any]:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
@@ -152,10 +156,8 @@ def contents(
         fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
         labels = edges = fitted
         if fitted.value is not None:
-            labels, edges = (
-                section(lambda: rank_labels(graph, fitted.value)),
-                section(lambda: rank_edges(graph, fitted.value)),
-            )
+            labels = section(lambda: rank_labels(graph, fitted.value))
+            edges = section(lambda: rank_edges(graph, fitted.value))
     say("choosing nodes to label next")
     suggestions = section(lambda: suggest(trained, graph, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")
@@ -163,6 +165,7 @@ def contents(
     listed += [graph.index_of(one.node) for one in (labels.value.findings[:ROWS] if labels.value else ())]
     for pair in edges.value.findings[:ROWS] if edges.value else ():
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
+    explained = list(dict.fromkeys([*listed, *subject.by_confidence]))[:EXPLAINED]
     calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
@@ -186,17 +189,9 @@ def contents(
         "command": command_of(run),
         "hashes": _hashes(run),
         "environment": environment(),
-        "explanations": _explanations(subject, listed),
+        "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
-
-
-def _explanations(subject: OpenRun, listed: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Of the nodes in the lists, and of the least sure ones as far as there is room."""
-    rest = np.argsort(subject.confidence.numpy().round(12), kind="stable").tolist()
-    chosen = list(dict.fromkeys([*listed, *rest]))[:EXPLAINED]
-    found = [subject.explain(subject.graph.node_names[at]) for at in chosen]
-    return {one["id"]: one for one in found}
 
 
 def _class_rows(subject: OpenRun) -> list[tuple[str, int, int]]:
