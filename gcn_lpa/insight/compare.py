@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dataclasses
-import json
 import pickle
 import subprocess
 import sys
@@ -257,12 +255,13 @@ def run_apart(trial: Trial) -> Iterator[Record | Memory]:
     try:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # ended before it had read all: see below
             pickle.dump(trial, stdin)
-        for line in process.stdout:
-            kind, fields = json.loads(line)
-            if kind == "error":
-                raise getattr(builtins, fields["type"])(fields["message"])
-            num_records += kind == "record"
-            yield Record(**fields) if kind == "record" else Memory(**fields)
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the end, also in the middle of a result
+            while True:
+                result = pickle.load(process.stdout)
+                if isinstance(result, Exception):
+                    raise result
+                num_records += isinstance(result, Record)
+                yield result
         if process.wait() != 0 or num_records < len(trial.splits):
             raise ChildProcessError(
                 f"the process that trained {trial.method} ended with code {process.returncode}, after {num_records} of "
@@ -275,24 +274,22 @@ def run_apart(trial: Trial) -> Iterator[Record | Memory]:
 
 
 def work() -> None:
-    """The other end of `run_apart`: a pickled Trial on stdin, a line of JSON for each result on stdout."""
-    out, sys.stdout = sys.stdout, sys.stderr  # nothing else may be written there
+    """The other end of `run_apart`: a pickled Trial on stdin, its pickled results or an exception on stdout."""
+    out, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written there
     trial: Trial = pickle.load(sys.stdin.buffer)
-
-    def send(kind: str, fields: dict[str, Any]) -> None:
-        print(json.dumps([kind, fields]), file=out, flush=True)
-
     try:
         before = resident_memory()
         for record in run_here(trial):
-            send("record", dataclasses.asdict(record))
+            pickle.dump(record, out)
+            out.flush()
         after = resident_memory()
         if before is not None and after is not None:
             gpu = torch.cuda.max_memory_allocated() / 1e6 if trial.device.startswith("cuda") else None
-            send("memory", dataclasses.asdict(Memory(before[0], after[1], gpu)))
-    except Exception as error:
-        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-        send("error", {"type": kind, "message": str(error)})
+            pickle.dump(Memory(before[0], after[1], gpu), out)
+    except Exception as error:  # sent as the built-in exception that it is: others may not be pickled
+        kind: type[Exception] = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        pickle.dump(kind(str(error)), out)
+    out.flush()
 
 
 def resident_memory() -> tuple[float, float] | None:

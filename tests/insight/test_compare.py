@@ -307,10 +307,12 @@ def test_an_exception_of_a_package_arrives_as_the_builtin_it_is(karate, monkeypa
     trial = Trial(karate, "gcn", METHODS["gcn"].settings(), (split(karate, seed=0),), 0, "cpu", 1)
     monkeypatch.setattr(comparison, "run_here", refuse)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(trial))))
-    out = io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", out)
     comparison.work()
-    assert json.loads(out.getvalue()) == ["error", {"type": "ValueError", "message": "no"}]
+    out.seek(0)
+    error = pickle.load(out.buffer)
+    assert (type(error), str(error)) == (ValueError, "no")
 
 
 def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_path):
