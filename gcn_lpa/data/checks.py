@@ -184,9 +184,8 @@ def name_nodes(
         return range(stated[0][0]), *in_range(source, target, *stated[0])
     further = list(y) if isinstance(y, Mapping) else []
     if source.dtype != object and target.dtype != object and all(type(value) is int for value in further):
-        occurring, positions = np.unique(
-            np.concatenate([source, target, np.asarray(further, dtype=np.int64)]), return_inverse=True
-        )
+        ids = np.concatenate([source, target, np.asarray(further, dtype=np.int64)])
+        occurring, positions = np.unique(ids, return_inverse=True)
         return unique_names(occurring), positions[: len(source)], positions[len(source) : 2 * len(source)]
     seen = dict.fromkeys([*source.tolist(), *target.tolist(), *further])
     try:
@@ -290,9 +289,8 @@ def node_labels(y: Any, node_names: Names, class_names: Iterable[str] | None) ->
         index = {None: -1} | {name: i for i, name in enumerate(names)}
         if strange := set(values) - set(index):
             i = next(i for i, value in enumerate(values) if value in strange)
-            raise ValueError(
-                f"label {values[i]!r} of node {node_names[i]!r} is not among the class_names {some(names)}"
-            )
+            known = f"the class_names {some(names)}"
+            raise ValueError(f"label {values[i]!r} of node {node_names[i]!r} is not among {known}")
         return torch.tensor([index[value] for value in values], dtype=torch.int64), names
     bound = np.inf if names is None else len(names)
     wrong = np.flatnonzero((values < -1) | (values >= bound))

@@ -86,15 +86,14 @@ def from_edges(
     features, x_kind = node_features(x, matrix)
     labels, classes = node_labels(y, names, class_names)
     types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
-    adjacency = SparseMatrix.from_scipy(float32_weights(matrix))
+    adjacency = SparseMatrix.from_scipy(matrix)
     graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind)
     notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids", *alike_names(names)]
     once = graph.num_edges + graph.num_self_loops
     if len(source) != once and (directed or len(source) != adjacency.num_entries):
         summed = "weights summed" if directed else "weights summed, of both directions the larger"
-        notes.append(
-            f"{len(source):,} edge rows merged into {once:,} edges, {summed if is_weighted else 'each of weight 1'}"
-        )
+        how = summed if is_weighted else "each of weight 1"
+        notes.append(f"{len(source):,} edge rows merged into {once:,} edges, {how}")
     if x is None or isinstance(x, str):
         notes.append(STAND_IN_NOTES[x_kind])
     graph = dataclasses.replace(graph, notes=tuple(notes), edge_types=types if types and types.names else None)
@@ -316,7 +315,7 @@ class EdgeTypes:
         def edges_of(k: int) -> SparseMatrix:
             mask = codes == k
             edges = scipy.sparse.coo_array((entries.data[mask], (source[mask], target[mask])), shape=entries.shape)
-            return SparseMatrix.from_scipy(float32_weights(merged_edges(edges, weighted=weighted, directed=directed)))
+            return SparseMatrix.from_scipy(merged_edges(edges, weighted=weighted, directed=directed))
 
         return cls(names, tuple(map(edges_of, range(len(names)))))
 
@@ -328,7 +327,8 @@ class EdgeTypes:
 
     @classmethod
     def without_edges(cls, names: Sequence[str], n: int) -> EdgeTypes:
-        return cls(tuple(names), tuple(no_edges(n) for _ in names))
+        empty = scipy.sparse.csr_array((n, n), dtype=np.float32)
+        return cls(tuple(names), tuple(SparseMatrix.from_scipy(empty) for _ in names))
 
     @cached_property
     def smoothing(self) -> tuple[SparseMatrix, ...]:
@@ -366,25 +366,18 @@ class EdgeTypes:
         if unknown := [name for name in self.names if name not in names]:
             known = f"it knows {some(names, MOST_EDGE_TYPES)}"
             raise ValueError(f"edges are of the type {unknown[0]!r:.80}, which the model has not seen; {known}")
-        matrices = dict(zip(self.names, self.matrices, strict=True))
-        empty = no_edges(self.matrices[0].shape[0]).to(self.matrices[0].device)
-        return EdgeTypes(tuple(names), tuple(matrices.get(name, empty) for name in names))
-
-
-def no_edges(n: int) -> SparseMatrix:
-    nothing = torch.zeros(0, dtype=torch.int64)
-    return SparseMatrix(Pattern(torch.zeros(n + 1, dtype=torch.int64), nothing, (n, n)), torch.zeros(0))
+        matrices, first = dict(zip(self.names, self.matrices, strict=True)), self.matrices[0]
+        empty = EdgeTypes.without_edges(names, first.shape[0]).to(first.device)
+        pairs = zip(names, empty.matrices, strict=True)
+        return EdgeTypes(empty.names, tuple(matrices.get(name, matrix) for name, matrix in pairs))
 
 
 def merged_edges(entries: scipy.sparse.coo_array, *, weighted: bool, directed: bool) -> scipy.sparse.csr_array:
-    """Entries [source, target] as an adjacency: duplicates summed, or all of weight 1, and both directions joined."""
+    """Entries [source, target] as an adjacency: duplicates summed, or all of weight 1, and both directions joined; in float32."""
     matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
     if not weighted:
         matrix.data[:] = 1
-    return matrix if directed else matrix.maximum(matrix.T.tocsr())
-
-
-def float32_weights(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    matrix = matrix if directed else matrix.maximum(matrix.T.tocsr())
     with np.errstate(over="ignore", under="ignore"):
         values = matrix.data.astype(np.float32)
     wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))

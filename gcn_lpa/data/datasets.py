@@ -74,16 +74,10 @@ def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, hubs: flo
         row, col = _sample_pairs(later, n - later, round(n * degree / 2), rng)
     upper = scipy.sparse.coo_array((np.ones(len(row), np.float32), (row, col)), shape=(n, n)).tocsr()
     y = torch.from_numpy(rng.integers(classes, size=n))
-    return Graph(
-        adjacency=SparseMatrix.from_scipy(upper + upper.T.tocsr()),
-        x=SparseMatrix.identity(n),
-        y=y,
-        class_names=tuple(map(str, range(classes))),
-        node_names=range(n),
-        name="random",
-        notes=(f"random graph: mean degree {degree:g}, {f'hubs {hubs:g}, ' if hubs else ''}seed {seed}",),
-        x_kind="identity",
-    )
+    adjacency, names = SparseMatrix.from_scipy(upper + upper.T.tocsr()), tuple(map(str, range(classes)))
+    notes = (f"random graph: mean degree {degree:g}, {f'hubs {hubs:g}, ' if hubs else ''}seed {seed}",)
+    x = SparseMatrix.identity(n)
+    return Graph(adjacency, x, y, names, range(n), "random", notes=notes, x_kind="identity")
 
 
 def _pairs_by_rank(n: int, count: int, hubs: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -323,9 +317,8 @@ def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
             download(f"{dataset.url}/{file}", folder / file, partial(_check, dataset, file))
         except (OSError, ValueError, HTTPException) as error:
             how = f"{wanted} (from {dataset.url})"
-            raise FileNotFoundError(
-                f"{name} is not here, and {file} could not be downloaded ({error}): {how}"
-            ) from error
+            problem = f"{file} could not be downloaded ({error})"
+            raise FileNotFoundError(f"{name} is not here, and {problem}: {how}") from error
     return folder
 
 

@@ -54,9 +54,8 @@ def write_output(path: str | Path, data: bytes) -> None:
         target = Path(os.path.realpath(path))
         for leftover in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
             with contextlib.suppress(OSError):
-                descriptor = os.open(
-                    leftover, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-                )  # a pipe would keep us waiting
+                no_wait = getattr(os, "O_NONBLOCK", 0)  # a pipe would keep us waiting
+                descriptor = os.open(leftover, os.O_RDONLY | no_wait)
                 try:
                     if lock(descriptor):  # nobody writes it any more
                         os.unlink(leftover)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from dataclasses import dataclass
@@ -51,11 +50,6 @@ class Split:
         for mask in (self.train, self.val, self.test):
             digest.update(np.packbits(mask.cpu().numpy()).tobytes())
         return digest.hexdigest()[:10]
-
-    def to(self, device: torch.device | str) -> Split:
-        return dataclasses.replace(
-            self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device)
-        )
 
 
 def split(
@@ -118,9 +112,8 @@ def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
     time = graph.time.numpy()[nodes]
     moments, counts = np.unique(time, return_counts=True)
     if len(moments) < 3:
-        raise ValueError(
-            f"the labelled nodes of {graph.name!r} came at {len(moments)} times; it takes three to train, validate and test"
-        )
+        right = "it takes three to train, validate and test"
+        raise ValueError(f"the labelled nodes of {graph.name!r} came at {len(moments)} times; {right}")
     share = np.cumsum(counts) / counts.sum()
     last = int(np.abs(share[:-2] - fractions[0]).argmin())  # of the training nodes
     until = last + 1 + int(np.abs(share[last + 1 : -1] - fractions[0] - fractions[1]).argmin())
@@ -135,9 +128,8 @@ def require_classes(graph: Graph) -> None:
     if len(classes) == 0:
         raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
     if len(classes) == 1:
-        raise ValueError(
-            f"every label of {graph.name!r} is {graph.class_names[int(classes)]!r}; to tell classes apart it takes labels of two"
-        )
+        right = "to tell classes apart it takes labels of two"
+        raise ValueError(f"every label of {graph.name!r} is {graph.class_names[int(classes)]!r}; {right}")
 
 
 def _split_of(
