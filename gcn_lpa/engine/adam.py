@@ -8,7 +8,7 @@ The first torch.optim.Adam of a process imports torch's compiler, which takes lo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,47 +30,45 @@ class Adam:
         self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float | Sequence[float], batches: int = 1
     ) -> None:
         self.batches = batches  # steps in which each number of a parameter with sparse gradients moves once
-        self.rates = [lr] * len(groups) if isinstance(lr, float) else list(lr)  # of each group
-        self.groups = [([_Moments(parameter) for parameter in group], decay) for group, decay in groups]
+        rates = [lr] * len(groups) if isinstance(lr, float) else lr
+        self.groups = [
+            ([_Moments.of(parameter) for parameter in group], decay, rate)
+            for (group, decay), rate in zip(groups, rates, strict=True)
+        ]
 
     def parameters(self) -> list[nn.Parameter]:
-        return [moments.parameter for group, _ in self.groups for moments in group]
+        return [moments.parameter for group, *_ in self.groups for moments in group]
 
     def zero_grad(self) -> None:
-        for group, _ in self.groups:
-            for moments in group:
-                moments.parameter.grad = None
+        for parameter in self.parameters():
+            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        for (group, decay), rate in zip(self.groups, self.rates, strict=True):
-            moving = [moments for moments in group if moments.parameter.grad is not None]
+        for group, decay, rate in self.groups:
+            moving = [(moments, moments.parameter.grad) for moments in group if moments.parameter.grad is not None]
             if not moving:
                 continue
-            torch._foreach_add_([moments.step for moments in moving], 1)
-            whole = [moments for moments in moving if not moments.parameter.grad.is_sparse]  # type: ignore[union-attr]
-            if whole:
-                grads = [moments.parameter.grad for moments in whole]
-                _move([moments.tensors for moments in whole], grads, [moments.step for moments in whole], rate, decay)
-            for moments in moving:
-                if moments not in whole:
-                    self._move_some(moments, rate, decay)
+            torch._foreach_add_([moments.step for moments, _ in moving], 1)
+            if whole := [(moments, grad) for moments, grad in moving if not grad.is_sparse]:
+                _move(*zip(*whole, strict=True), rate, decay)
+            for moments, grad in moving:
+                if grad.is_sparse:
+                    self._move_part(moments, grad.coalesce(), rate, decay)
 
-    def _move_some(self, moments: _Moments, rate: float, decay: float) -> None:
+    def _move_part(self, moments: _Moments, grad: Tensor, rate: float, decay: float) -> None:
         """Move the numbers that have a gradient."""
-        assert moments.parameter.grad is not None
-        grad = moments.parameter.grad.coalesce()
         at = grad.indices()[0]
-        some = [tensor.index_select(0, at) for tensor in moments.tensors]
         times = torch.div(moments.step - 1, self.batches, rounding_mode="floor") + 1  # that these numbers have moved
-        _move([some], [grad.values()], [times], rate, decay)
-        for tensor, part in zip(moments.tensors, some, strict=True):
-            tensor.index_copy_(0, at, part)
+        part = _Moments(*(tensor.index_select(0, at) for tensor in moments[:3]), times)
+        _move([part], [grad.values()], rate, decay)
+        for tensor, moved in zip(moments[:3], part, strict=False):
+            tensor.index_copy_(0, at, moved)
 
     def state(self) -> dict[str, Tensor]:
         """What a step changes beside the parameters, by name; the tensors themselves, to be saved or copied into."""
-        everything = [moments for group, _ in self.groups for moments in group]
+        everything = [moments for group, *_ in self.groups for moments in group]
         return {
             f"adam.{i}.{name}": getattr(moments, name)
             for i, moments in enumerate(everything)
@@ -78,25 +76,25 @@ class Adam:
         }
 
 
-def _move(tensors: Sequence[Sequence[Tensor]], grads: Any, steps: list[Tensor], rate: float, decay: float) -> None:
-    """A step of torch's fused kernel on some (parameter, mean, mean square)."""
-    parameters, means, squares = (list(each) for each in zip(*tensors, strict=True))
+class _Moments(NamedTuple):
+    """A parameter, the running means of its gradient and of the gradient's square, and the number of its steps."""
+
+    parameter: Any
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter) -> _Moments:
+        means = (torch.zeros_like(parameter, requires_grad=False) for _ in range(2))
+        return cls(parameter, *means, torch.zeros((), device=parameter.device))
+
+
+def _move(moments: Sequence[_Moments], grads: Sequence[Tensor], rate: float, decay: float) -> None:
+    """A step of torch's fused kernel."""
+    parameters, means, squares, steps = (list(each) for each in zip(*moments, strict=True))
     options: Any = {"beta1": BETA1, "beta2": BETA2, "eps": EPSILON, "amsgrad": False, "maximize": False}
-    torch._fused_adam_(parameters, grads, means, squares, [], steps, lr=rate, weight_decay=decay, **options)
-
-
-class _Moments:
-    """A parameter, the number of its steps, and the running means of its gradient and of the gradient's square."""
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self.parameter = parameter
-        self.step = torch.zeros((), device=parameter.device)
-        self.exp_avg = torch.zeros_like(parameter, requires_grad=False)
-        self.exp_avg_sq = torch.zeros_like(parameter, requires_grad=False)
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.parameter, self.exp_avg, self.exp_avg_sq
+    torch._fused_adam_(parameters, list(grads), means, squares, [], steps, lr=rate, weight_decay=decay, **options)
 
 
 class Capturable(Protocol):

@@ -145,7 +145,7 @@ def _layer(
 
 
 def _sparsity(rows: Listed | None, hops: int) -> dict[str, Any]:
-    """Which rows of a gradient are not zero, so many hops before the rows that were asked for; as `walk` wants it told."""
+    """Which rows of a gradient are not zero, so many hops before the rows that were asked for; as options of `walk`."""
     if rows is None:
         return {}
     return {"only": rows} if hops == 0 else {"nonzero": rows.within(hops)}

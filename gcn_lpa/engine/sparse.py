@@ -41,9 +41,8 @@ class Pattern:
 
     is_part = False
     cut_from: tuple[str, Tensor] | None = None  # fingerprint of a larger pattern, and the number of each entry there
-    _transpose_of: tuple[Tensor, Tensor, Tensor] | None = (
-        None  # arrays alone: two patterns that hold each other live on
-    )
+    # arrays of the pattern whose transpose this is, and not the pattern: two that hold each other would outlive their graph
+    _transpose_of: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
@@ -63,14 +62,9 @@ class Pattern:
         rows = torch.arange(self.shape[0], dtype=self.col.dtype, device=self.device)
         return torch.repeat_interleave(rows, self.rowptr.diff())
 
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rowptr, col) as NumPy views, for the CPU kernels."""
-        return self.rowptr.numpy(), self.col.numpy()
-
     @property
     def T(self) -> Pattern:
-        """The transpose: the pattern itself where the two have the same entries."""
+        """The transpose: the pattern itself where both have the same entries, as in an undirected graph."""
         turned = self._transposed[0]
         return self if turned is None else turned
 
@@ -80,9 +74,8 @@ class Pattern:
         return self._transposed[1]
 
     @cached_property
-    def _transposed(
-        self,
-    ) -> tuple[Pattern | None, Tensor]:  # sorted once: anew each time it would dominate the backward
+    def _transposed(self) -> tuple[Pattern | None, Tensor]:
+        """`T`, None where it is the pattern itself, and `order`: sorted anew each time they would dominate the backward pass."""
         if self._transpose_of is not None:
             rowptr, row, order = self._transpose_of
             inverse = torch.empty_like(order)
@@ -94,14 +87,14 @@ class Pattern:
             rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(self.col.dtype)
             row = self.row.index_select(0, order)
         else:  # SciPy's counting sort is linear and keeps rows ascending
-            (starts, col), dtype = self.arrays, self.col.dtype
+            starts, col, dtype = self.rowptr.numpy(), self.col.numpy(), self.col.dtype
             positions = np.arange(self.num_entries, dtype=col.dtype)
             csc = scipy.sparse.csr_array((positions, col, starts), shape=self.shape).tocsc()
             rowptr, row = torch.from_numpy(csc.indptr).to(dtype), torch.from_numpy(csc.indices).to(dtype)
             order = torch.from_numpy(csc.data)
         is_square = self.shape[0] == self.shape[1] and not self.is_part
         if is_square and torch.equal(row, self.col) and torch.equal(rowptr, self.rowptr):
-            return None, order  # an undirected graph is its own transpose; only the values move
+            return None, order
         return self._as_transpose(rowptr, row, order), order
 
     def _as_transpose(self, rowptr: Tensor, row: Tensor, order: Tensor) -> Pattern:
@@ -119,7 +112,8 @@ class Pattern:
 
     def repeated(self, count: int) -> Pattern:
         """So many copies along a diagonal: a stack of matrices with these entries as one matrix."""
-        if count not in self._repeated:
+        blocks = self._repeated.get(count)
+        if blocks is None:
             blocks = Pattern(*self._copies(count), (count * self.shape[0], count * self.shape[1]))
             at = torch.arange(count, dtype=blocks.col.dtype, device=self.device).unsqueeze(1)
             order, turned = (self.order + at * self.num_entries).flatten().to(blocks.col.dtype), None
@@ -129,7 +123,7 @@ class Pattern:
             for old in list(self._repeated)[:-3]:  # stacks shrink: only the last few sizes are needed again
                 self._repeated.pop(old, None)  # another thread may have been here
             self._repeated[count] = blocks
-        return self._repeated[count]
+        return blocks
 
     def _copies(self, count: int) -> tuple[Tensor, Tensor]:
         fits = count * max(self.num_entries, *self.shape) < 2**31
@@ -278,8 +272,6 @@ class SparseMatrix:
         """The same pattern with other values."""
         return SparseMatrix(self.pattern, values)
 
-    # products
-
     def __matmul__(self, x: Tensor) -> Tensor:
         x = self.pattern.gathered(x)
         if x.dim() not in (1, 2) or self.shape[1] != x.shape[0]:
@@ -332,8 +324,6 @@ class SparseMatrix:
         back = self.pattern.reverse
         return torch.where(back >= 0, self.values.index_select(0, back.clamp_min(0)), 0)
 
-    # what is known of constants
-
     @property
     def is_constant(self) -> bool:
         """Whether the values are one known array, neither learned nor a stack of many models' values."""
@@ -347,8 +337,6 @@ class SparseMatrix:
     def is_zero(self) -> bool:
         """Whether every stored value is a constant 0, such as the log of an unweighted graph."""
         return self.is_constant and not bool(self.values.any())
-
-    # functions of the values
 
     def add(self, values: Tensor) -> SparseMatrix:
         return self.with_values(values if self.is_zero else self.values + values)

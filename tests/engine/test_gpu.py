@@ -52,9 +52,10 @@ def test_products_on_a_power_law_graph_equal_those_in_float64_on_the_cpu(columns
         assert float((ours.cpu().double() - right).norm() / right.norm()) < 2e-6
 
 
-def test_products_on_a_power_law_graph_have_the_same_bits_in_five_reruns():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products_on_a_power_law_graph_have_the_same_bits_in_five_reruns(dtype):
     matrix = power_law().to("cuda")
-    values, x = torch.rand(matrix.num_entries, device="cuda"), torch.rand(matrix.shape[0], 32, device="cuda")
+    values, x = (torch.rand(*size, device="cuda").to(dtype) for size in ((matrix.num_entries,), (matrix.shape[0], 32)))
     runs = [step(matrix, values, x, x) for _ in range(5)]
     assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
 
