@@ -46,14 +46,8 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing 
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 LEAST_FILLED = 0.05  # of the nodes, where columns are many: there is hardly a leaf for rarer categories
-TELLING = (
-    50  # columns of a wide table that trees read: those that differ most between the classes of the training labels
-)
-SCALES = (
-    (1.0, 1.0),
-    (1.0, 0.1),
-    (0.1, 0.1),
-)  # of own and neighbours' columns; votes have 1. A smaller one is penalised more
+TELLING = 50  # columns of a wide table that trees read: the most different between the classes of the training labels
+SCALES = ((1.0, 1.0), (1.0, 0.1), (0.1, 0.1))  # of own and neighbours' columns beside votes: smaller ones cost more
 
 
 class NearbyColumns(AtOnce):

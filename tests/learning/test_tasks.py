@@ -61,7 +61,7 @@ def test_a_batch_that_waits_stays_here_and_is_moved_for_its_step_transposed_and_
     there = torch.device("meta")
     for batch in batches_of(graph, torch.ones(6, dtype=torch.bool), recipe):
         waiting = batch.to(there, waits=True)
-        assert waiting.device == there and waiting.graph is batch.graph
+        assert waiting.nodes.device == there and waiting.graph is batch.graph
         read = waiting.read()
         assert {read.device, read.x.pattern.device, read.y.device} == {there}
         for here, moved in ((batch.graph.adjacency, read.adjacency), (batch.graph.x, read.x)):
