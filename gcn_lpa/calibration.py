@@ -1,15 +1,13 @@
-"""How sure are we: probabilities that mean what they say, and sets of labels that hold the true one as often as promised.
+"""Calibrated probabilities, and sets of labels that hold the true one as often as promised.
 
-A temperature T divides the logits, softmax(z / T), and a logistic curve then corrects the probability of the likeliest
-class; neither changes a prediction, only how sure it is. Both are fitted to labels that training did not learn from. A
-reliability diagram and its expected calibration error (ECE) compare confidence with accuracy, beside what chance alone
-would show.
+A temperature T divides the logits, softmax(z / T), and a logistic curve then corrects the probability of the likeliest class;
+neither changes a prediction, only how sure it is. Both are fitted to held-out labels. A reliability diagram and its expected
+calibration error (ECE) compare confidence with accuracy, beside what chance alone would show.
 
-Split-conformal sets (Vovk et al. 2005; on graphs, Huang et al. 2023): score how odd each label is for its node, on
-nodes whose labels chose nothing, and take in every label that is no odder than all but a share 1 - level of them. The
-set then holds the true label of a further node with probability at least `level`, whatever the model, if those nodes
-and the further ones were drawn alike. Sets are made from the probabilities as the model gives them, so that the nodes
-which fit the temperature may be the same.
+Split-conformal sets (Vovk et al. 2005; on graphs, Huang et al. 2023): score how odd each label is for its node, on nodes whose
+labels chose nothing, and take in every label that is no odder than all but a share 1 - level of them. The set then holds the true
+label of a further node with probability at least `level`, whatever the model, if those nodes and the further ones were drawn
+alike. Sets are made from uncalibrated probabilities, so that the nodes which fit the temperature may be the same.
 """
 
 from __future__ import annotations
@@ -152,7 +150,7 @@ class Calibration:
 
 
 def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
-    """Fit both to some nodes with their labels, [m, c] and [m]. With fewer than FEWEST of them nothing is changed."""
+    """Fit both to held-out labels, [m, c] and [m]. With fewer than FEWEST of them nothing is changed."""
     if len(y) < FEWEST or probabilities.shape[1] < 2:
         return Calibrator()
     temperature = fit_temperature(_log(probabilities), y)
@@ -166,9 +164,7 @@ def _log(probabilities: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability diagram: in each of some equally wide bins of confidence, the mean confidence, the accuracy (both 0
-    in an empty bin) and the number of nodes.
-    """
+    """In equally wide bins of confidence the mean confidence, the accuracy (both 0 in an empty bin), the number of nodes."""
 
     confidence: tuple[float, ...]
     accuracy: tuple[float, ...]

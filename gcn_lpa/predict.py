@@ -166,8 +166,8 @@ def posteriors(trained: Trained, prepared: Graph) -> Tensor:
 
 def status_of(hops: np.ndarray) -> list[str]:
     """The status of nodes that are so many hops from the nearest given label."""
-    kinds = ["labeled", "reached"]
-    return np.select([hops == 0, np.isfinite(hops)], kinds, "unreachable").tolist()  # type: ignore[no-any-return]
+    words = ["labeled", "reached"]
+    return np.select([hops == 0, np.isfinite(hops)], words, "unreachable").tolist()  # type: ignore[no-any-return]
 
 
 def prediction_table(
@@ -209,7 +209,7 @@ def _joined(sets: Tensor, ranked: Tensor, names: Sequence[str]) -> list[str]:
 
 
 def has_nothing(graph: Graph) -> Tensor:
-    """Nodes without features of their own or of a neighbour, bool [n]."""
+    """Nodes that have neither features nor a neighbour, bool [n]; all where the graph has no features."""
     if graph.x_kind == "identity":
         return torch.ones(graph.num_nodes, dtype=torch.bool)
     x = graph.x

@@ -29,7 +29,7 @@ class Mean:
 class Difference(Mean):
     """Accuracy of a method minus that of the reference, split by split."""
 
-    p_value: float  # two-sided; Wilcoxon's signed-rank test, exact, where nothing else is said
+    p_value: float  # two-sided; Wilcoxon's signed-rank test, exact, unless another is named
 
     def __str__(self) -> str:
         return signed(self)
@@ -41,7 +41,7 @@ def signed(difference: Mean) -> str:
 
 
 def _points(mean: Mean, sign: str = "") -> str:
-    """Per cent, to a digit, and 0 without a sign of its own."""
+    """Per cent, to a digit; -0.0 is 0.0."""
     spread = "" if mean.interval is None else f" ± {100 * mean.interval:.1f}"
     return f"{round(100 * mean.mean, 1) + 0.0:{sign}.1f}{spread}"
 

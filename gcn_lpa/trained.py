@@ -72,7 +72,7 @@ class KnownLabels:
 class HeldOut:
     """Predictions for labelled nodes by models that did not learn from their labels, before calibration.
 
-    They score a run, calibrate it, and are what label sets promise by. `protocol` says whose labels these are:
+    They score a run, calibrate it, and set the threshold of label sets. `protocol` names whose labels these are:
     "cross-validation" (out-of-fold predictions of all training nodes), "validation" or "reserved" nodes.
     """
 
@@ -106,7 +106,7 @@ class Trained:
     weights: EnsembleWeights | None = None  # of members and label votes; None: members alike, and labels do not vote
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
-    relations: Mapping[str, float] = field(default_factory=dict)  # how much each edge type tells
+    relations: Mapping[str, float] = field(default_factory=dict)  # the share of each edge type in the predictions
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"

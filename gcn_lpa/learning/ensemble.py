@@ -186,7 +186,7 @@ def fit_weights(parts: Parts, y: Tensor) -> EnsembleWeights:
     if len(y) == 0 or parts.members[0].shape[1] < 2:
         return EnsembleWeights(tuple(equal.tolist()), (1.0,) * number, num_members)
     with num_threads(1):  # many small steps
-        each = torch.stack(parts.all).unsqueeze(1)  # a pool of its own for each
+        each = torch.stack(parts.all).unsqueeze(1)  # each is a pool by itself
         exponents = _pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
         logs, used = tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
         weights = equal.clone()

@@ -73,7 +73,7 @@ def learn(
         threads: of the CPU; None: see `num_threads`.
         minutes: about as long as it may take: members of the recipe for which there would be no time are left out, those
             named last first. What is trained then depends on how fast the machine is.
-        watch: who is told of every epoch, and where checkpoints go.
+        watch: what is called after each epoch, and where checkpoints go.
     """
     check_graph(graph)
     check_seed(seed)
@@ -121,7 +121,7 @@ def learn_many(
 ) -> list[Trained]:
     """`learn(graph, train, val, recipe, seed=…)` for each (train, val) of `parts`, side by side: see `learning.many`.
 
-    No model sees a label that is not its own. Ctrl-C is a KeyboardInterrupt, not the end of one training: a model that was
+    No model sees a label of another part. Ctrl-C is a KeyboardInterrupt, not the end of one training: a model that was
     stopped half-way would count as a result.
 
     Args:
@@ -276,7 +276,7 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    fold = torch.repeat_interleave(torch.arange(len(nodes)), torch.tensor([len(some) for some in nodes]))
+    fold = torch.repeat_interleave(torch.arange(len(nodes)), torch.tensor(list(map(len, nodes))))
     y = labels[node]
     if votes:
         known = torch.cat([torch.isin(labels[task.val], labels[task.train]) for task in tasks])
@@ -322,9 +322,9 @@ def _trained(
 
 
 def _relation_shares(ensemble: Ensemble, recipe: Recipe, prepared: Graph) -> dict[str, float]:
-    """How much of what the first member predicts differently for different nodes comes along each edge type; empty without types.
+    """The share of each edge type in how far the predictions of the first member differ between nodes; empty without types.
 
-    The rest is a node's own prediction. The γ alone do not tell: far along random edges all nodes get the same.
+    The rest comes from a node itself. The γ alone do not show it: far along random edges all nodes get the same.
     """
     if recipe.propagation != "relations" or prepared.edge_types is None:
         return {}

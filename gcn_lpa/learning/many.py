@@ -322,7 +322,7 @@ def _serve(work: Work, connection: Connection) -> None:
 
 
 def _failure(error: Exception) -> bytes:
-    """The message of an error; of one that cannot be pickled and read again, what it says."""
+    """The message of an error; of one that cannot be pickled and read again, its text."""
     try:
         message = pickle.dumps(("failed", error))
         pickle.loads(message)

@@ -58,8 +58,8 @@ def fit_stack(jobs: Sequence[Job], device: torch.device, watch: Watch | None = N
         matrices = [x for x in (task.prepared.adjacency, task.prepared.x) if isinstance(x, SparseMatrix)]
         most = max(1, LARGEST // max(1, task.layer(recipe), *(matrix.num_entries for matrix in matrices)))
         for start in range(0, len(numbers), most):
-            some = numbers[start : start + most]
-            outcomes |= zip(some, _Stack([jobs[k] for k in some], device, watch or Watch()).run(), strict=True)
+            part = numbers[start : start + most]
+            outcomes |= zip(part, _Stack([jobs[k] for k in part], device, watch or Watch()).run(), strict=True)
     return [outcomes[k] for k in range(len(jobs))]
 
 
@@ -93,7 +93,9 @@ class _Stack:
 
     def __init__(self, jobs: Sequence[Job], device: torch.device, watch: Watch) -> None:
         self.recipe, self.watch = jobs[0].recipe, watch
-        shape = jobs[0].built().to(device)  # no model's own: they are in use as soon as they are done
+        shape = (
+            jobs[0].built().to(device)
+        )  # none of the models that are trained: those are used as soon as they are done
         self.call = _Call(shape, jobs[0].task.prepared.to(device))
         self.captures = device.type == "cuda" and shape.capturable
         self.all = [
@@ -189,22 +191,21 @@ class _StackedStep:
         self.target = torch.stack([task.graph.y for task in tasks]).clamp_min(0).to(device)
         self.validates = phase.selects and any(task.val.any() for task in tasks)
         self.parameters = {name: nn.Parameter(stack.detach()) for name, stack in parameters.items()}
-        edge_lr = recipe.edge_lr or recipe.lr
-        groups = [
-            (self.named(call.model.weight_parameters()), recipe.l2, recipe.lr, phase.trains_weights),
-            (self.named(call.model.edge_parameters()), recipe.l2_edges, edge_lr, phase.trains_edges),
-        ]
-        for names, *_, trains in groups:
-            for name in names:
-                self.parameters[name].requires_grad_(trains)
-        moving = [(names, l2, lr) for names, l2, lr, trains in groups if trains and names]
-        parts = [([self.parameters[name] for name in names], l2) for names, l2, _ in moving]
-        self.optimizer = Adam(parts, lr=[lr for *_, lr in moving])
         self.best = {name: stack.detach().clone() for name, stack in parameters.items()}
-
-    def named(self, parameters: Sequence[nn.Parameter]) -> list[str]:
-        mine = {id(parameter) for parameter in parameters}
-        return [name for name, parameter in self.call.model.named_parameters() if id(parameter) in mine]
+        moving, rates = [], []
+        for of_model, l2, lr, trains in (
+            (call.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
+            (call.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
+        ):
+            mine = {id(parameter) for parameter in of_model}
+            names = [name for name, parameter in call.model.named_parameters() if id(parameter) in mine]
+            stacks = [self.parameters[name] for name in names]
+            for stack in stacks:
+                stack.requires_grad_(trains)
+            if trains and stacks:
+                moving.append((stacks, l2))
+                rates.append(lr)
+        self.optimizer = Adam(moving, lr=rates)
 
     def only(self, running: Sequence[_Progress]) -> _StackedStep:
         """The same without the models that are done."""

@@ -137,7 +137,7 @@ class Job:
 
 
 def batches_of(prepared: Graph, train: Tensor, recipe: Recipe) -> list[Batch]:
-    """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has some of them."""
+    """The training nodes of a prepared graph, a mask [n], as one batch, or one of each cluster that has any."""
     if not recipe.clusters:
         return [Batch(prepared, train.nonzero().squeeze(1))]
     cluster, sliceable = clusters(prepared, recipe.clusters), dataclasses.replace(prepared, x_kind="given")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, parts_of
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.trained import Trained
@@ -56,24 +56,6 @@ class Changes:
     edges_reweighted: int | None = None
     predictions: int | None = None
     predictions_changed: int | None = None
-
-
-@dataclass(frozen=True)
-class AmongVoters(EnsembleWeights):
-    """Weights where no label of some classes votes: votes then tell apart the classes that have voters, and no others.
-
-    By themselves they would count the silence as votes against: with labels of one class alone, every node would be pulled
-    there. A class without a voter gets what the votes say of the others on average, weighed as they vote.
-    """
-
-    has_voters: tuple[bool, ...]  # of each class
-
-    def __call__(self, parts: Parts) -> Tensor:
-        has_voters, votes = torch.tensor(self.has_voters), []
-        for log in parts.votes:
-            heard = log[:, has_voters]
-            votes.append(torch.where(has_voters, log, (heard.softmax(dim=1) * heard).sum(dim=1, keepdim=True)))
-        return super().__call__(Parts(parts.members, tuple(votes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +106,15 @@ class Updated:
     @cached_property
     def prediction(self) -> Prediction:
         """The predictions for the graph, in which its labels vote among the classes that they are of."""
-        adapted, weights = self.adapted, self.adapted.weights
-        if weights is not None and self.silent.any():
-            others, has_voters = self._without_readers(weights), tuple((~self.silent).tolist())
-            among = AmongVoters(others, weights.exponents, weights.num_members, has_voters)
-            adapted = dataclasses.replace(adapted, weights=among)
-        return Prediction.of(adapted, self.graph, self.graph.labeled.cpu())
+        adapted, weights, known = self.adapted, self.adapted.weights, self.graph.labeled.cpu()
+        if weights is None or not self.silent.any():
+            return Prediction.of(adapted, self.graph, known)
+        weights = dataclasses.replace(weights, weights=self._without_readers(weights))
+        parts = parts_of(adapted.model, adapted.prepare(self.graph, known).to(adapted.device))
+        votes = tuple(among_voters(log, ~self.silent) for log in parts.votes)
+        labels = torch.where(known, self.trained.classes_of(self.graph), -1)
+        adapted = dataclasses.replace(adapted, weights=weights)
+        return Prediction(adapted, self.graph, labels, weights(Parts(parts.members, votes)))
 
     def table(self, **options: Any) -> Any:
         """The `predictions` for the graph; with a column `before`: the class before, "" if new."""
@@ -214,6 +199,16 @@ class Updated:
             "predictions": int(compared.sum()),
             "predictions_changed": int((compared & (now != self.class_before)).sum()),
         }
+
+
+def among_voters(votes: Tensor, has_voters: Tensor) -> Tensor:
+    """Logs of votes that tell apart the classes of which a label votes, a mask [c], and no others, [n, c].
+
+    By themselves they would count silence as votes against: with labels of one class alone, every node would be pulled there.
+    A class without a voter gets the mean of the others, weighed as they vote.
+    """
+    others = votes[:, has_voters]
+    return torch.where(has_voters, votes, (others.softmax(dim=1) * others).sum(dim=1, keepdim=True))
 
 
 def _has_the_same_order(trained: Trained, graph: Graph) -> bool:

@@ -14,7 +14,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.learning.ensemble import REACH, SMOOTHING, EnsembleWeights, Parts
 from gcn_lpa.learning.learn import learn
-from gcn_lpa.learning.updated import AmongVoters, Updated
+from gcn_lpa.learning.updated import Updated, among_voters
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import DEFAULT, LAYERS
@@ -314,12 +314,13 @@ def test_votes_tell_apart_the_classes_that_have_voters():
     """A class without one gets their mean log vote, weighed as they vote; the odds of the others are as they were."""
     random = np.random.default_rng(3)
     model, votes = (log_softmax(random.normal(size=(5, 3)), axis=1) for _ in range(2))
-    heard = AmongVoters((0.7, 0.4), (1.0, 1.0), 1, (True, False, True))
-    opinions = Parts((torch.from_numpy(model),), (torch.from_numpy(votes),))
+    weights = EnsembleWeights((0.7, 0.4), (1.0, 1.0), 1)
+    members, given = (torch.from_numpy(model),), torch.from_numpy(votes)
     mean = (softmax(votes[:, [0, 2]], axis=1) * votes[:, [0, 2]]).sum(axis=1)
     expected = softmax(0.7 * model + 0.4 * np.stack([votes[:, 0], mean, votes[:, 2]], axis=1), axis=1)
-    assert np.allclose(heard(opinions), expected, rtol=0, atol=1e-12)
-    plain = EnsembleWeights((0.7, 0.4), (1.0, 1.0), 1)(opinions).numpy()
+    found = weights(Parts(members, (among_voters(given, torch.tensor([True, False, True])),)))
+    assert np.allclose(found, expected, rtol=0, atol=1e-12)
+    plain = weights(Parts(members, (given,))).numpy()
     assert np.allclose(expected[:, 0] / expected[:, 2], plain[:, 0] / plain[:, 2], rtol=1e-12)
 
 
