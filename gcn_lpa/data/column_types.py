@@ -79,7 +79,7 @@ class NumberStyle:
 
 
 class Cells:
-    """One column of a table, looked at in several ways, each computed once."""
+    """One column of a table as numbers or as distinct texts, each computed once."""
 
     def __init__(self, table: Table, name: str) -> None:
         self.table, self.name = table, name
@@ -133,15 +133,8 @@ class Cells:
         return float(self.counts[self.is_value & fits].sum() / num_values) if num_values else 0.0
 
     def where(self, text: int) -> str:
-        """The place of the first cell with a text, by its position in `texts`."""
+        """File, row and column of the first cell with a text, given by its position in `texts`."""
         return self.table.where(int((self.codes == text).argmax()), self.name)
-
-    def require_most(self, parsed: np.ndarray, learned: str) -> None:
-        """Refuse a column many values of which parse to NaN: it was learned as something else."""
-        odd = self.is_value & np.isnan(parsed)
-        if self.counts[odd].sum() > (1 - MOSTLY + 1e-9) * self.counts[self.is_value].sum():
-            k = int(odd.argmax())
-            raise ValueError(f"{self.where(k)} is {self.texts[k]!r:.40}; the column was learned as {learned}")
 
     def odd_values(self, parsed: np.ndarray, problem: str, read_as: str = "missing") -> list[str]:
         """A warning about values that parse to NaN, and how they are read."""
@@ -177,24 +170,19 @@ def number_style(cells: Cells) -> NumberStyle | None:
     return plain if cells.share(~np.isnan(plain.values(cells.texts))) >= MOSTLY else None
 
 
-def day_of(text: str, form: str) -> float:
-    """A date in days since 1970, with the time as a fraction; NaN where it does not have the form."""
-    try:
-        if form == ISO:
-            moment = datetime.datetime.fromisoformat(text) if ISO_DATE.fullmatch(text) else None
-        else:
-            moment = datetime.datetime.strptime(text, form)
-    except (ValueError, OverflowError):
-        moment = None
-    if moment is None:
-        return math.nan
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - EPOCH).total_seconds() / 86_400
-
-
 def days_in(texts: Sequence[str], form: str) -> np.ndarray:
-    return np.array([day_of(text, form) for text in texts], dtype=np.float64)
+    """Dates in days since 1970, with the time as a fraction; NaN where a text does not have the form."""
+    days = np.full(len(texts), np.nan)
+    for k, text in enumerate(texts):
+        if form == ISO and not ISO_DATE.fullmatch(text):
+            continue
+        try:
+            moment = datetime.datetime.fromisoformat(text) if form == ISO else datetime.datetime.strptime(text, form)
+        except (ValueError, OverflowError):
+            continue
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+        days[k] = (moment - EPOCH).total_seconds() / 86_400
+    return days
 
 
 def date_forms(cells: Cells) -> list[str]:
@@ -334,9 +322,12 @@ class ParsedColumn(Encoder):
         """What the column was learned as, and what is wrong with a cell that is none."""
 
     def values(self, cells: Cells) -> np.ndarray:
-        """A number for each cell, NaN where it has none, [n]."""
+        """A number for each cell, NaN where it has none, [n]; a column with many such cells is refused."""
         parsed = self.parsed(cells)
-        cells.require_most(parsed, self.expected()[0])
+        odd = cells.is_value & np.isnan(parsed)
+        if cells.counts[odd].sum() > (1 - MOSTLY + 1e-9) * cells.counts[cells.is_value].sum():
+            k, learned = int(odd.argmax()), self.expected()[0]
+            raise ValueError(f"{cells.where(k)} is {cells.texts[k]!r:.40}; the column was learned as {learned}")
         values: np.ndarray = parsed[cells.codes]
         return values
 

@@ -200,7 +200,12 @@ class _Reading:
             y = np.full(len(names), None)
             y[labelled] = given
         ends = Ends(source, target, are_positions=True)
-        options: dict[str, Any] = {"x": listed.x, "y": y, "directed": directed, "name": name or origin.name}
+        options: dict[str, Any] = {
+            "x": listed.x,
+            "y": y,
+            "directed": directed,
+            "name": name or origin.path.resolve().parent.name,
+        }
         graph = Graph.from_edges(ends, weights=weights, edge_types=types, node_names=names, **options)
         edge_types = graph.edge_types
         if self.relation == DIRECTION and edge_types is None:

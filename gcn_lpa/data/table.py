@@ -60,10 +60,6 @@ class Table:
     rows: Sequence[int] | np.ndarray
     first_row_names: bool = False  # the names are the first row of a CSV file, which could be data
 
-    @property
-    def name(self) -> str:
-        return self.path.resolve().parent.name
-
     def where(self, row: int, column: str) -> str:
         return f"{self.path.name}, row {self.rows[row]}, column {column!r}"
 

@@ -21,7 +21,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from gcn_lpa.data import encoders
 from gcn_lpa.data.checks import WARNING
-from gcn_lpa.data.column_types import Cells, NumberStyle, day_of
+from gcn_lpa.data.column_types import Cells, NumberStyle, days_in
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.encoders import Columns, learn_columns
 from gcn_lpa.data.read_folder import read_csv
@@ -189,7 +189,7 @@ def test_a_date_is_as_many_days_after_1970_as_numpy_counts(moment, form):
     moment = moment.replace(year=max(1000, moment.year))  # strftime writes fewer digits of earlier ones
     text = moment.strftime(form)
     seen = moment.strptime(text, form)
-    found = day_of(text, "ISO 8601" if form.startswith("%Y-") else form)
+    (found,) = days_in([text], "ISO 8601" if form.startswith("%Y-") else form)
     assert found == pytest.approx((np.datetime64(seen) - np.datetime64("1970-01-01")) / np.timedelta64(1, "D"))
 
 
