@@ -41,21 +41,13 @@ LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     f"0, or at least {LEAST_SHARE:g}": (("lpa_ratio", "label_rate"), lambda x: x == 0 or x >= LEAST_SHARE),
     "positive": (("lr", "edge_lr"), lambda x: x > 0),
 }
-KINDS: dict[Any, str] = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a finite number",
-    float | None: "a finite number or None",
-    str: "a text",
+KINDS: dict[Any, tuple[Any, str]] = {  # by the type of a field
+    bool: (bool, "True or False"),
+    int: (int, "a whole number"),
+    float: (int | float, "a finite number"),
+    float | None: (int | float | None, "a finite number or None"),
+    str: (str, "a text"),
 }
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    if hint is bool or isinstance(value, bool):
-        return hint is bool and isinstance(value, bool)
-    if hint in (float, float | None):
-        return (value is None and hint is not float) or (isinstance(value, int | float) and math.isfinite(value))
-    return isinstance(value, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +122,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if not _is_a(value, hint):
-                raise ValueError(f"recipe: {name} = {value!r}; it is {KINDS[hint]}")
+            value, (kind, words) = getattr(self, name), KINDS[hint]
+            is_of_kind = isinstance(value, kind) and isinstance(value, bool) == (hint is bool)
+            if not is_of_kind or (isinstance(value, float) and not math.isfinite(value)):
+                raise ValueError(f"recipe: {name} = {value!r}; it is {words}")
             if hint is not int and isinstance(value, int) and not isinstance(value, bool):
                 object.__setattr__(self, name, float(value))  # 1 and 1.0 are one setting, with one hash
         for spec in dataclasses.fields(self):
