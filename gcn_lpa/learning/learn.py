@@ -225,13 +225,12 @@ def _together_by_folds(
         return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
         refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
-        parts = []
-        for k, job in enumerate(groups[0]):
-            models = [
-                [_without_fold(group[k], fits, k, device)] for group, fits in zip(groups, fits.values(), strict=True)
-            ]
-            parts.append(parts_of(Ensemble(models).eval(), job.task.prepared.to(device)).of(job.task.val))
-        weights, held_out = _weighed_by_folds(whole, [job.task for job in groups[0]], parts, recipe.votes)
+        tasks, parts = [job.task for job in groups[0]], []
+        for k, task in enumerate(tasks):
+            of_members = zip(groups, fits.values(), strict=True)
+            models = [[_without_fold(group[k], of_member, k, device)] for group, of_member in of_members]
+            parts.append(parts_of(Ensemble(models).eval(), task.prepared.to(device)).of(task.val))
+        weights, held_out = _weighed_by_folds(whole, tasks, parts, recipe.votes)
     return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
@@ -276,8 +275,7 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    fold = torch.repeat_interleave(torch.arange(len(nodes)), torch.tensor(list(map(len, nodes))))
-    y = labels[node]
+    y, fold = labels[node], torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
     if votes:
         known = torch.cat([torch.isin(labels[task.val], labels[task.train]) for task in tasks])
         probabilities = cross_fitted(joined, y, fold, known)
