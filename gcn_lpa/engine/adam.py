@@ -52,7 +52,7 @@ class Adam:
                 continue
             torch._foreach_add_([moments.step for moments, _ in moving], 1)
             if whole := [(moments, grad) for moments, grad in moving if not grad.is_sparse]:
-                _move(*zip(*whole, strict=True), rate, decay)
+                _move([moments for moments, _ in whole], [grad for _, grad in whole], rate, decay)
             for moments, grad in moving:
                 if grad.is_sparse:
                     self._move_part(moments, grad.coalesce(), rate, decay)
@@ -61,9 +61,9 @@ class Adam:
         """Move the numbers that have a gradient."""
         at = grad.indices()[0]
         times = torch.div(moments.step - 1, self.batches, rounding_mode="floor") + 1  # that these numbers have moved
-        part = _Moments(*(tensor.index_select(0, at) for tensor in moments[:3]), times)
-        _move([part], [grad.values()], rate, decay)
-        for tensor, moved in zip(moments[:3], part, strict=False):
+        parameter, mean, square = (tensor.index_select(0, at) for tensor in moments[:3])
+        _move([_Moments(parameter, mean, square, times)], [grad.values()], rate, decay)
+        for tensor, moved in zip(moments[:3], (parameter, mean, square), strict=True):
             tensor.index_copy_(0, at, moved)
 
     def state(self) -> dict[str, Tensor]:
@@ -86,8 +86,8 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, parameter: nn.Parameter) -> _Moments:
-        means = (torch.zeros_like(parameter, requires_grad=False) for _ in range(2))
-        return cls(parameter, *means, torch.zeros((), device=parameter.device))
+        mean, square = (torch.zeros_like(parameter, requires_grad=False) for _ in range(2))
+        return cls(parameter, mean, square, torch.zeros((), device=parameter.device))
 
 
 def _move(moments: Sequence[_Moments], grads: Sequence[Tensor], rate: float, decay: float) -> None:

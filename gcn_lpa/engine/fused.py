@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gcn_lpa.engine.operations import is_stacked, is_wrapped, kernels_for, version_of
+from gcn_lpa.engine import operations as ops
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 
@@ -78,7 +78,7 @@ def propagate(
         options = seeds, labeled, iterations, clamp, at
         return loops.Propagation.apply(transition, _learned(transition), *options)  # type: ignore[no-any-return]
     width = class_block(transition.pattern.most_rows, seeds.shape[1], max(1, iterations))
-    if width >= seeds.shape[1] or seeds.is_cuda or is_stacked() or not torch.is_grad_enabled():
+    if width >= seeds.shape[1] or seeds.is_cuda or ops.is_stacked() or not torch.is_grad_enabled():
         return None
     if transition.values.requires_grad:
         _ = transition.transposed_values  # permuted once for all blocks, and not again in their second walk
@@ -102,7 +102,7 @@ def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None =
 
 def _gpu_loops(x: Tensor) -> ModuleType | None:
     """The loops for a tensor on a GPU; a stack of models has none."""
-    if is_stacked() or not kernels_for(x).HAS_LOOPS:
+    if ops.is_stacked() or not ops.kernels_on(x.is_cuda).HAS_LOOPS:
         return None
     from gcn_lpa.engine import gpu_fused
 
@@ -130,7 +130,7 @@ class Remembered(Generic[P, T]):
         if options:
             raise TypeError("what is remembered is told apart by its arguments, which are given by position")
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if any(tensor.requires_grad or is_wrapped(tensor) for tensor in tensors):
+        if any(tensor.requires_grad or ops.is_wrapped(tensor) for tensor in tensors):
             return self.function(*arguments, **options)  # a result with a gradient serves one backward pass
         state = [_state(argument) for argument in arguments] + [torch.is_inference_mode_enabled()]
         if self.last is None or self.last[1] != state:
@@ -141,7 +141,9 @@ class Remembered(Generic[P, T]):
 def _state(argument: Any) -> Any:
     """What changes with an argument: of a dataclass, such as a graph, also with the tensors that are its fields."""
     if isinstance(argument, Tensor):
-        return id(argument), version_of(argument)
+        return id(argument), ops.version_of(argument)
     if not dataclasses.is_dataclass(argument):
         return argument
-    return weakref.ref(argument), [version_of(field) for field in vars(argument).values() if isinstance(field, Tensor)]
+    return weakref.ref(argument), [
+        ops.version_of(field) for field in vars(argument).values() if isinstance(field, Tensor)
+    ]

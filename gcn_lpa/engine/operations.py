@@ -11,9 +11,8 @@ input gives the same bits.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,28 +25,16 @@ from torch.autograd.function import once_differentiable
 if TYPE_CHECKING:
     from gcn_lpa.engine.sparse import Pattern
 
-_forced: ModuleType | None = None
-
-
-@contextlib.contextmanager
-def use_kernels(kernels: ModuleType) -> Iterator[None]:
-    """Run every product inside the block by the functions of this module, whatever the device."""
-    global _forced
-    before, _forced = _forced, kernels
-    try:
-        yield
-    finally:
-        _forced = before
-
-
-def kernels_for(x: Tensor) -> ModuleType:
-    """The module with the kernels for a tensor: Triton's on a GPU, Numba's on the CPU."""
-    return _kernels(x.is_cuda) if _forced is None else _forced
+# whether this runs inside torch.func, where a tensor may stand for those of many models
+is_stacked: Callable[[], bool] = torch._C._are_functorch_transforms_active
+# whether torch.func made a tensor: it may stand for those of many models, and is gone when torch.func ends
+is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 @functools.cache  # an import statement takes longer than a call that has been made before
-def _kernels(on_gpu: bool) -> ModuleType:
-    if on_gpu:
+def kernels_on(gpu: bool) -> ModuleType:
+    """The module with the kernels: Triton's on a GPU, Numba's on a CPU."""
+    if gpu:
         from gcn_lpa.engine import gpu_kernels
 
         return gpu_kernels
@@ -60,17 +47,7 @@ def kernel(name: str, *arguments: Any) -> Any:
     """Call a kernel for the device of its first tensor, with every tensor contiguous."""
     first = next(a for a in arguments if isinstance(a, Tensor))
     plain = [a.detach().contiguous() if isinstance(a, Tensor) else a for a in arguments]
-    return getattr(kernels_for(first), name)(*plain)
-
-
-def is_stacked() -> bool:
-    """Whether this runs inside torch.func, where a tensor may stand for those of many models."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def is_wrapped(tensor: Tensor) -> bool:
-    """Whether torch.func made this tensor: it may stand for those of many models, and is gone when torch.func ends."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return getattr(kernels_on(first.is_cuda), name)(*plain)
 
 
 def version_of(values: Tensor) -> int:

@@ -48,13 +48,10 @@ class Pattern:
         fits = max(len(col), *shape) < 2**31
         dtype = torch.int32 if fits else torch.int64
         self.rowptr, self.col = rowptr.to(dtype), col.to(dtype)  # [n + 1], [E]
-        self.shape, self.num_entries = shape, len(col)
+        self.shape, self.num_entries, self.device = shape, len(col), col.device
+        self.most_rows = shape[0]  # of any process
         self._shares: dict[int, list[int]] = {}
         self._repeated: dict[int, Pattern] = {}
-
-    @property
-    def device(self) -> torch.device:
-        return self.col.device
 
     @cached_property
     def row(self) -> Tensor:
@@ -182,11 +179,6 @@ class Pattern:
     def total(self, values: Tensor) -> Tensor:
         """The sum of what each process has."""
         return values
-
-    @property
-    def most_rows(self) -> int:
-        """Of any process."""
-        return self.shape[0]
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""

@@ -208,7 +208,7 @@ class Part(Pattern):
 
     def __init__(self, rowptr: Tensor, col: Tensor, halo: Halo, ranks: Ranks) -> None:
         super().__init__(rowptr, col, (len(rowptr) - 1, len(halo.ids)))
-        self.halo, self.ranks = halo, ranks
+        self.halo, self.ranks, self.most_rows = halo, ranks, halo.most_rows
 
     def gathered(self, x: Tensor) -> Tensor:
         if len(x) != self.shape[0]:
@@ -220,10 +220,6 @@ class Part(Pattern):
 
     def total(self, values: Tensor) -> Tensor:
         return self.ranks.total(values)
-
-    @property
-    def most_rows(self) -> int:
-        return self.halo.most_rows
 
     def to(self, device: torch.device | str) -> Part:
         return Part(self.rowptr.to(device), self.col.to(device), self.halo.to(device), self.ranks)

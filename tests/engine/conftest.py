@@ -3,8 +3,8 @@
 import pytest
 
 from gcn_lpa.engine import cpu_kernels
-from gcn_lpa.engine.operations import use_kernels
 from tests.helpers import reference_kernels
+from tests.helpers.reference_kernels import use_kernels
 
 
 @pytest.fixture(params=[reference_kernels, cpu_kernels], ids=["reference", "cpu"])

@@ -14,7 +14,6 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
-from gcn_lpa.engine.operations import use_kernels
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -23,6 +22,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
 from tests.helpers import reference_kernels
+from tests.helpers.reference_kernels import use_kernels
 
 pytestmark = [
     pytest.mark.long,  # together: the interpreter is slow

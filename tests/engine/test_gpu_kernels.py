@@ -8,10 +8,10 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import gpu_kernels
-from gcn_lpa.engine.operations import use_kernels
 from gcn_lpa.engine.random import Key, dropout
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from tests.helpers import reference_kernels
+from tests.helpers.reference_kernels import use_kernels
 
 N, M = 18, 24  # rows and columns of the test matrix
 WIDTHS = (1, 7, 8, 33, 40, 130)

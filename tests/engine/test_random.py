@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gcn_lpa.engine import cpu_kernels
-from gcn_lpa.engine.operations import use_kernels
 from gcn_lpa.engine.random import Key, dropout, glorot, random_share
 from gcn_lpa.engine.sparse import SparseMatrix
 from tests.helpers import reference_kernels
+from tests.helpers.reference_kernels import use_kernels
 from tests.helpers.small_graphs import sparse_of
 
 

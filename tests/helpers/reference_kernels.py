@@ -1,10 +1,22 @@
 """The kernels of the engine in plain torch: slow, obvious, on any device. What the others are compared with."""
 
+import contextlib
+
+import pytest
 import torch
 
+from gcn_lpa.engine import operations
 from reproduction.sampling import random_bits
 
 HAS_LOOPS = False
+
+
+@contextlib.contextmanager
+def use_kernels(kernels):
+    """Run every product inside the block by the functions of this module, whatever the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "kernels_on", lambda gpu: kernels)
+        yield
 
 
 def spmm(pattern, values, x):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from gcn_lpa.engine.operations import use_kernels
+from tests.helpers.reference_kernels import use_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 with pytest.MonkeyPatch.context() as patch:
