@@ -315,7 +315,7 @@ def _label_values(y: Any, node_names: Names) -> np.ndarray:
         raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}")
     if values.dtype.kind == "i":
         return values.astype(np.int64)
-    if set(map(type, values)) == {str, type(None)}:  # as of a file, and of millions of nodes
+    if set(map(type, values)) <= {str, type(None)}:  # as of a file, and of millions of nodes
         texts = values.copy()
         texts[values == ""] = None
         return texts

@@ -100,7 +100,8 @@ class Cells:
 
         column = self.column if is_text(self.column) else series([_text(cell) for cell in self.column])
         codes, texts = pandas.factorize(column)
-        return codes, [text.strip() for text in texts.tolist()]
+        stripped, texts = pandas.factorize(series([text.strip() for text in texts.tolist()]))
+        return stripped[codes], texts.tolist()
 
     @property
     def codes(self) -> np.ndarray:
@@ -109,7 +110,7 @@ class Cells:
 
     @property
     def texts(self) -> list[str]:
-        """The distinct cells, without blanks around them."""
+        """The distinct cells, without blanks around them, as they first occur."""
         return self._distinct[1]
 
     @cached_property

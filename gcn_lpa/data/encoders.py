@@ -134,9 +134,7 @@ class CategoryColumn(Encoder):
 
     @classmethod
     def learned(cls, cells: Cells) -> CategoryColumn:
-        counts: Counter[str] = Counter()
-        for text, count in zip(cells.texts, cells.counts.tolist(), strict=True):
-            counts[text] += count
+        counts = dict(zip(cells.texts, cells.counts.tolist(), strict=True))
         missing = counts.pop("", 0)
         kept = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
         return cls(name=cells.name, missing=missing, values=tuple(sorted(kept)), other=len(counts) > len(kept))
@@ -433,7 +431,7 @@ def encoder_of(cells: Cells) -> Encoder:
 
 def _encoder_of_texts(cells: Cells) -> Encoder:
     """A category, text, or nothing: by how many distinct texts there are, and whether they have several words."""
-    distinct = {text for text in cells.texts if text}
+    distinct = [text for text in cells.texts if text]
     is_filled = np.array([text != "" for text in cells.texts], dtype=bool)
     num_filled, num_distinct = int(cells.counts[is_filled].sum()), len(distinct)
     if num_distinct == 0 or (num_distinct == 1 and num_filled == len(cells)):
