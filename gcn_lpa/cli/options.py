@@ -338,7 +338,8 @@ def progress() -> Iterator[Watch]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(stderr=True), transient=True) as bar:
+    left = TimeRemainingColumn(compact=True), TextColumn("left")
+    with Progress(*columns, *left, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, stage="", state="")
         shares: dict[JobName, float] = {}  # of each model, how much of it is trained
 

@@ -90,31 +90,6 @@ def test_an_id_that_lost_its_zeros_is_named():
         graph.index_of("012")
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"PK\x03\x04\x14\x00\x06", "nodes.csv is a zip archive or an Excel workbook"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1", "nodes.csv is an old Excel workbook"),
-        (b"\n  <!DOCTYPE html><html><body>Log in", "nodes.csv is a web page"),
-        (b"<HTML><head>", "nodes.csv is a web page"),
-        (b"%PDF-1.7\n", "nodes.csv is a PDF"),
-        (b"PAR1\x15\x04", "nodes.csv is a Parquet file"),
-        (b"\x1f\x8b\x08\x00", "nodes.csv is compressed by gzip"),
-    ],
-)
-def test_a_file_that_is_no_table_is_called_what_it_is(tmp_path, content, expected):
-    (tmp_path / "nodes.csv").write_bytes(content)
-    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
-    done = said("info", tmp_path)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert expected in done.stderr
-
-
-def test_a_missing_run_folder_is_called_missing(tmp_path):
-    assert "there is nothing of that name" in said("predict", tmp_path / "none").stderr
-    assert "it has no manifest.json" in said("predict", tmp_path).stderr
-
-
 @pytest.mark.long
 def test_a_what_if_can_train_again(karate):
     parts, recipe = split(karate, seed=0), WITHOUT_FEATURES.replace(epochs=20)

@@ -160,6 +160,9 @@ FILES = {
     "a zip named .csv": Mistake(
         "nodes.csv is a zip archive or an Excel workbook", INFO, {"nodes.csv": b"PK\x03\x04\x14\x00"}
     ),
+    "an old Excel file named .csv": Mistake(
+        "nodes.csv is an old Excel workbook", INFO, {"nodes.csv": b"\xd0\xcf\x11\xe0\xa1\xb1"}
+    ),
     "a web page named .csv": Mistake("nodes.csv is a web page", INFO, {"nodes.csv": b"<!DOCTYPE html><title>Log in"}),
     "a PDF named .csv": Mistake("nodes.csv is a PDF", INFO, {"nodes.csv": b"%PDF-1.7\n"}),
     "a Parquet named .csv": Mistake("nodes.csv is a Parquet file", INFO, {"nodes.csv": b"PAR1\x15\x04"}),
@@ -287,6 +290,8 @@ WORDS = {
         "the reference 'lpa' is not among the methods gcn", "compare {data} --methods gcn --reference lpa"
     ),
     "an option of growth without --on": words("--root and -o go with --on", "predict {run} --root {data}"),
+    "a page to serve of no run": words("nowhere is not a run folder", "report nowhere --serve"),
+    "a picture without a file": words("--picture goes with --out FILE", "report {run} --picture map"),
     "a picture of no node": words(
         "--node ID (and --hops) goes with neighbourhood", "report {run} --picture neighbourhood --out x.png"
     ),

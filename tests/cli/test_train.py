@@ -120,11 +120,6 @@ def test_every_field_of_the_recipe_is_a_flag_with_its_help(tmp_path):
         (["train", "karate", "--loss", "best"], 2, "loss is 'best'; it is one of official"),
         (["train", "karate", "--hidden", "wide"], 2, "--hidden"),
         (["train", "karate", "--hidden", "0"], 1, "gcn-lpa: recipe: hidden = 0; it is at least 1"),
-        (["train", "karate", "--method", "gnc"], 1, "gcn-lpa: unknown method 'gnc'; there are mlp"),
-        (["train", "karate", "--recipe", "paper"], 1, "gcn-lpa: recipe 'paper' has no settings for 'karate'"),
-        (["train", "nowhere"], 1, "gcn-lpa: 'nowhere' is neither a data set nor a folder"),
-        (["train", "karate", "--split", "public"], 1, "was not published with a split"),
-        (["evaluate", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
         (["train", "--resume", "--out", "nowhere"], 1, "gcn-lpa: nowhere is not a run folder"),
     ],
 )
@@ -453,15 +448,6 @@ def test_without_test_nodes_no_score_is_claimed(tmp_path):
     (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
     lines = ok("train", tmp_path, "--split", "uniform", *QUICK).splitlines()
     assert lines[1] == "  uniform split, seed 0: no node was left to score"
-
-
-def test_warnings_come_with_the_option_that_answers_them(tmp_path):
-    rows = "".join(f"n{i},{'red' if i % 2 else 'blue'}\n" for i in range(12))
-    (tmp_path / "nodes.csv").write_text(f"id,label\n{rows}n12,?\n")
-    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 1}\n" for i in range(12)))
-    result = run("train", tmp_path, "--epochs", 1)
-    assert result.exit_code == 0
-    assert "if it means unknown, say option unknown=?\n" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

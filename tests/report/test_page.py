@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -218,32 +216,9 @@ def test_init_overwrites_nothing(tmp_path):
         write_starter(tmp_path / "edges.csv")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["train", "karate", "--report"], "--report goes with --out DIR"),
-        (["report", "nowhere"], "nowhere"),
-        (["report", "nowhere", "--serve"], "nowhere"),
-        (["report", "nowhere", "--picture", "map"], "--picture goes with --out FILE"),
-    ],
-)
-def test_a_mistake_is_one_sentence(arguments, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code in (1, 2)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.long
 def test_a_report_goes_where_there_is_a_folder(tmp_path):
     run = run_of(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         write_report(run, tmp_path / "none" / "page.html", trains=False)
     assert write_report(run, tmp_path / "page.html", trains=False).stat().st_size > 10_000
-
-
-def test_the_commands_of_the_page_start_without_jinja():
-    code = "import sys; import gcn_lpa.cli.app; print({'jinja2', 'torch', 'http.server'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
