@@ -398,10 +398,7 @@ def test_a_wrong_argument_is_answered_with_what_would_be_right(karate, settings,
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        ({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph, .* not <class 'numpy.ndarray'>"),
-        ({"recipe": 7}, "not 7"),
-    ],
+    [({"graph": np.eye(4)}, "graph is a gcn_lpa.Graph, .* not <class 'numpy.ndarray'>"), ({"recipe": 7}, "not 7")],
 )
 def test_a_graph_and_a_recipe_are_ours(settings, message):
     with pytest.raises(TypeError, match=message):

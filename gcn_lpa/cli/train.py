@@ -142,8 +142,7 @@ def train(
     root: options.Root = None,
     data: Annotated[Path | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
     timeout: Annotated[
-        float,
-        options.more(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others."),
+        float, options.more(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
     ] = 300.0,
     changes: dict[str, Any],
 ) -> None:
