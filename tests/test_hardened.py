@@ -202,5 +202,5 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path):
         assert (done.returncode, done.stderr) == (0, "")
         for path in (tmp_path / "two").iterdir():
             os.utime(path, (4e9, 4e9))
-    for name in ("model.safetensors", "split.json", "scores.json"):
+    for name in ("model.safetensors", "labels.safetensors", "recipe.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -146,7 +146,7 @@ def kept(folder):
     found = {}
     for path in sorted(folder.rglob("*")):
         name, data = str(path.relative_to(folder)), path.read_bytes() if path.is_file() else b""
-        if path.name in ("history.jsonl", "run.json", "environment.json", "manifest.json") or path.suffix == ".md":
+        if path.name == "manifest.json" or path.suffix == ".md":
             data = b""  # their hashes and sentences tell the time
         elif path.suffix == ".json":
             data = json.dumps(untimed(json.loads(data))).encode()

@@ -2,10 +2,8 @@
 
 A run folder has the files of a `Trained` (`trained_files`) and, beside them:
 
-run.json                   the plan: where the graph comes from, its content hash, seed and split; and for people what came of it
-split.json                 which nodes train, validate and test, and which were reserved to calibrate
-scores.json                the scores of the run and how they were found
-environment.json           versions and machine
+run.json                   the plan: where the graph comes from, its content hash, seed and split; which nodes train, validate
+                           and test; the scores and how they were measured; versions and machine
 graph.safetensors, graph.json   the graph itself, where that was asked for
 predictions.csv, report.html    for people, where they were asked for
 
@@ -32,22 +30,12 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
-from gcn_lpa.runs.trained_files import (
-    HELD_OUT,
-    MORE_FILES,
-    SplitFacts,
-    decode_graph,
-    decode_trained,
-    encode_graph,
-    encode_trained,
-)
+from gcn_lpa.runs.trained_files import LABELS, SplitFacts, decode_graph, decode_trained, encode_graph, encode_trained
 from gcn_lpa.target import Scores
 from gcn_lpa.trained import Trained
 
-RUN_FILES = (  # every name under which a run may write a file
-    *(*storage.FILES, *MORE_FILES, *storage.OUTPUTS, "run.json", "split.json", "scores.json", "environment.json"),
-    *("graph.safetensors", "graph.json"),
-)
+# every name under which a run may write a file
+RUN_FILES = (*storage.FILES, *storage.OUTPUTS, "run.json", "graph.safetensors", "graph.json")
 PROTOCOLS = ("test", "cross-validation", "none")
 
 
@@ -93,10 +81,13 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class _RunFacts:
-    """run.json: the plan, whose recipe is recipe.json, and for people what came of it."""
+    """run.json."""
 
-    plan: dict[str, Any]
-    about: dict[str, Any]
+    plan: dict[str, Any]  # its recipe is recipe.json
+    split: SplitFacts
+    results: Results
+    about: dict[str, Any]  # for people
+    environment: dict[str, Any]
 
 
 def save_run(
@@ -113,15 +104,10 @@ def save_run(
         **{"graph": graph.name, "nodes": graph.num_nodes, "edges": num_edges or graph.num_edges},
         **{"epochs": len(run.run.history), "interrupted": run.run.interrupted, "seconds": run.run.seconds},
     }
-    facts = _RunFacts({name: value for name, value in plan.items() if name != "recipe"}, about)
-    files = {
-        **encode_trained(run.trained),
-        "run.json": encode_json(dataclasses.asdict(facts)),
-        "split.json": encode_json(dataclasses.asdict(SplitFacts.of(run.split, run.reserved)), indent=None),
-        "scores.json": encode_json(dataclasses.asdict(run.results)),
-        "environment.json": encode_json(environment()),
-        **(encode_graph(graph) if run.plan.with_data else {}),
-    }
+    del plan["recipe"]
+    facts = _RunFacts(plan, SplitFacts.of(run.split, run.reserved), run.results, about, environment())
+    files = {**encode_trained(run.trained), "run.json": encode_json(dataclasses.asdict(facts))}
+    files |= encode_graph(graph) if run.plan.with_data else {}
     storage.replace(folder, {**files, **(outputs or {})}.items())
 
 
@@ -132,17 +118,17 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
         data: where the graph is now, if not where it was.
     """
     files = storage.load(folder)
-    plan, results = read_run(files)
+    plan, facts = read_run(files)
     trained = decode_trained(files)
     with files.explained("trained.json"):
         if trained.run.seed != plan.seed:
             raise ValueError(f"seed is {trained.run.seed}, but run.json says {plan.seed}")
     is_stored = plan.with_data and data is None
     graph = decode_graph(files, plan.content) if is_stored else graph_of(plan, files.folder, data)
-    with files.explained("split.json"):
-        parts, reserved = files.read("split.json", SplitFacts).masks(graph.num_nodes)
+    with files.explained("run.json"):
+        parts, reserved = facts.split.masks(graph.num_nodes)
     _check_fit(files, trained, graph, parts)
-    return TrainedRun(plan, graph, trained, parts, results, files.folder, reserved if reserved.any() else None)
+    return TrainedRun(plan, graph, trained, parts, facts.results, files.folder, reserved if reserved.any() else None)
 
 
 def save_trained(trained: Trained, folder: str | Path) -> None:
@@ -155,13 +141,13 @@ def load_trained(folder: str | Path) -> Trained:
     return decode_trained(storage.load(folder))
 
 
-def read_run(files: storage.RunFolder) -> tuple[Plan, Results]:
+def read_run(files: storage.RunFolder) -> tuple[Plan, _RunFacts]:
     """What was planned and what came of it."""
     recipe: Recipe = files.read("recipe.json", Recipe)
     facts: _RunFacts = files.read("run.json", _RunFacts)
     with files.explained("run.json"):
         plan: Plan = decode_as(Plan, {**facts.plan, "recipe": recipe.to_dict()})
-    return plan, files.read("scores.json", Results)
+    return plan, facts
 
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
@@ -185,10 +171,10 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
     """Refuse a model whose columns, labels or edges are not those of the graph and its split."""
     with files.explained("trained.json"):
         trained.check_columns(graph)
-    with files.explained("labels.safetensors"):
+    with files.explained(LABELS):
         y, trains = trained.known.on(graph)
         if not torch.equal(trains, parts.train) or not torch.equal(y >= 0, parts.train | parts.val):
-            raise ValueError("the known labels are not those of the nodes that split.json names")
+            raise ValueError("the known labels are not those of the nodes that run.json names")
         if not torch.equal(y, torch.where(y >= 0, trained.classes_of(graph), -1)):
             raise ValueError("the known labels are not those of the graph")
     free = [form for form in trained.model.modules() if isinstance(form, Free)]
@@ -197,8 +183,8 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
         if any(len(form(prepared)) != prepared.pattern.num_entries for form in free):
             raise ValueError("it does not have one weight for each edge of the graph")
     if (held_out := trained.held_out) is not None and len(held_out.node):
-        with files.explained(HELD_OUT):
+        with files.explained(LABELS):
             if int(held_out.node[-1]) >= graph.num_nodes or not graph.labeled.cpu()[held_out.node].all():
-                raise ValueError("its nodes are not labelled nodes of the graph")
+                raise ValueError("held-out nodes are not labelled nodes of the graph")
             if held_out.fold is not None and not torch.equal(held_out.node, parts.train.nonzero().squeeze(1)):
-                raise ValueError("its nodes are not the training nodes of split.json")
+                raise ValueError("held-out nodes are not the training nodes of run.json")

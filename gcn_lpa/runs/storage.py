@@ -39,10 +39,10 @@ from gcn_lpa.data.files import FileError, decode_as, decode_json, encode_json, h
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2  # 1 was kept when a run had a file for each of its parts
 MANIFEST = "manifest.json"
 REPLACED = "replaced.json"  # in a hidden folder: the manifest of what goes
-FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors", "history.jsonl")  # of a model
+FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors")  # of a model
 PREDICTIONS, PAGE = "predictions.csv", "report.html"
 OUTPUTS = (PREDICTIONS, PAGE)  # for people: listed, and never read back
 CHECKPOINT = "checkpoint"  # the folder of what only an unfinished run needs
@@ -56,22 +56,17 @@ class RunFolder:
 
     folder: Path
     files: Mapping[str, bytes]
-
-    def content(self, name: str) -> bytes:
-        if name not in self.files:
-            raise FileError(f"{self.folder / MANIFEST} does not list {name}, which is needed here")
-        return self.files[name]
+    is_old: bool = False  # written in a format that only `_anew` reads
 
     def read(self, name: str, kind: Any = Any) -> Any:
-        """What a file says, as a type: see `decode_as`. Of a .jsonl file a list of rows, of a .safetensors file its tensors."""
-        data, path = self.content(name), self.folder / name
+        """What a file says: of a .safetensors file its tensors, else as a type (see `decode_as`)."""
+        if name not in self.files:
+            raise FileError(f"{self.folder / MANIFEST} does not list {name}, which is needed here")
+        data, path = self.files[name], self.folder / name
         if path.suffix == ".safetensors":
             return _decode_tensors(data, path)
-        value = (
-            [decode_json(x, path) for x in data.splitlines()] if path.suffix == ".jsonl" else decode_json(data, path)
-        )
         with naming(path):
-            return decode_as(kind, value)
+            return decode_as(kind, decode_json(data, path))
 
     def explained(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Turn whatever goes wrong while a file is decoded into one sentence that names it."""
@@ -111,7 +106,7 @@ def read(folder: Path, names: Collection[str] | None = None) -> RunFolder | None
             found = {
                 name: _content((hidden / name, folder / name), entries[name]) for name in entries if name in wanted
             }
-            return RunFolder(folder, found)
+            return RunFolder(folder, found, manifest != _encode_manifest(entries))
         except ValueError:
             before, manifest = manifest, _manifest(folder)
             if manifest == before:  # else a save went on meanwhile: read what it left
@@ -127,7 +122,7 @@ def load(folder: str | Path) -> RunFolder:
         why = f"it has no {MANIFEST}" if os.path.lexists(folder) else "there is nothing of that name"
         unfinished = f"; it holds a {CHECKPOINT} of a run that did not finish" if (folder / CHECKPOINT).is_dir() else ""
         raise ValueError(f"{folder} is not a run folder: {why}{unfinished}")
-    if "data.json" in found.files:
+    if found.is_old:
         raise ValueError(
             f"{folder} was kept by an older version of gcn-lpa, which this one does not read; train it anew: {_anew(found)}"
         )
@@ -181,16 +176,20 @@ def _entries(data: bytes, path: Path) -> dict[str, Entry]:
     manifest = decode_json(data, path)
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise FileError(f"{path}: not a manifest: it names no format")
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (1, FORMAT):
         raise FileError(f"{path}: format {manifest['format']!r}, but this version of gcn-lpa reads format {FORMAT}")
     entries = manifest.get("files")
-    if isinstance(entries, dict) and _encode_manifest(entries) == data and all(map(_is_entry, entries.items())):
+    if (
+        isinstance(entries, dict)
+        and all(map(_is_entry, entries.items()))
+        and data == _encode_manifest(entries, manifest["format"])
+    ):
         return entries
     raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
 
 
-def _encode_manifest(entries: Mapping[str, Entry]) -> bytes:
-    return encode_json({"format": FORMAT, "files": dict(sorted(entries.items()))})
+def _encode_manifest(entries: Mapping[str, Entry], number: int = FORMAT) -> bytes:
+    return encode_json({"format": number, "files": dict(sorted(entries.items()))})
 
 
 def _is_entry(item: tuple[str, Any]) -> bool:

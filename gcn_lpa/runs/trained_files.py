@@ -1,11 +1,9 @@
 """A `Trained` as files, and back; what is read is checked before anything is computed with it.
 
-trained.json          classes, columns, known nodes, seed, shares of edge types
+trained.json          classes, columns, known nodes, epochs, calibration, weights of members and label votes
 recipe.json           the recipe
 model.safetensors     the weights of all models
-labels.safetensors    the known labels, and what was learned of the columns for scaling
-history.jsonl         the epochs of the first model
-columns.json, calibration.json, weights.json, held_out.safetensors   where there are such
+labels.safetensors    the known labels, what was learned of the columns for scaling, and predictions for held-out labels
 
 A graph is kept as graph.safetensors, its arrays, and graph.json, everything else; arrays are checked before a kernel reads them.
 """
@@ -13,19 +11,20 @@ A graph is kept as graph.safetensors, its arrays, and graph.json, everything els
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcn_lpa.calibration import Calibration
-from gcn_lpa.data.checks import check_seed, node_mask, unique_names
+from gcn_lpa.data.checks import check_seed, unique_names
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.encoders import Columns
-from gcn_lpa.data.files import encode_json, encode_lines
+from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.scaling import Block, Scaling, check_blocks
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
@@ -38,72 +37,103 @@ from gcn_lpa.runs.storage import RunFolder, encode_tensors
 from gcn_lpa.target import Classes
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
-FORMAT = 3  # of the files; 2 was kept before out-of-fold predictions belonged to a Trained
 NAMES = (str, int, float)  # of nodes, as JSON knows them
 MOST_COPIES = 100  # models of each member
 X_KINDS = ("given", "identity", "degree")
 PROTOCOLS = ("cross-validation", "validation", "reserved")  # of held-out labels
-HELD_OUT = "held_out.safetensors"
-MORE_FILES = ("columns.json", "calibration.json", "weights.json", HELD_OUT)
+LABELS, HELD_OUT = "labels.safetensors", "held_out."  # the prefix of arrays
+SPLIT_PARTS = ("", "train", "val", "test", "reserved")  # by the number that stands for them
 
 
 @dataclass(frozen=True)
 class _TrainedFacts:
     """trained.json."""
 
-    format: int
     class_names: tuple[str, ...]
     num_columns: int
     x_kind: str
-    features: str
     nodes: list[Any]  # of KnownLabels, as `pattern` is
     pattern: str
+    copies: int
+    relations: dict[str, float]  # the share of each edge type
     seed: int
     best_epoch: int
     interrupted: bool
-    copies: int
-    relations: dict[str, float] = field(default_factory=dict)
-    held_out: str = ""  # the protocol
+    held_out: str  # the protocol; "" where no labels were held out
+    history: tuple[Epoch, ...]
+    calibration: Calibration | None
+    weights: EnsembleWeights | None
+    columns: Any
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        kinds = (int,) if self.pattern else NAMES
+        odd = [name for name in self.nodes if type(name) not in kinds][:1]
+        shares = self.relations.values()
+        problems = {
+            f"x_kind is {self.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}": self.x_kind not in X_KINDS,
+            f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
+            "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
+            f"copies is {self.copies}; it is 1 to {MOST_COPIES}": not 1 <= self.copies <= MOST_COPIES,
+            f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
+                len(shares) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in shares)
+            ),
+            f"held_out is {self.held_out!r:.40}; it is one of {', '.join(PROTOCOLS)}": (
+                self.held_out not in ("", *PROTOCOLS)
+            ),
+            f"nodes holds {str(odd)[1:-1]:.40}; a node is named by text or a number, or by its position": bool(odd),
+            "nodes names a node twice": not odd and len(set(self.nodes)) != len(self.nodes),
+            "the epochs are not numbered 1, 2, …": (
+                [epoch.epoch for epoch in self.history] != list(range(1, len(self.history) + 1))
+            ),
+            f"it has {len(self.history)} epochs, but the best is {self.best_epoch}": (
+                not 1 <= self.best_epoch <= len(self.history)
+            ),
+        }
+        for problem, holds in problems.items():
+            if holds:
+                raise ValueError(problem)
+
+    def check_fit(self, recipe: Recipe) -> None:
+        """Refuse what does not go with the recipe."""
+        if bool(self.relations) != (recipe.propagation == "relations"):
+            propagation = f"{recipe.propagation!r} in recipe.json"
+            raise ValueError(f"relations names {len(self.relations)} edge types, but propagation is {propagation}")
+        num_members = len(members_of(recipe))
+        if self.weights is not None and self.weights.num_members != num_members:
+            raise ValueError(f"num_members is {self.weights.num_members}, but recipe.json has {num_members}")
 
 
 def encode_trained(trained: Trained) -> dict[str, bytes]:
     """The files that hold it."""
-    known, held_out = trained.known, trained.held_out
+    known, run, held_out = trained.known, trained.run, trained.held_out
     facts = _TrainedFacts(
-        format=FORMAT,
         class_names=trained.class_names,
         num_columns=trained.num_columns,
         x_kind=trained.x_kind,
-        features=trained.scaling.kind,
         nodes=storable_names(known.nodes) or list(known.nodes),
         pattern=known.pattern,
-        seed=trained.run.seed,
-        best_epoch=trained.run.best_epoch,
-        interrupted=trained.run.interrupted,
         copies=trained.model.copies,
         relations=dict(trained.relations),
+        seed=run.seed,
+        best_epoch=run.best_epoch,
+        interrupted=run.interrupted,
         held_out="" if held_out is None else held_out.protocol,
+        history=run.history,
+        calibration=trained.calibration,
+        weights=trained.weights,
+        columns=None if trained.columns is None else trained.columns.to_json(),
     )
-    learned = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
-    files = {
-        "trained.json": encode_json(dataclasses.asdict(facts)),
+    arrays = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
+    if held_out is not None:
+        more = {name: getattr(held_out, name) for name in ("node", "y", "probability", "fold")}
+        arrays |= {HELD_OUT + name: tensor for name, tensor in more.items() if tensor is not None}
+    return {
+        "trained.json": encode_json(dataclasses.asdict(facts), indent=None),
         "recipe.json": encode_json(trained.recipe.to_dict()),
         "model.safetensors": encode_tensors(trained.model.state_dict()),
-        "labels.safetensors": encode_tensors({"y": known.y, "trains": known.trains, **learned}),
-        "history.jsonl": encode_lines(dataclasses.asdict(epoch) for epoch in trained.run.history),
+        LABELS: encode_tensors({"y": known.y, "trains": known.trains, **arrays}),
     }
-    if trained.columns is not None:
-        files["columns.json"] = encode_json(trained.columns.to_json(), indent=None)
-    if trained.calibration is not None:
-        files["calibration.json"] = encode_json(dataclasses.asdict(trained.calibration))
-    if trained.weights is not None:
-        files["weights.json"] = encode_json(dataclasses.asdict(trained.weights))
-    if held_out is not None:
-        fold = {} if held_out.fold is None else {"fold": held_out.fold}
-        files[HELD_OUT] = encode_tensors(
-            {"node": held_out.node, "y": held_out.y, "probability": held_out.probability, **fold}
-        )
-    return files
 
 
 def decode_trained(files: RunFolder) -> Trained:
@@ -114,35 +144,16 @@ def decode_trained(files: RunFolder) -> Trained:
         if recipe.method not in METHODS:
             raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     with files.explained("trained.json"):
-        _check_facts(facts, recipe)
-        if bool(facts.held_out) != (HELD_OUT in files.files):
-            there = f"there is {'no' if facts.held_out else 'a'} {HELD_OUT}"
-            raise ValueError(f"held_out is {facts.held_out!r}, but {there}")
-    with files.explained("history.jsonl"):
-        history = files.read("history.jsonl", tuple[Epoch, ...])
-        if [epoch.epoch for epoch in history] != list(range(1, len(history) + 1)):
-            raise ValueError("the epochs are not numbered 1, 2, …")
-        if not 1 <= facts.best_epoch <= len(history):
-            raise ValueError(f"it has {len(history)} epochs, but the best is {facts.best_epoch} in trained.json")
-    with files.explained("labels.safetensors"):
-        known, scaling = _decode_labels(files.read("labels.safetensors"), facts)
+        facts.check_fit(recipe)
+        columns = None if facts.columns is None else Columns.from_json(facts.columns)
+        if columns is not None and columns.num_features not in (0, facts.num_columns):  # 0: features stood in
+            raise ValueError(f"columns make {columns.num_features} features, not {facts.num_columns}")
+    with files.explained(LABELS):
+        arrays = files.read(LABELS)
+        known, scaling = _decode_labels(arrays, facts, recipe)
+        held_out = _decode_held_out(arrays, facts)
     with files.explained("model.safetensors"):
-        num_bytes = len(files.files["model.safetensors"])
-        model = _decode_model(files.read("model.safetensors"), num_bytes, facts, recipe, scaling)
-    more: dict[str, Any] = {}
-    if "calibration.json" in files.files:
-        more["calibration"] = files.read("calibration.json", Calibration)
-    if "weights.json" in files.files:
-        more["weights"] = files.read("weights.json", EnsembleWeights)
-        with files.explained("weights.json"):
-            if (number := more["weights"].num_members) != len(model.members):
-                raise ValueError(f"num_members is {number}, but recipe.json has {len(model.members)}")
-    if "columns.json" in files.files:
-        with files.explained("columns.json"):
-            more["columns"] = _decode_columns(files.read("columns.json"), facts.num_columns)
-    if facts.held_out:
-        with files.explained(HELD_OUT):
-            more["held_out"] = _decode_held_out(files.read(HELD_OUT), facts.held_out, len(facts.class_names))
+        model = _decode_model(files, facts, recipe, scaling)
     return Trained(
         model=model,
         recipe=recipe,
@@ -151,52 +162,44 @@ def decode_trained(files: RunFolder) -> Trained:
         x_kind=facts.x_kind,
         scaling=scaling,
         known=known,
-        run=Run(recipe, facts.seed, history, facts.best_epoch, facts.interrupted),
+        run=Run(recipe, facts.seed, facts.history, facts.best_epoch, facts.interrupted),
+        calibration=facts.calibration,
+        weights=facts.weights,
+        columns=columns,
+        held_out=held_out,
         relations=facts.relations,
-        **more,
     )
 
 
-def _check_facts(facts: _TrainedFacts, recipe: Recipe) -> None:
-    if facts.format != FORMAT:
-        raise ValueError(f"format {facts.format}, but this version of gcn-lpa reads format {FORMAT}")
-    if facts.x_kind not in X_KINDS:
-        raise ValueError(f"x_kind is {facts.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}")
-    if facts.num_columns < 1:
-        raise ValueError(f"num_columns is {facts.num_columns}; it is at least 1")
-    features = "raw" if facts.x_kind == "identity" else recipe.features
-    if facts.features != features:
-        raise ValueError(f"features is {facts.features!r:.40}, but recipe.json says {features!r}")
-    if len(set(facts.class_names)) != len(facts.class_names):
-        raise ValueError("class_names names a class twice")
-    if not 1 <= facts.copies <= MOST_COPIES:
-        raise ValueError(f"copies is {facts.copies}; it is 1 to {MOST_COPIES}")
-    if bool(facts.relations) != (recipe.propagation == "relations"):
-        propagation = f"{recipe.propagation!r} in recipe.json"
-        raise ValueError(f"relations names {len(facts.relations)} edge types, but propagation is {propagation}")
-    if len(facts.relations) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in facts.relations.values()):
-        raise ValueError(f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1")
-    if facts.held_out and facts.held_out not in PROTOCOLS:
-        raise ValueError(f"held_out is {facts.held_out!r:.40}; it is one of {', '.join(PROTOCOLS)}")
-    check_seed(facts.seed)
-    kinds = (int,) if facts.pattern else NAMES
-    if odd := [name for name in facts.nodes if type(name) not in kinds]:
-        raise ValueError(f"nodes holds {odd[0]!r:.40}; a node is named by text or a number, or by its position")
-    if len(set(facts.nodes)) != len(facts.nodes):
-        raise ValueError("nodes names a node twice")
-
-
-def _decode_labels(tensors: Mapping[str, Tensor], facts: _TrainedFacts) -> tuple[KnownLabels, Scaling]:
+def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: Recipe) -> tuple[KnownLabels, Scaling]:
     shape, num_classes = (len(facts.nodes),), len(facts.class_names)
     problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
-    y, trains = (
-        checked(tensors["y"], shape, torch.int64, problem),
-        checked(tensors["trains"], shape, torch.bool, problem),
-    )
+    y, trains = checked(arrays["y"], shape, torch.int64, problem), checked(arrays["trains"], shape, torch.bool, problem)
     checked(y, shape, torch.int64, f"y holds classes beyond the {num_classes} of trained.json", 0, num_classes - 1)
-    learned = {name: tensor.numpy() for name, tensor in tensors.items() if name not in ("y", "trains")}
-    scaling = Scaling.from_arrays(facts.features, learned, facts.num_columns)
+    learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
+    learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
+    features = "raw" if facts.x_kind == "identity" else recipe.features
+    scaling = Scaling.from_arrays(features, learned, facts.num_columns)
     return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
+
+
+def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> HeldOut | None:
+    if not facts.held_out:
+        return None
+    node, fold = arrays[f"{HELD_OUT}node"], arrays.get(f"{HELD_OUT}fold")
+    m, c = len(node), len(facts.class_names)
+    checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
+    if not (node.diff() > 0).all():
+        raise ValueError(problem)
+    if (fold is not None) != (facts.held_out == "cross-validation"):
+        raise ValueError(f"fold goes with a cross-validation, and these labels are {facts.held_out}")
+    if fold is not None:
+        checked(fold, (m,), torch.int64, "fold is not a number for each node", least=0)
+    problem = f"y is not a class for each node, one of the {c} of trained.json"
+    y = checked(arrays[f"{HELD_OUT}y"], (m,), torch.int64, problem, 0, c - 1)
+    problem = f"probability is not {m} rows of {c} probabilities"
+    p = checked(arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, 0, 1)
+    return HeldOut(node, y, p, facts.held_out, fold)
 
 
 def checked(
@@ -217,10 +220,9 @@ def checked(
     return tensor
 
 
-def _decode_model(
-    state: Mapping[str, Tensor], num_bytes: int, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling
-) -> Ensemble:
-    """An ensemble with the tensors of a file of so many bytes."""
+def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling) -> Ensemble:
+    """An ensemble with the tensors of a folder."""
+    state, num_bytes = files.read("model.safetensors"), len(files.files["model.safetensors"])
     # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
     blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
     recipes = members_of(recipe).values()
@@ -248,55 +250,30 @@ def _blank(facts: _TrainedFacts, scaling: Scaling, num_columns: int) -> Graph:
     return Graph(adjacency, x, y, names, range(1), x_kind=facts.x_kind, edge_types=types, blocks=blocks)
 
 
-def _decode_columns(states: Any, num_columns: int) -> Columns:
-    columns = Columns.from_json(states)
-    if columns.num_features not in (0, num_columns):  # 0: features stood in
-        raise ValueError(f"it makes {columns.num_features} features, not {num_columns}")
-    return columns
-
-
-def _decode_held_out(tensors: Mapping[str, Tensor], protocol: str, num_classes: int) -> HeldOut:
-    node, fold, m = tensors["node"], tensors.get("fold"), len(tensors["node"])
-    checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
-    if not (node.diff() > 0).all():
-        raise ValueError(problem)
-    if (fold is not None) != (protocol == "cross-validation"):
-        raise ValueError(f"fold goes with a cross-validation, and these labels are {protocol}")
-    if fold is not None:
-        checked(fold, (m,), torch.int64, "fold is not a number for each node", least=0)
-    problem = f"y is not a class for each node, one of the {num_classes} of trained.json"
-    y = checked(tensors["y"], (m,), torch.int64, problem, 0, num_classes - 1)
-    problem = f"probability is not {m} rows of {num_classes} probabilities"
-    p = checked(tensors["probability"], (m, num_classes), torch.float64, problem, 0, 1)
-    return HeldOut(node, y, p, protocol, fold)
-
-
 @dataclass(frozen=True)
 class SplitFacts:
-    """split.json, and the public split of a graph: positions of nodes."""
+    """A split and the reserved nodes, as JSON."""
 
     kind: str
     seed: int | None
     hash: str
-    train: list[int]
-    val: list[int]
-    test: list[int]
-    reserved: list[int] = dataclasses.field(default_factory=list)
+    nodes: str  # one digit for each: its place in SPLIT_PARTS
 
     @classmethod
     def of(cls, parts: Split, reserved: Tensor | None = None) -> SplitFacts:
-        masks = parts.train, parts.val, parts.test, torch.zeros_like(parts.test) if reserved is None else reserved
-        return cls(parts.kind, parts.seed, parts.hash, *(mask.nonzero().squeeze(1).tolist() for mask in masks))
+        number = parts.train + 2 * parts.val.byte() + 3 * parts.test.byte()
+        number += 0 if reserved is None else 4 * reserved.byte()
+        return cls(parts.kind, parts.seed, parts.hash, (number + ord("0")).numpy().tobytes().decode())
 
     def masks(self, num_nodes: int) -> tuple[Split, Tensor]:
         """The split and the reserved nodes, [n]."""
-        train, val = node_mask(self.train, num_nodes, "train"), node_mask(self.val, num_nodes, "val")
-        test, reserved = node_mask(self.test, num_nodes, "test"), node_mask(self.reserved, num_nodes, "reserved")
+        if re.fullmatch(f"[0-4]{{{num_nodes}}}", self.nodes) is None:
+            raise ValueError(f"the split is not one digit from 0 to 4 for each of {num_nodes} nodes")
+        number = torch.frombuffer(bytearray(self.nodes.encode()), dtype=torch.uint8) - ord("0")
+        train, val, test, reserved = (number == k for k in range(1, 5))
         parts = Split(train, val, test, self.kind, self.seed)
         if parts.hash != self.hash:
             raise ValueError(f"the hash of the split is {parts.hash}, not {self.hash!r:.40}")
-        if twice := (reserved & (parts.train | parts.val | parts.test)).nonzero().tolist():
-            raise ValueError(f"node {twice[0][0]} is reserved and in the split")
         return parts, reserved
 
 

@@ -7,13 +7,14 @@ import shutil
 import safetensors.torch
 
 from gcn_lpa.data.files import encode_json
+from gcn_lpa.runs.storage import FORMAT
 
 
-def resign(folder):
+def resign(folder, number=FORMAT):
     """Write the manifest of a folder anew, so that it fits the files as they are."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
     entries = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in files.items()}
-    (folder / "manifest.json").write_bytes(encode_json({"format": 1, "files": entries}))
+    (folder / "manifest.json").write_bytes(encode_json({"format": number, "files": entries}))
 
 
 def changed(run, folder, name, change):
@@ -23,10 +24,6 @@ def changed(run, folder, name, change):
     if path.suffix == ".json":
         value = json.loads(path.read_bytes())
         path.write_bytes(encode_json(change(value) or value, indent=None))
-    elif path.suffix == ".jsonl":
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        change(rows)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         tensors = safetensors.torch.load(path.read_bytes())
         change(tensors)
@@ -61,6 +58,12 @@ def made(key, function):
         found[key] = function(found[key])
 
     return change
+
+
+def made_in(place, key, function):
+    """The same, for a value inside another."""
+    change = made(key, function)
+    return lambda found: change(found[place])
 
 
 def entry(k, value):

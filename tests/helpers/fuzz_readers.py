@@ -57,6 +57,7 @@ from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run
+from gcn_lpa.runs.storage import FORMAT
 from gcn_lpa.runs.train_run import resume_run, train_run
 
 REFUSALS = (ValueError, OSError, ImportError, MemoryError)  # what a command prints as one line
@@ -385,7 +386,7 @@ def sign(folder):
     listed = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != "manifest.json")
     files = {path.name: path.read_bytes() for path in listed}
     entries = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in files.items()}
-    (folder / "manifest.json").write_bytes(encode_json({"format": 1, "files": entries}))
+    (folder / "manifest.json").write_bytes(encode_json({"format": FORMAT, "files": entries}))
 
 
 def damage_file(path, chance):

@@ -27,11 +27,11 @@ from gcn_lpa.learning.ensemble import fit_weights, parts_of
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import Prediction, predict_proba
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.predictions import calibrate_run, predict_run
 from gcn_lpa.runs.train_run import train_run
+from tests.helpers.changed_folders import changed, put
 
 QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}
 SBM = Source("sbm", None, {"n": 200, "classes": 3, "features": 5, "noise": 2.0})
@@ -151,10 +151,9 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
 
 @pytest.mark.long
 def test_a_calibration_that_was_tampered_with_is_refused(runs, tmp_path):
-    files = {**storage.load(runs["validation"].folder).files, "calibration.json": b'{"calibrator": {"heat": 1}}'}
-    storage.save(tmp_path / "run", files)
-    with pytest.raises(ValueError, match=r"calibration\.json: calibrator has a field 'heat'; there are temperature"):
-        load_run(tmp_path / "run")
+    folder = changed(runs["validation"].folder, tmp_path / "run", "trained.json", put("calibration", "heat", 1))
+    with pytest.raises(ValueError, match=r"trained\.json: calibration has a field 'heat'; there are calibrator"):
+        load_run(folder)
 
 
 @pytest.mark.long

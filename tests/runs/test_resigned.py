@@ -27,7 +27,7 @@ from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.storage import CHECKPOINT, listed, replace
 from gcn_lpa.runs.train_run import resume_run, train_run
 from gcn_lpa.trained import Trained
-from tests.helpers.changed_folders import changed, entry, made, put, resign, without
+from tests.helpers.changed_folders import changed, entry, made, made_in, put, resign, without
 
 SETTINGS = {"edges": "free", "symmetric_edges": True, "features": "tfidf", "hidden": 4, "epochs": 3, "loss": "held_out"}
 
@@ -85,6 +85,7 @@ GRAPH = {
 }
 
 W, FREE, TIES = "members.0.0.body.perceptron.weights.0", "members.0.0.edges.weight", "members.0.0.edges._extra_state"
+SCORES = "results", "scores"
 TINY = {"temperature": 1e-320, "slope": 1.0, "intercept": 0.0}
 
 CHANGES = {
@@ -101,59 +102,92 @@ CHANGES = {
     "labels: beyond the classes": ("labels.safetensors", made("y", entry(0, 2)), "beyond the 2"),
     "labels: other ones": ("labels.safetensors", made("y", lambda y: 1 - y), "not those of the graph"),
     "labels: one less": ("labels.safetensors", made("y", lambda y: y[:-1]), "not those of the 36 nodes"),
-    "labels: not learned from": ("labels.safetensors", made("trains", torch.logical_not), "that split.json names"),
+    "labels: not learned from": ("labels.safetensors", made("trains", torch.logical_not), "that run.json names"),
     "labels: idf too short": ("labels.safetensors", made("idf", lambda idf: idf[:-1]), "each of the 3 columns"),
     "labels: idf NaN": ("labels.safetensors", made("idf", entry(0, NAN)), "each of the 3 columns"),
     "labels: no idf": ("labels.safetensors", without("idf"), "idf goes with features 'tfidf'"),
     "labels: no y": ("labels.safetensors", without("y"), "not as gcn-lpa writes it"),
-    "out of fold: node": ("held_out.safetensors", made("node", entry(0, FAR)), "positions, each after the last"),
-    "out of fold: fold": ("held_out.safetensors", made("fold", entry(0, -1)), "fold is not a number"),
-    "out of fold: NaN": ("held_out.safetensors", made("probability", entry(0, NAN)), "36 rows of 2 probabilities"),
-    "out of fold: above 1": ("held_out.safetensors", made("probability", entry(0, 7.0)), "36 rows of 2"),
-    "out of fold: one less": ("held_out.safetensors", without("fold"), "fold goes with a cross-validation"),
-    "split: far node": ("split.json", put("train", 0, 99), "train names node 99, but the graph has nodes 0..39"),
-    "split: two parts": ("split.json", put("val", [0]), "node 0 is in more than one of train, val and test"),
-    "split: another one": ("split.json", made("train", lambda nodes: nodes[1:]), "the hash of the split is"),
-    "split: reserved": ("split.json", put("reserved", [0]), "node 0 is reserved and in the split"),
+    "out of fold: node": ("labels.safetensors", made("held_out.node", entry(0, FAR)), "positions, each after the last"),
+    "out of fold: fold": ("labels.safetensors", made("held_out.fold", entry(0, -1)), "fold is not a number"),
+    "out of fold: NaN": (
+        "labels.safetensors",
+        made("held_out.probability", entry(0, NAN)),
+        "36 rows of 2 probabilities",
+    ),
+    "out of fold: above 1": ("labels.safetensors", made("held_out.probability", entry(0, 7.0)), "36 rows of 2"),
+    "out of fold: one less": ("labels.safetensors", without("held_out.fold"), "fold goes with a cross-validation"),
+    "out of fold: protocol": ("trained.json", put("held_out", "guess"), "held_out is 'guess'; it is one of cross-val"),
+    "split: a node less": (
+        "run.json",
+        made_in("split", "nodes", lambda nodes: nodes[1:]),
+        "digit from 0 to 4 for each",
+    ),
+    "split: another digit": ("run.json", made_in("split", "nodes", lambda nodes: f"9{nodes[1:]}"), "digit from 0 to 4"),
+    "split: no digits": ("run.json", made_in("split", "nodes", lambda nodes: f"²{nodes[1:]}"), "digit from 0 to 4"),
+    "split: another one": (
+        "run.json",
+        made_in("split", "nodes", lambda nodes: f"0{nodes[1:]}"),
+        "hash of the split is",
+    ),
     "trained: other seed": ("trained.json", put("seed", 5), "seed is 5, but run.json says 0"),
-    "trained: columns": ("trained.json", put("num_columns", 4), "each of the 4 columns"),
+    "trained: columns": ("trained.json", put("num_columns", 4), "columns make 3 features, not 4"),
     "trained: no columns": ("trained.json", put("num_columns", 0), "num_columns is 0; it is at least 1"),
-    "trained: features": ("trained.json", put("features", "l2"), "features is 'l2', but recipe.json says 'tfidf'"),
+    "recipe: features": ("recipe.json", put("features", "l2"), "idf goes with features 'tfidf'"),
     "trained: kind of features": ("trained.json", put("x_kind", "none"), "x_kind is 'none'; it is one of given"),
     "trained: one class less": ("trained.json", put("class_names", ["no"]), "beyond the 1 of trained.json"),
     "trained: a class twice": ("trained.json", put("class_names", ["no", "no"]), "names a class twice"),
     "trained: other class names": ("trained.json", put("class_names", ["yes", "no"]), "not those of the graph"),
-    "columns: decimal": ("columns.json", put(0, "decimal", ";"), "column 'a': decimal is ';'; it is one of . ,"),
-    "columns: cycles": ("columns.json", put(0, DATES), "column 'a': cycles are .*; there are month"),
-    "columns: deviation": ("columns.json", put(0, {**DATES, "cycles": [], "deviation": 1e-320}), "are no days since"),
+    "columns: decimal": (
+        "trained.json",
+        put("columns", 0, "decimal", ";"),
+        "column 'a': decimal is ';'; it is one of . ,",
+    ),
+    "columns: cycles": ("trained.json", put("columns", 0, DATES), "column 'a': cycles are .*; there are month"),
+    "columns: deviation": (
+        "trained.json",
+        put("columns", 0, {**DATES, "cycles": [], "deviation": 1e-320}),
+        "are no days since",
+    ),
     "trained: one node less": ("trained.json", made("nodes", lambda nodes: nodes[1:]), "not those of the 35 nodes"),
     "trained: a node twice": ("trained.json", put("nodes", 0, "n1"), "names a node twice"),
     "trained: a node that is a list": ("trained.json", put("nodes", 0, ["n0"]), r"nodes holds \['n0'\]"),
-    "trained: another node": ("trained.json", put("nodes", 0, "n39"), "nodes that split.json names"),
-    "trained: format": ("trained.json", put("format", 2), "format 2, but this version of gcn-lpa reads format 3"),
+    "trained: a node without a name": ("trained.json", put("nodes", 0, None), "nodes holds None; a node is named by"),
+    "trained: another node": ("trained.json", put("nodes", 0, "n39"), "nodes that run.json names"),
     "recipe: method": ("recipe.json", put("method", "magic"), "unknown method 'magic'; there are mlp"),
     "recipe: another method": ("recipe.json", put("method", "jk-net"), "Missing key"),
     "recipe: dropout": ("recipe.json", put("dropout", 2.0), r"dropout = 2.0; it is in \[0, 1\)"),
     "recipe: a tiny share": ("recipe.json", put("lpa_ratio", 1e-320), "lpa_ratio = 1e-320; it is 0, or at least 1e-09"),
     "recipe: width": ("recipe.json", put("hidden", 5), "size mismatch"),
-    "history: not numbered": ("history.jsonl", put(0, "epoch", 7), "the epochs are not numbered 1, 2"),
-    "history: no epochs": ("history.jsonl", list.clear, "it has 0 epochs, but the best is"),
+    "history: not numbered": ("trained.json", put("history", 0, "epoch", 7), "the epochs are not numbered 1, 2"),
+    "history: no epochs": ("trained.json", put("history", []), "it has 0 epochs, but the best is"),
     "run: seed": ("run.json", put("plan", "seed", -1), "seed = -1; it is at least 0"),
     "run: reserve": ("run.json", put("plan", "reserve", 1.5), r"reserve = 1.5; it is a share"),
-    "scores: confusion": ("scores.json", put("scores", "confusion", [[1]]), "not one of 2 classes"),
-    "scores: no classes": ("scores.json", put("scores", "per_class", {}), "not one of 0 classes"),
-    "scores: accuracy": ("scores.json", put("scores", "accuracy", -1), "accuracy = -1.0; it is a share, 0 to 1"),
-    "scores: recall": ("scores.json", put("scores", "per_class", "no", "recall", 2), "recall = 2.0; it is a share"),
-    "scores: a fold": ("scores.json", put("folds", 0, 7), "the accuracy of a fold is 7.0; it is between 0 and 1"),
-    "scores: protocol": ("scores.json", put("protocol", "guess"), "protocol is 'guess'; it is one of test"),
+    "scores: confusion": ("run.json", put(*SCORES, "confusion", [[1]]), "not one of 2 classes"),
+    "scores: no classes": ("run.json", put(*SCORES, "per_class", {}), "not one of 0 classes"),
+    "scores: accuracy": ("run.json", put(*SCORES, "accuracy", -1), "accuracy = -1.0; it is a share, 0 to 1"),
+    "scores: recall": ("run.json", put(*SCORES, "per_class", "no", "recall", 2), "recall = 2.0; it is a share"),
+    "scores: a fold": (
+        "run.json",
+        put("results", "folds", 0, 7),
+        "the accuracy of a fold is 7.0; it is between 0 and 1",
+    ),
+    "scores: protocol": ("run.json", put("results", "protocol", "guess"), "protocol is 'guess'; it is one of test"),
     "calibration: temperature": (
-        "calibration.json",
-        put("calibrator", TINY),
+        "trained.json",
+        put("calibration", "calibrator", TINY),
         "temperature = 1e-320; it is above 0, from",
     ),
-    "weights: negative": ("weights.json", put("weights", 0, -1.0), r"weights\[0\] = -1.0; it is a number, 0 or above"),
-    "weights: one exponent less": ("weights.json", made("exponents", lambda e: e[1:]), "each weight has one"),
-    "weights: too many experts": ("weights.json", put("num_members", 99), "num_members = 99; of"),
+    "weights: negative": (
+        "trained.json",
+        put("weights", "weights", 0, -1.0),
+        r"weights\[0\] = -1.0; it is a number, 0 or",
+    ),
+    "weights: an exponent less": (
+        "trained.json",
+        made_in("weights", "exponents", lambda e: e[1:]),
+        "each weight has one",
+    ),
+    "weights: too many experts": ("trained.json", put("weights", "num_members", 99), "num_members = 99; of"),
     "graph: names": ("graph.json", made("node_names", lambda names: names[1:]), "names 39 nodes, but the graph has 40"),
     "graph: a name twice": ("graph.json", put("node_names", 0, "n1"), "have the same name 'n1'"),
     "graph: a name that is a list": ("graph.json", put("node_names", 0, []), r"node_names holds \[\]"),
@@ -162,11 +196,11 @@ CHANGES = {
     "graph: classes": ("graph.json", put("class_names", ["no", "no"]), "names a class twice"),
 }
 NAMED_ELSEWHERE = {  # the file that is refused, where it is not the one that was changed
-    "trained: columns": "labels.safetensors",
     "trained: one class less": "labels.safetensors",
     "trained: other class names": "labels.safetensors",
     "trained: one node less": "labels.safetensors",
     "trained: another node": "labels.safetensors",
+    "recipe: features": "labels.safetensors",
     "recipe: another method": "model.safetensors",
     "recipe: width": "model.safetensors",
     "graph: columns": "graph.safetensors",
@@ -193,7 +227,7 @@ def test_a_changed_file_is_refused_in_one_sentence_that_names_it(run, tmp_path, 
     assert "\n" not in str(caught.value)
 
 
-JSON_FILES = "trained recipe columns calibration weights run split scores graph"
+JSON_FILES = "trained recipe run graph"
 
 
 @pytest.mark.parametrize("name", [f"{name}.json" for name in JSON_FILES.split()])
@@ -210,11 +244,11 @@ def test_a_file_that_says_something_else_is_named(run, tmp_path, name):
 
 def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = changed(run, Path("t"), "split.json", put("train", 0, 99))
-    with pytest.raises(ValueError, match=r"^t/split\.json: train names node 99"):
+    folder = changed(run, Path("t"), "run.json", put("plan", "seed", -1))
+    with pytest.raises(ValueError, match=r"^t/run\.json: seed = -1"):
         load_run(folder)
     monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match=r"^split\.json: train names node 99"):
+    with pytest.raises(ValueError, match=r"^run\.json: seed = -1"):
         load_run(".")
 
 
@@ -231,11 +265,11 @@ def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_pa
 
 
 def test_votes_weighed_for_another_model_are_refused(run, tmp_path):
-    def one_more(weights):
-        weights["weights"].append(0.0)
-        weights["exponents"].append(1.0)
+    def one_more(facts):
+        facts["weights"]["weights"].append(0.0)
+        facts["weights"]["exponents"].append(1.0)
 
-    folder = changed(run, tmp_path / "run", "weights.json", one_more)
+    folder = changed(run, tmp_path / "run", "trained.json", one_more)
     with pytest.raises(
         ValueError, match=r"^the weights are those of 3 members and 5 label votes, but this ensemble has 3 and 4"
     ):
@@ -327,7 +361,7 @@ def test_a_graph_that_kernels_cannot_walk_is_refused_before_they_try(run, tmp_pa
 
 
 def test_a_file_of_noise_is_named(run, tmp_path):
-    for name in ("model.safetensors", "labels.safetensors", "graph.safetensors", "trained.json", "history.jsonl"):
+    for name in ("model.safetensors", "labels.safetensors", "graph.safetensors", "trained.json"):
         folder = tmp_path / name
         shutil.copytree(run, folder)
         (folder / name).write_bytes(os.urandom(200))
@@ -337,12 +371,11 @@ def test_a_file_of_noise_is_named(run, tmp_path):
         assert str(caught.value).startswith(str(folder / name))
 
 
-@pytest.mark.parametrize("name", ["split.json", "scores.json", "run.json"])
-def test_a_run_without_one_of_its_files_is_refused(run, tmp_path, name):
+def test_a_folder_without_a_run_in_it_is_refused(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "run.json").unlink()
     resign(tmp_path / "run")
-    with pytest.raises(ValueError, match=rf"manifest\.json does not list {name}"):
+    with pytest.raises(ValueError, match=r"manifest\.json does not list run\.json"):
         load_run(tmp_path / "run")
 
 
@@ -395,7 +428,7 @@ def test_a_folder_of_the_old_format_is_refused_with_the_command_that_makes_a_new
     (folder / "run.json").write_bytes(encode_json({"method": "lpa", "seed": 3, "split": None}))
     (folder / "recipe.json").write_bytes(encode_json({"method": "lpa"}))
     (folder / "model.safetensors").write_bytes(safetensors.torch.save({}))
-    resign(folder)
+    resign(folder, number=1)
     commands = ("predict", "evaluate", "train --resume --out", "explain --all", "calibrate")
     for command in commands:
         refused = CliRunner().invoke(app, [*command.split(), str(folder)])

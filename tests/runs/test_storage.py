@@ -123,7 +123,7 @@ def test_a_discarded_state_is_gone_and_other_peoples_files_are_not(tmp_path):
 
 
 def test_a_run_folder_has_all_its_files_under_plain_names(tmp_path):
-    with pytest.raises(ValueError, match=r"needs trained\.json, history\.jsonl"):
+    with pytest.raises(ValueError, match=r"needs trained\.json, labels\.safetensors"):
         save(tmp_path, dict.fromkeys(FILES[1:-1], b""))
     for name in ("../up", "a/b", "a\\b", ".next", "", "C:x", "manifest.json", "replaced.json"):
         with pytest.raises(ValueError, match="cannot be a file of a run folder"):
@@ -239,7 +239,7 @@ def test_a_save_killed_while_it_recovers_from_a_kill_leaves_one_whole_state(tmp_
         moments = itertools.takewhile(
             lambda second, first=first: twice_killed(tmp_path / f"{first}-{second}", first, second), itertools.count()
         )
-        assert len(list(moments)) > 20
+        assert len(list(moments)) > 15
 
 
 def test_a_first_save_killed_at_any_moment_leaves_nothing_or_a_whole_state(tmp_path, monkeypatch):

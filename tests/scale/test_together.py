@@ -206,8 +206,8 @@ ORDER = {"changes": EPOCHS, "checkpoint_every": 3, "timeout": 60.0}
 
 def bits_of(folder):
     """What a run computed, without its times."""
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return (folder / "model.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
+    history = json.loads((folder / "trained.json").read_text())["history"]
+    return (folder / "model.safetensors").read_bytes(), [{**epoch, "seconds": 0} for epoch in history]
 
 
 def killed_and_resumed(folder, order, victim):
