@@ -20,7 +20,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import CheckpointFolder
+from gcn_lpa.runs.folder import CheckpointFolder
 from gcn_lpa.train import PHASES, Batch, Validation, Watching, World, _Step, _Training, fit, fit_at_once, num_epochs
 from gcn_lpa.trained import Trained
 from tests.helpers.trainings import trained_alone

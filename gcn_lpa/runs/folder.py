@@ -1,4 +1,4 @@
-"""A trained run as the files of a run folder, and back.
+"""The run folder: a trained run as files and back, and what is there while a training goes on.
 
 A run folder has the files of a `Trained` (`trained_files`) and, beside them:
 
@@ -7,13 +7,20 @@ run.json                   the plan: where the graph comes from, its content has
 graph.safetensors, graph.json   the graph itself, where that was asked for
 predictions.csv, report.html    for people, where they were asked for
 
-Nothing of a folder is trusted: every file is checked against the others.
+checkpoint/plan.json              of a training that is not finished: what is to be done
+checkpoint/STAGE, STAGE-MEMBER    of each model that was begun: meta.json and tensors.safetensors
+
+Nothing of a folder is trusted: every file is checked against the others. `checkpoint` is gone when the run is complete. The plan
+goes last: until then the run can be resumed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +28,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.files import decode_as, encode_json
+from gcn_lpa.data.files import decode_as, encode_json, holding
 from gcn_lpa.data.splits import Split
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.epochs import Run
+from gcn_lpa.epochs import Checkpoint, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
+from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, encode_tensors, inside
 from gcn_lpa.runs.trained_files import LABELS, SplitFacts, decode_graph, decode_trained, encode_graph, encode_trained
 from gcn_lpa.target import Scores
 from gcn_lpa.trained import Trained
 
 # every name under which a run may write a file
 RUN_FILES = (*storage.FILES, *storage.OUTPUTS, "run.json", "graph.safetensors", "graph.json")
+PLAN, META, TENSORS = "plan.json", "meta.json", "tensors.safetensors"
 PROTOCOLS = ("test", "cross-validation", "none")
 
 
@@ -188,3 +197,116 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
                 raise ValueError("held-out nodes are not labelled nodes of the graph")
             if held_out.fold is not None and not torch.equal(held_out.node, parts.train.nonzero().squeeze(1)):
                 raise ValueError("held-out nodes are not the training nodes of run.json")
+
+
+# a training that is not finished
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoints of one model in a run folder, as `train.Checkpoints`.
+
+    Of processes that train together each has two such folders: `RankCheckpoints`.
+    """
+
+    run: Path
+    name: str  # of the stage, and of the member
+    rank: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return inside(inside(self.run, CHECKPOINT), self.name + self.rank)
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        storage.replace(self.folder, [(TENSORS, encode_tensors(tensors)), (META, encode_json(meta))])
+
+    def latest(self) -> Checkpoint | None:
+        if not self.rank and any(self.folder.parent.glob(f"{self.name}-rank-*")):
+            raise ValueError(
+                f"{self.folder} was saved by several processes: start them again, with torchrun and --resume"
+            )
+        files = storage.read(self.folder)
+        if files is None:
+            return None
+        tensors: dict[str, Tensor] = files.read(TENSORS)
+        with files.explained(TENSORS):
+            if broken := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+                raise ValueError(f"{broken[0]} holds numbers that are not finite")
+        return Checkpoint(tensors, files.read(META, dict[str, Any]), self.folder / TENSORS, self.folder / META)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """A run folder for a training, which no other process writes to while the block runs.
+
+    An error before the first checkpoint leaves no unfinished run behind.
+
+    Args:
+        resume: go on with the unfinished run of the same plan, if there is one.
+        overwrite: a run may be there; it stays until another is saved.
+    """
+    is_new = not folder.exists()
+    with holding(folder):
+        is_begun = is_unfinished(folder)
+        if (goes_on := resume and is_begun) and read_plan(folder) != plan:
+            raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
+        storage.check_free(folder, RUN_FILES)
+        if not goes_on:
+            if is_begun and not overwrite:
+                state = f"holds an unfinished run: `gcn-lpa train --resume --out {folder}` goes on with it"
+                raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
+            clear(folder)
+            if not overwrite and os.listdir(folder):
+                raise ValueError(f"{folder} is not empty; choose another folder, or --overwrite to start anew")
+            if os.path.lexists(folder / CHECKPOINT):
+                raise ValueError(f"{folder / CHECKPOINT} is not from a run; choose another folder, or move it away")
+            storage.replace(folder / CHECKPOINT, [(PLAN, encode_json(plan.to_dict()))])
+        try:
+            yield
+        except Exception:  # not Ctrl-C: such a run can be resumed
+            if not goes_on and not any((folder / CHECKPOINT).glob(f"*/{MANIFEST}")):
+                clear(folder)
+                if is_new and not os.listdir(folder):
+                    os.rmdir(folder)
+            raise
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder holds a run to go on with."""
+    return (inside(folder, CHECKPOINT) / MANIFEST).exists()
+
+
+def unfinished_plan(folder: Path) -> Plan | None:
+    """The plan of the run that a folder holds unfinished; without one, nothing that belongs to it stays either."""
+    if is_unfinished(folder):
+        return read_plan(folder)
+    if (folder / CHECKPOINT).exists():  # a process was killed while it cleaned up
+        with holding(folder):
+            clear(folder)
+    return None
+
+
+def is_finished(folder: Path, plan: Plan) -> bool:
+    """Whether a folder holds the finished run of a plan; one of another plan is refused."""
+    if unfinished_plan(folder) is not None or not (folder / MANIFEST).exists():
+        return False
+    if read_run(storage.load(folder))[0] != plan:
+        raise ValueError(f"{folder} holds a finished run with other settings or data; choose another folder")
+    return True
+
+
+def read_plan(folder: Path) -> Plan:
+    files = storage.read(inside(folder, CHECKPOINT))
+    if files is None or PLAN not in files.files or files.is_old:
+        command = f"gcn-lpa train NAME_OR_FOLDER --out {shlex.quote(str(folder))} --overwrite"
+        raise ValueError(f"{folder / CHECKPOINT}: no plan that this version of gcn-lpa wrote; start anew: {command}")
+    plan: Plan = files.read(PLAN, Plan)
+    return plan
+
+
+def clear(folder: Path) -> None:
+    """Remove what only an unfinished run needs; a folder of another kind, such as a finished run, stays."""
+    place = inside(folder, CHECKPOINT)
+    inner = [inside(place, name) for name in (os.listdir(place) if place.is_dir() else ())]
+    for path in (*filter(Path.is_dir, inner), place):
+        storage.discard(path, (PLAN, META))

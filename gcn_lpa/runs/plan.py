@@ -10,7 +10,7 @@ from typing import Any
 
 from gcn_lpa.data.checks import check_seed, meant
 from gcn_lpa.data.datasets import DATASETS, load
-from gcn_lpa.data.files import decode_as, read_json
+from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import require_classes
 from gcn_lpa.data.splits import split as split_nodes
 from gcn_lpa.edges import forms_for_new_edges
@@ -66,12 +66,6 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "recipe": self.recipe.to_dict()}
-
-    @classmethod
-    def from_dict(cls, plan: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_dict`; what does not fit is a ValueError that names the field."""
-        found: Plan = decode_as(cls, plan)
-        return found
 
 
 def make_plan(

@@ -29,8 +29,18 @@ from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished, unfinished_plan
-from gcn_lpa.runs.folder import Results, TrainedRun, graph_of, load_run, save_run
+from gcn_lpa.runs.folder import (
+    CheckpointFolder,
+    Results,
+    TrainedRun,
+    claimed,
+    clear,
+    graph_of,
+    is_finished,
+    load_run,
+    save_run,
+    unfinished_plan,
+)
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.scale.planner import require_room
 from gcn_lpa.target import Scores

@@ -32,8 +32,7 @@ from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.checkpoints import CheckpointFolder, claimed, clear, is_finished
-from gcn_lpa.runs.folder import Results, TrainedRun, save_run
+from gcn_lpa.runs.folder import CheckpointFolder, Results, TrainedRun, claimed, clear, is_finished, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.runs.storage import PREDICTIONS

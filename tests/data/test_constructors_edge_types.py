@@ -30,8 +30,7 @@ from gcn_lpa.methods.hops import edge_type_matrices
 from gcn_lpa.methods.registry import gcn_lpa
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
-from gcn_lpa.runs.checkpoints import CheckpointFolder
-from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.folder import CheckpointFolder, load_run
 from gcn_lpa.scale.partition import write_partition
 from gcn_lpa.scale.planner import Size, estimate
 from gcn_lpa.trained import Trained

@@ -154,7 +154,7 @@ from gcn_lpa import learn
 from gcn_lpa.data.datasets import load
 from gcn_lpa.epochs import Watch
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
-from gcn_lpa.runs.checkpoints import CheckpointFolder
+from gcn_lpa.runs.folder import CheckpointFolder
 torch.set_num_threads(2)
 (torch.ones(10**6) + 1).sum()  # torch has a team of two threads, which a forked process has not
 graph = load("sbm", n=34_000, classes=3, features=5, degree=4.0)

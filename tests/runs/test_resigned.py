@@ -20,8 +20,7 @@ from gcn_lpa.data.files import encode_json
 from gcn_lpa.epochs import Watch
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.recipes import LAYERS
-from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder
-from gcn_lpa.runs.folder import RUN_FILES, load_run
+from gcn_lpa.runs.folder import PLAN, RUN_FILES, CheckpointFolder, load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.storage import CHECKPOINT, listed, replace

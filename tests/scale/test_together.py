@@ -25,8 +25,7 @@ from gcn_lpa.data.splits import Split, split
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import CheckpointFolder
-from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.folder import CheckpointFolder, load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run, table_text
 from gcn_lpa.runs.train_run import train_run

@@ -11,8 +11,16 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.checkpoints import PLAN, CheckpointFolder, claimed, clear, is_finished, unfinished_plan
-from gcn_lpa.runs.folder import RUN_FILES, load_run
+from gcn_lpa.runs.folder import (
+    PLAN,
+    RUN_FILES,
+    CheckpointFolder,
+    claimed,
+    clear,
+    is_finished,
+    load_run,
+    unfinished_plan,
+)
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST
 from gcn_lpa.runs.train_run import resume_run, train_run
