@@ -1,4 +1,4 @@
-"""Commands about data: init, info, partition; and demo."""
+"""Commands to begin with: init, info, demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 import gcn_lpa
 from gcn_lpa.cli import options, text
@@ -26,7 +26,7 @@ def init(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="Where to put it; made if it is not there.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Write an example of nodes.csv and edges.csv to replace by your own, and a README that explains the columns."""
+    """Write an example of nodes.csv and edges.csv, with a README."""
     paths = write_starter(folder)
     names = ", ".join(path.name for path in paths)
     line = f"{names} in {folder}; next: gcn-lpa train {folder} --out run --report"
@@ -57,7 +57,10 @@ def info(
     option: options.Options = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Describe a graph: sizes, classes, homophily, components, reach; without a name, list the data sets that have one."""
+    """Describe a graph; without a name, list the data sets.
+
+    Sizes, what is made of each column, classes, homophily, components, and which nodes labels reach.
+    """
     from gcn_lpa.data.datasets import DATASETS, list_datasets
 
     if name is None:
@@ -67,38 +70,6 @@ def info(
     facts, structural = gcn_lpa.describe(graph), text.structural_note(graph)
     lines = text.info_lines(facts, structural, is_named=name.lower() in DATASETS)
     options.show(as_json, {**dataclasses.asdict(facts), "structural_features": structural}, lines)
-
-
-@options.command
-def partition(
-    name: options.Name,
-    *,
-    parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
-    out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
-    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
-    split: Annotated[str, Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
-    seed: Annotated[int, Option(help="Of the split.")] = 0,
-    overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
-    root: options.Root = None,
-    option: options.Options = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Cut a graph into parts, one for each process of torchrun, which then train on it together."""
-    from gcn_lpa.data.splits import require_classes
-    from gcn_lpa.scale.partition import owners, write_partition
-
-    if split == "time":
-        raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")
-    source = options.source_of(name, root, option)
-    graph = source.load()
-    require_classes(graph)
-    nodes = gcn_lpa.split(graph, seed=seed, kind=split)
-    facts = write_partition(out, graph, source, owners(graph, parts, by), nodes, overwrite=overwrite)
-    counts = zip(facts.rows, facts.halos, facts.entries, strict=True)
-    rows = ((str(rank), *(f"{count:,}" for count in row)) for rank, row in enumerate(counts))
-    lines = text.table_lines(("part", "rows", "of others", "entries"), rows)
-    lines.append(f"torchrun --nproc-per-node {parts} -m gcn_lpa train {out} --out RUN")
-    options.show(as_json, dataclasses.asdict(facts), lines)
 
 
 # That train; as many choose the epoch, weigh the votes and calibrate. The size was chosen among four for an earlier default, by
@@ -114,7 +85,7 @@ NEXT = {
 
 @options.command
 def demo(as_json: options.AsJson = False) -> None:
-    """Label handwritten digits from a few hundred labels: how sure, why, and which label is wrong."""
+    """Label handwritten digits: how sure, why, which label is wrong."""
     options.show(as_json, *demonstrate())
 
 

@@ -43,22 +43,7 @@ class Manners:
 
 
 MANNERS = Manners()
-
-COMMANDS = (  # in the order of `--help`
-    *("init", "info", "train", "predict", "report", "evaluate", "calibrate", "explain", "what-if", "audit", "suggest"),
-    *("advise", "compare", "tune", "edges", "plan", "partition", "demo"),
-)
-
-
-class InOrder(typer.core.TyperGroup):
-    """The commands in the order in which people need them."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=COMMANDS.index)
-
-
 app = typer.Typer(
-    cls=InOrder,
     help="Label the nodes of a graph: graph convolution and label propagation in one model (GCN-LPA).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""Questions to a trained model and to a graph: explain, what-if, audit, compare, advise, suggest; and the page, report."""
+"""Questions to a run and to a graph: report, explain, what-if, audit, suggest, advise, compare."""
 
 from __future__ import annotations
 
@@ -15,6 +15,58 @@ from gcn_lpa.cli import options, text
 
 
 @options.command
+def report(
+    run: options.RunDir,
+    out: Annotated[Path | None, Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
+    overwrite: options.Overwrite = False,
+    quick: Annotated[bool, Option("--quick", help="Train nothing: no rivals, nothing suspicious.")] = False,
+    picture: Annotated[
+        str | None,
+        Option(metavar="KIND", help="Draw to --out FILE (.png, .svg, .pdf): curve, confusion, map, neighbourhood."),
+    ] = None,
+    node: Annotated[str | None, Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
+    hops: Annotated[int | None, Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
+    serve: Annotated[bool, Option("--serve", help="Serve the page to this machine, with answers.")] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
+    data: options.Data = None,
+    device: options.Device = "auto",
+    as_json: options.AsJson = False,
+) -> None:
+    """Write one HTML page about a run. Scores, curves, the graph to look at, what looks wrong, what to label next."""
+    from gcn_lpa.report.page import OpenRun, page_of
+    from gcn_lpa.report.pictures import PICTURES
+    from gcn_lpa.report.server import PageServer
+
+    options.check_out(out, overwrite=overwrite)
+    if picture is None and (node is not None or hops is not None):
+        raise BadParameter("--node and --hops go with --picture neighbourhood")
+    if picture not in (None, *PICTURES):
+        raise BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
+    if picture is not None and out is None:
+        raise BadParameter("--picture goes with --out FILE, whose ending says as what: .png, .svg or .pdf")
+    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
+        raise BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
+    opened = gcn_lpa.load_run(run, data)
+    if serve:
+        subject = OpenRun(opened)
+        with options.status() as say:
+            page = page_of(subject, trains=not quick, device=device, live=True, say=say)
+        with PageServer(page, subject, port) as server:
+            print(f"{server.url}\nCtrl-C ends it", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
+        return
+    if picture is not None and out is not None:
+        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
+        path = out
+    else:
+        with options.status() as say:
+            path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
+    facts = {"out": str(path), "bytes": path.stat().st_size}
+    options.show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])
+
+
+@options.command
 def explain(
     run: options.RunDir,
     node: Annotated[str | None, Option(metavar="ID", help="The node to explain.")] = None,
@@ -28,7 +80,7 @@ def explain(
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say why a node has its label: the training labels that voted, along which paths, and whether model and LPA agree."""
+    """Say why a node has its label. Which training labels voted, along which paths, and whether model and LPA agree."""
     if every == (node is not None):
         raise BadParameter("give either --node ID or --all")
     if (picture is not None and every) or (out is not None and not every):
@@ -59,9 +111,10 @@ def what_if(
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say which predictions would change with other labels or without an edge; without --retrain nothing is trained again.
+    """Say which predictions other labels or edges would change.
 
-    Options may be repeated. An id may hold = or a comma: the text is cut where both sides name something.
+    Without --retrain nothing is trained again. Options may be repeated. An id may hold = or a comma: the
+    text is cut where both sides name something.
     """
     asked = {"--label": label, "--relabel": relabel, "--unlabel": unlabel, "--remove-edge": remove_edge}
     if not any(asked.values()):
@@ -147,6 +200,66 @@ def audit(
 
 
 @options.command
+def suggest(
+    run: options.RunDir,
+    n: Annotated[int, Option("-n", min=1, help="How many.")] = 20,
+    candidates: Annotated[
+        Path | None, Option(metavar="FILE", help="Ids to choose from, one per line; else all but test nodes.")
+    ] = None,
+    out: Annotated[Path | None, Option(metavar="FILE", help="Also write a CSV file here.")] = None,
+    overwrite: options.Overwrite = False,
+    excel_safe: options.ExcelSafe = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say which nodes to label next. Those the model is unsure of, near others it is unsure of."""
+    from gcn_lpa.insight.suggest import read_candidates, suggestion_table
+    from gcn_lpa.runs.predictions import write_table
+
+    options.check_out(out, overwrite=overwrite)
+    asked = gcn_lpa.load_run(run, data)
+    allowed = ~asked.split.test if candidates is None else read_candidates(candidates, asked.graph)
+    allowed &= ~asked.used
+    if not allowed.any():
+        why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
+        raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
+    found = gcn_lpa.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
+    table, lines = suggestion_table(found), text.suggestion_lines(found)
+    if len(found) < n:
+        lines += ["", f"{len(found):,} of the {n:,} asked for: no other node may be suggested"]
+    if out is not None:
+        write_table(out, table, excel_safe=excel_safe)
+        lines += ["", f"{len(table):,} rows in {out}"]
+    options.show(as_json, table.to_dict("records"), lines)
+
+
+@options.command
+def advise(
+    name: options.Name,
+    repeats: Annotated[int, Option(min=2, help="Splits of the labelled nodes, the same for all methods.")] = 10,
+    recipe: Annotated[str, Option(help="default, paper or official, of gcn-lpa.")] = "default",
+    best: Annotated[bool, Option("--best", help="Also try the recipe best, which takes longer.")] = False,
+    seed: Annotated[int, Option(help="Of the first split and the first weights.")] = 0,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether the graph helps. Compares features alone with methods that read the edges, on your own labels."""
+    graph = options.load_graph(name, root, option)
+    options.print_warnings(graph.notes, as_json)
+    chosen: dict[str, Any] = {"repeats": repeats, "seed": seed, "recipe": recipe, "best": best}
+    with options.status() as say:
+        chosen["on_record"] = lambda record: say(
+            f"{record.method}, seed {record.seed}: {text.percent(record.accuracy)}"
+        )
+        found = gcn_lpa.advise(graph, device=device, threads=threads, **chosen)
+    line = found.command(name, options.graph_words(root, option))
+    options.show(as_json, {**found.to_dict(), "command": line}, text.advice_lines(found, line))
+
+
+@options.command
 @options.recipe_flags
 def compare(
     name: options.Name,
@@ -169,9 +282,10 @@ def compare(
     as_json: options.AsJson = False,
     changes: dict[str, Any],
 ) -> None:
-    """Train methods on the same splits: mean, 95 % interval, paired differences, time and memory.
+    """Train methods on the same splits and compare them.
 
-    A field of the recipe given as a flag is set for the methods that use it.
+    Mean, 95 % interval, paired differences, time and memory. A field of the recipe given as a flag is set for the methods that
+    use it.
     """
     from gcn_lpa.data.files import encode_json, write_output
     from gcn_lpa.data.splits import require_classes
@@ -190,115 +304,3 @@ def compare(
     if out is not None:
         write_output(out, encode_json(found.to_dict()))
     options.show(as_json, found.to_dict(), text.comparison_lines(found))
-
-
-@options.command
-def advise(
-    name: options.Name,
-    repeats: Annotated[int, Option(min=2, help="Splits of the labelled nodes, the same for all methods.")] = 10,
-    recipe: Annotated[str, Option(help="default, paper or official, of gcn-lpa.")] = "default",
-    best: Annotated[bool, Option("--best", help="Also try the recipe best, which takes longer.")] = False,
-    seed: Annotated[int, Option(help="Of the first split and the first weights.")] = 0,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    root: options.Root = None,
-    option: options.Options = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Does the graph help? Compare features alone with methods that read the edges, on your own labels."""
-    graph = options.load_graph(name, root, option)
-    options.print_warnings(graph.notes, as_json)
-    chosen: dict[str, Any] = {"repeats": repeats, "seed": seed, "recipe": recipe, "best": best}
-    with options.status() as say:
-        chosen["on_record"] = lambda record: say(
-            f"{record.method}, seed {record.seed}: {text.percent(record.accuracy)}"
-        )
-        found = gcn_lpa.advise(graph, device=device, threads=threads, **chosen)
-    line = found.command(name, options.graph_words(root, option))
-    options.show(as_json, {**found.to_dict(), "command": line}, text.advice_lines(found, line))
-
-
-@options.command
-def suggest(
-    run: options.RunDir,
-    n: Annotated[int, Option("-n", min=1, help="How many.")] = 20,
-    candidates: Annotated[
-        Path | None, Option(metavar="FILE", help="Ids to choose from, one per line; else all but test nodes.")
-    ] = None,
-    out: Annotated[Path | None, Option(metavar="FILE", help="Also write a CSV file here.")] = None,
-    overwrite: options.Overwrite = False,
-    excel_safe: options.ExcelSafe = False,
-    data: options.Data = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Which nodes to label next: those the model is unsure of and whose label would reach others it is unsure of."""
-    from gcn_lpa.insight.suggest import read_candidates, suggestion_table
-    from gcn_lpa.runs.predictions import write_table
-
-    options.check_out(out, overwrite=overwrite)
-    asked = gcn_lpa.load_run(run, data)
-    allowed = ~asked.split.test if candidates is None else read_candidates(candidates, asked.graph)
-    allowed &= ~asked.used
-    if not allowed.any():
-        why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
-        raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
-    found = gcn_lpa.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
-    table, lines = suggestion_table(found), text.suggestion_lines(found)
-    if len(found) < n:
-        lines += ["", f"{len(found):,} of the {n:,} asked for: no other node may be suggested"]
-    if out is not None:
-        write_table(out, table, excel_safe=excel_safe)
-        lines += ["", f"{len(table):,} rows in {out}"]
-    options.show(as_json, table.to_dict("records"), lines)
-
-
-@options.command
-def report(
-    run: options.RunDir,
-    out: Annotated[Path | None, Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
-    overwrite: options.Overwrite = False,
-    quick: Annotated[bool, Option("--quick", help="Train nothing: no rivals, nothing suspicious.")] = False,
-    picture: Annotated[
-        str | None,
-        Option(metavar="KIND", help="Draw to --out FILE (.png, .svg, .pdf): curve, confusion, map, neighbourhood."),
-    ] = None,
-    node: Annotated[str | None, Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
-    hops: Annotated[int | None, Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
-    serve: Annotated[bool, Option("--serve", help="Serve the page to this machine, with answers.")] = False,
-    port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
-    data: options.Data = None,
-    device: options.Device = "auto",
-    as_json: options.AsJson = False,
-) -> None:
-    """Write one HTML file about a run: scores, curves, the graph to look at, what looks wrong, what to label next."""
-    from gcn_lpa.report.page import OpenRun, page_of
-    from gcn_lpa.report.pictures import PICTURES
-    from gcn_lpa.report.server import PageServer
-
-    options.check_out(out, overwrite=overwrite)
-    if picture is None and (node is not None or hops is not None):
-        raise BadParameter("--node and --hops go with --picture neighbourhood")
-    if picture not in (None, *PICTURES):
-        raise BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
-    if picture is not None and out is None:
-        raise BadParameter("--picture goes with --out FILE, whose ending says as what: .png, .svg or .pdf")
-    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
-        raise BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
-    opened = gcn_lpa.load_run(run, data)
-    if serve:
-        subject = OpenRun(opened)
-        with options.status() as say:
-            page = page_of(subject, trains=not quick, device=device, live=True, say=say)
-        with PageServer(page, subject, port) as server:
-            print(f"{server.url}\nCtrl-C ends it", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                server.serve_forever()
-        return
-    if picture is not None and out is not None:
-        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
-        path = out
-    else:
-        with options.status() as say:
-            path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
-    facts = {"out": str(path), "bytes": path.stat().st_size}
-    options.show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])

@@ -1,4 +1,4 @@
-"""Commands that train a model and use it: plan, tune, train, evaluate, predict, calibrate, edges."""
+"""Commands that train a model and use it: train, predict, evaluate, calibrate, edges, tune, plan, partition."""
 
 from __future__ import annotations
 
@@ -22,85 +22,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1e15  # of the counts of `plan`
 INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their stems
-
-
-@options.command
-def plan(
-    *,
-    nodes: Annotated[float, Option(help="Number of nodes, such as 111e6.")],
-    edges: Annotated[float, Option(help="Number of edges; of an undirected graph each is counted once.")],
-    classes: Annotated[int, Option(help="Number of classes.")],
-    features: Annotated[int, Option(help="Number of feature columns.")] = 128,
-    filled: Annotated[float | None, Option(help="Filled cells of a node on average, if sparse.")] = None,
-    directed: Annotated[bool, Option("--directed", help="Messages travel from source to target alone.")] = False,
-    workers: Annotated[int, Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
-    halo: Annotated[float, Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
-    settings: options.Settings = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Say how much memory a training would take, before there is a graph."""
-    from gcn_lpa.scale.planner import Size, estimate
-
-    recipe = gcn_lpa.DEFAULT.replace(**options.recipe_fields(settings))
-    counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
-    counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
-    for option, (value, least) in counts.items():
-        if not least <= value <= LARGEST:
-            raise BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
-    if workers > nodes or (filled or 0) > features or edges > nodes**2:
-        raise BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
-    entries = (edges if directed else 2 * edges) + nodes
-    stored = None if filled is None else filled * nodes
-    size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
-    found = estimate(size, recipe)
-    if found is None:
-        raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
-    facts = {**dataclasses.asdict(found), "peak": found.peak}
-    lines = text.plan_lines(found, size, recipe, workers)
-    options.show(as_json, {name: round(value) for name, value in facts.items()}, lines)
-
-
-@options.command
-def tune(
-    name: options.Name,
-    *,
-    out: Annotated[Path, Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
-    trials: Annotated[int, Option(min=1, help="Finished trials in all.")] = 50,
-    method: Annotated[str | None, Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
-    recipe: Annotated[str, Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
-    settings: options.Settings = None,
-    seed: Annotated[int, Option(help="Of the split, the first weights and the order of trials.")] = 0,
-    split: Annotated[
-        str | None, Option(help="As in train; else uniform for named data sets, stratified or time for a folder.")
-    ] = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    root: options.Root = None,
-    option: options.Options = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Search for the recipe that does best on validation nodes; `train --recipe` then scores it once on test nodes."""
-    from gcn_lpa.insight.tune import BEST, Search
-    from gcn_lpa.runs.train_run import past_of
-
-    search, source = Search(trials, seed, device, threads), options.source_of(name, root, option)
-    kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
-    changes = options.recipe_fields(settings)
-    plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
-    options.print_warnings(graph.notes, as_json)
-    parts = gcn_lpa.split(graph, seed=seed, kind=kind)
-    if kind == "time":
-        graph, parts = past_of(graph, parts)
-    num_val = int(parts.val.sum())
-    with options.status() as say:
-        found = gcn_lpa.tune(
-            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: say(text.tuning_step(trial, trials))
-        )
-    words = ["gcn-lpa", "train", name, *options.graph_words(root, option), "--recipe", str(out / BEST)]
-    line = shlex.join([*words, "--split", kind, "--seed", str(seed)])
-    facts = {**found.to_dict(), "validation_nodes": num_val, "command": line}
-    lines = text.tuning_lines(found, graph.name, num_val, out)
-    options.show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
 
 
 @options.command
@@ -146,7 +67,7 @@ def train(
     ] = 300.0,
     changes: dict[str, Any],
 ) -> None:
-    """Train a model on a graph and score it; every field of the recipe is a flag.
+    """Train a model on a graph and score it. Every field of the recipe is a flag.
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
@@ -231,15 +152,6 @@ def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
 
 
 @options.command
-def evaluate(run: options.RunDir, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """Score a run: accuracy, macro-F1, each class, and which class is taken for which."""
-    from gcn_lpa.runs.train_run import evaluate_run
-
-    results = evaluate_run(gcn_lpa.load_run(run, data))
-    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
-
-
-@options.command
 def predict(
     run: options.RunDir,
     out: options.Out = None,
@@ -264,10 +176,11 @@ def predict(
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Label the nodes that have no label: id, label, probability (calibrated), runner_up, status.
+    """Label the nodes that have no label.
 
-    label is the prediction of the model, also of a node whose label was given; it can differ from that one. With --on every label
-    of that graph votes at once, nothing is trained again, and a summary says what is new and what changed.
+    The columns are id, label, probability (calibrated), runner_up, status. label is the prediction of the model, also of a node
+    whose label was given; it can differ from that one. With --on every label of that graph votes at once, nothing is trained
+    again, and a summary says what is new and what changed.
     """
     from gcn_lpa.runs.predictions import write_table
 
@@ -294,6 +207,15 @@ def predict(
 
 
 @options.command
+def evaluate(run: options.RunDir, data: options.Data = None, as_json: options.AsJson = False) -> None:
+    """Score a run: accuracy, each class, which is taken for which."""
+    from gcn_lpa.runs.train_run import evaluate_run
+
+    results = evaluate_run(gcn_lpa.load_run(run, data))
+    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
+
+
+@options.command
 def calibrate(
     run: options.RunDir,
     level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
@@ -302,7 +224,7 @@ def calibrate(
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say how far confidence can be trusted: calibration before and after, and what label sets hold."""
+    """Say how far confidence can be trusted. Calibration before and after, and what label sets hold."""
     from gcn_lpa.insight.drawing import draw_reliability
     from gcn_lpa.runs.predictions import calibrate_run
 
@@ -325,9 +247,120 @@ def edges(
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the learned edge weights: source, target, weight (as given), learned (its share at the target)."""
+    """List the learned edge weights. Columns: source, target, weight (as given), learned (its share at the target)."""
     options.check_out(out, overwrite=overwrite)
     found = gcn_lpa.load_run(run, data)
     if not found.trained.model.edge_parameters():
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
     options.print_or_write(gcn_lpa.edge_table(found.trained, found.graph), out, excel_safe, as_json)
+
+
+@options.command
+def tune(
+    name: options.Name,
+    *,
+    out: Annotated[Path, Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
+    trials: Annotated[int, Option(min=1, help="Finished trials in all.")] = 50,
+    method: Annotated[str | None, Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
+    recipe: Annotated[str, Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
+    settings: options.Settings = None,
+    seed: Annotated[int, Option(help="Of the split, the first weights and the order of trials.")] = 0,
+    split: Annotated[
+        str | None, Option(help="As in train; else uniform for named data sets, stratified or time for a folder.")
+    ] = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Search for the recipe that does best on validation nodes. `train --recipe` then scores it once on test nodes."""
+    from gcn_lpa.insight.tune import BEST, Search
+    from gcn_lpa.runs.train_run import past_of
+
+    search, source = Search(trials, seed, device, threads), options.source_of(name, root, option)
+    kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
+    changes = options.recipe_fields(settings)
+    plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
+    options.print_warnings(graph.notes, as_json)
+    parts = gcn_lpa.split(graph, seed=seed, kind=kind)
+    if kind == "time":
+        graph, parts = past_of(graph, parts)
+    num_val = int(parts.val.sum())
+    with options.status() as say:
+        found = gcn_lpa.tune(
+            graph, parts.train, parts.val, plan.recipe, out, search, lambda trial: say(text.tuning_step(trial, trials))
+        )
+    words = ["gcn-lpa", "train", name, *options.graph_words(root, option), "--recipe", str(out / BEST)]
+    line = shlex.join([*words, "--split", kind, "--seed", str(seed)])
+    facts = {**found.to_dict(), "validation_nodes": num_val, "command": line}
+    lines = text.tuning_lines(found, graph.name, num_val, out)
+    options.show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
+
+
+@options.command
+def plan(
+    *,
+    nodes: Annotated[float, Option(help="Number of nodes, such as 111e6.")],
+    edges: Annotated[float, Option(help="Number of edges; of an undirected graph each is counted once.")],
+    classes: Annotated[int, Option(help="Number of classes.")],
+    features: Annotated[int, Option(help="Number of feature columns.")] = 128,
+    filled: Annotated[float | None, Option(help="Filled cells of a node on average, if sparse.")] = None,
+    directed: Annotated[bool, Option("--directed", help="Messages travel from source to target alone.")] = False,
+    workers: Annotated[int, Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
+    halo: Annotated[float, Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say how much memory a training would take, without a graph."""
+    from gcn_lpa.scale.planner import Size, estimate
+
+    recipe = gcn_lpa.DEFAULT.replace(**options.recipe_fields(settings))
+    counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
+    counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
+    for option, (value, least) in counts.items():
+        if not least <= value <= LARGEST:
+            raise BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
+    if workers > nodes or (filled or 0) > features or edges > nodes**2:
+        raise BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
+    entries = (edges if directed else 2 * edges) + nodes
+    stored = None if filled is None else filled * nodes
+    size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
+    found = estimate(size, recipe)
+    if found is None:
+        raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
+    facts = {**dataclasses.asdict(found), "peak": found.peak}
+    lines = text.plan_lines(found, size, recipe, workers)
+    options.show(as_json, {name: round(value) for name, value in facts.items()}, lines)
+
+
+@options.command
+def partition(
+    name: options.Name,
+    *,
+    parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
+    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
+    split: Annotated[str, Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
+    seed: Annotated[int, Option(help="Of the split.")] = 0,
+    overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
+    root: options.Root = None,
+    option: options.Options = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Cut a graph into parts, for several processes. torchrun starts one for each part; they train together."""
+    from gcn_lpa.data.splits import require_classes
+    from gcn_lpa.scale.partition import owners, write_partition
+
+    if split == "time":
+        raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")
+    source = options.source_of(name, root, option)
+    graph = source.load()
+    require_classes(graph)
+    nodes = gcn_lpa.split(graph, seed=seed, kind=split)
+    facts = write_partition(out, graph, source, owners(graph, parts, by), nodes, overwrite=overwrite)
+    counts = zip(facts.rows, facts.halos, facts.entries, strict=True)
+    rows = ((str(rank), *(f"{count:,}" for count in row)) for rank, row in enumerate(counts))
+    lines = text.table_lines(("part", "rows", "of others", "entries"), rows)
+    lines.append(f"torchrun --nproc-per-node {parts} -m gcn_lpa train {out} --out RUN")
+    options.show(as_json, dataclasses.asdict(facts), lines)
