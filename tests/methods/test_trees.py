@@ -74,11 +74,17 @@ def wide(graph):
     return dataclasses.replace(graph, x=SparseMatrix.from_scipy(scipy.sparse.csr_array(counts)))
 
 
+def built(name, graph, **changes):
+    """A model before it learns, and its graph."""
+    recipe = METHODS[name].settings().replace(**changes)
+    prepared = recipe.prepare(graph)
+    return METHODS[name].build(recipe, prepared, 0), prepared
+
+
 def fitted(name, graph, nodes, **changes):
     """A model that learned from `nodes`, and the graph it then predicts on."""
-    recipe = METHODS[name].settings().replace(**changes)
-    prepared = recipe.prepare(graph).reveal(torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, nodes, True))
-    model = METHODS[name].build(recipe, prepared, 0)
+    model, prepared = built(name, graph, **changes)
+    prepared = prepared.reveal(torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, nodes, True))
     model.fit_at_once(prepared, nodes)
     return model, prepared
 
@@ -319,7 +325,7 @@ def test_a_table_that_leaves_no_room_for_the_place_in_the_graph_is_wide():
     """195 columns and seven about the graph are more than 200; `info` promises the latter to trees."""
     for num_words, is_wide in ((170, False), (171, True)):
         graph = mixed_graph(num_words=num_words)  # beside 23 others
-        model, _ = fitted("trees", graph, torch.arange(0, 80, 2), features="auto", structure=False)
+        model, _ = built("trees", graph, features="auto", structure=False)
         assert (model.picked is not None) == is_wide
         assert model.num_own == (6 if is_wide else 193) + 4
 
@@ -370,7 +376,7 @@ PICKED = {
 
 @pytest.mark.parametrize("case", PICKED)
 def test_picked_columns_of_a_stranger_are_refused(case):
-    model, _ = fitted("trees", mixed_graph(), torch.arange(0, 80, 2), features="auto", structure=False)
+    model, _ = built("trees", mixed_graph(), features="auto", structure=False)
     with pytest.raises(ValueError, match="columns 0 to 322, each after the last"):
         model.load_state_dict({**model.state_dict(), "picked": torch.tensor(PICKED[case])})
 
@@ -396,9 +402,8 @@ def test_a_table_stays_one_where_columns_are_many():
 
 @pytest.mark.parametrize("name", TABULAR)
 def test_without_features_the_votes_are_the_columns(name, karate):
-    nodes = torch.tensor([0, 1, 2, 3, 32, 33, 30, 31])
     graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
-    model, prepared = fitted(name, graph, nodes, structure=False)
+    model, prepared = built(name, graph, structure=False)
     assert model.columns(prepared).shape == (34, 6)
     assert isinstance(model, (Trees, NeighbourLR))
 
@@ -409,7 +414,7 @@ def test_without_features_the_place_in_the_graph_is_four_columns(name, karate):
     import networkx
 
     graph = dataclasses.replace(karate, x=SparseMatrix.identity(34), x_kind="identity")
-    model, prepared = fitted(name, graph, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
+    model, prepared = built(name, graph)
     club = networkx.from_scipy_sparse_array(karate.adjacency.to_scipy())
     degree = np.array([np.log1p(club.degree(i)) for i in range(34)])
     around = np.array([degree[list(club[i])].mean() for i in range(34)])
@@ -436,8 +441,8 @@ def test_the_identity_that_stands_in_for_features_is_never_dense(name, karate, m
 @pytest.mark.parametrize("structure", [False, True])
 def test_the_place_in_the_graph_stands_once_beside_features(name, structure):
     """Features that are prepared with columns about the graph have it already."""
-    graph, nodes = noisy_graph(columns=3), torch.arange(0, 80, 2)
-    model, prepared = fitted(name, graph, nodes, structure=structure, features="raw")
+    graph = noisy_graph(columns=3)
+    model, prepared = built(name, graph, structure=structure, features="raw")
     columns = model.columns(prepared)
     assert columns.shape == (80, 4 * (3 + (6 if structure else 4)) + 9)
     torch.testing.assert_close(columns[:, :3], graph.x)
@@ -474,7 +479,7 @@ def test_a_kept_model_of_places_is_read_as_it_was(tmp_path, directed, columns):
 @pytest.mark.parametrize("name", TABULAR)
 @pytest.mark.parametrize("stranger", [torch.tensor(10**9), torch.tensor([4, 7])], ids=["many", "two"])
 def test_places_of_a_stranger_are_refused(name, stranger, karate):
-    model, _ = fitted(name, karate, torch.tensor([0, 1, 2, 3, 32, 33, 30, 31]))
+    model, _ = built(name, karate)
     with pytest.raises(ValueError, match="it is one of 4, 7"):
         model.load_state_dict({**model.state_dict(), "num_places": stranger})
 
