@@ -36,14 +36,13 @@ from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Source
-from gcn_lpa.runs.trained_files import decode_edges, decode_matrix, storable_names
+from gcn_lpa.runs.trained_files import SPLIT_PARTS, checked, decode_edges, decode_matrix, storable_names
 from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
 FORMAT = 1
 FACTS, SCALINGS, NODES, NAMES_FILE = "parts.json", "scalings.safetensors", "nodes.safetensors", "nodes.json"
 WAYS = ("metis", "ranges")
 STATUS = ("labeled", "reached", "unreachable")
-SPLIT_PARTS = ("", "train", "val", "test")  # by the number that stands for them
 
 
 @dataclass(frozen=True)
@@ -266,48 +265,29 @@ class RankPart:
 
 def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks) -> RankPart:
     """The part of this rank, prepared as the recipe says; its arrays are checked before any kernel reads them."""
-    name = part_name(ranks.rank)
+    name, own, halo_size = part_name(ranks.rank), facts.rows[ranks.rank], facts.halos[ranks.rank]
     files = storage.read(Path(folder), [name, SCALINGS])
     assert files is not None
     with files.explained(SCALINGS):
         scaling = _scaling_of(recipe, facts, files.read(SCALINGS))
     with files.explained(name):
-        return _prepared(files.read(name), facts, scaling, recipe, ranks)
-
-
-def _scaling_of(recipe: Recipe, facts: PartFacts, learned: Mapping[str, Tensor]) -> Scaling:
-    if facts.x_kind == "identity":
-        return Scaling("raw")
-    kind, arrays = recipe.features, {name: tensor.numpy() for name, tensor in learned.items()}
-    own = {name.removeprefix(f"{kind}."): array for name, array in arrays.items() if name.startswith(f"{kind}.")}
-    if kind == "tfidf" and not own:
-        raise ValueError("tfidf needs features that are counts, but some are negative")
-    return Scaling.from_arrays(
-        kind, {**own, **({"structure": arrays["structure"]} if recipe.structure else {})}, facts.num_columns
-    )
-
-
-def _prepared(
-    tensors: Mapping[str, Tensor], facts: PartFacts, scaling: Scaling, recipe: Recipe, ranks: Ranks
-) -> RankPart:
-    own, halo_size = facts.rows[ranks.rank], facts.halos[ranks.rank]
-    adjacency = decode_edges(tensors, "adjacency", (own, own + halo_size))
-    halo = _halo_of(tensors, facts, ranks.rank)
-    kind, y, nothing = tensors["kind"], tensors["y"], tensors["nothing"]
-    if not {kind.shape, y.shape, nothing.shape} == {(own,)} or nothing.dtype != torch.bool:
-        raise ValueError(f"kind, y and nothing are not a number for each of {own} nodes")
-    train, val = (kind == SPLIT_PARTS.index(part) for part in ("train", "val"))
-    if not ((y >= -1) & (y < len(facts.known))).all() or (y[train | val] < 0).any():
-        raise ValueError(f"y is not one of {len(facts.known)} classes wherever nodes train or validate")
-    raw = tensors["x"].numpy() if "x" in tensors else decode_matrix(tensors, "x", (own, facts.num_columns)).to_scipy()
-    scaled = scaling(raw, tensors["structure"].numpy() if scaling.num_added else None)
-    if scaled.shape != (own, facts.num_columns + scaling.num_added):
-        raise ValueError(f"x is not {own} rows of {facts.num_columns} columns")
-    x = (
-        SparseMatrix.from_scipy(scaled)
-        if scipy.sparse.issparse(scaled)
-        else torch.from_numpy(scaled.astype(np.float32))
-    )
+        tensors = files.read(name)
+        adjacency = decode_edges(tensors, "adjacency", (own, own + halo_size))
+        halo = _halo_of(tensors, facts, ranks.rank)
+        problem = f"kind, y and nothing are not a part of the split, one of {len(facts.known)} classes and a mark for each node"
+        kind = checked(tensors["kind"], (own,), torch.int64, problem, 0, 3)
+        y = checked(tensors["y"], (own,), torch.int64, problem, -1, len(facts.known) - 1)
+        nothing = checked(tensors["nothing"], (own,), torch.bool, problem)
+        train, val = (kind == SPLIT_PARTS.index(part) for part in ("train", "val"))
+        if (y[train | val] < 0).any():
+            raise ValueError(f"y is not one of {len(facts.known)} classes wherever nodes train or validate")
+        shape = own, facts.num_columns
+        raw = tensors["x"].numpy() if "x" in tensors else decode_matrix(tensors, "x", shape).to_scipy()
+        scaled = scaling(raw, tensors["structure"].numpy() if scaling.num_added else None)
+        if scaled.shape != (own, facts.num_columns + scaling.num_added):
+            raise ValueError(f"x is not {own} rows of {facts.num_columns} columns")
+    is_sparse = scipy.sparse.issparse(scaled)
+    x = SparseMatrix.from_scipy(scaled) if is_sparse else torch.from_numpy(scaled.astype(np.float32))
     matrix = adjacency.to_scipy()
     if recipe.self_loops:
         loops = scipy.sparse.diags_array((matrix.diagonal() == 0).astype(np.float32), shape=matrix.shape, format="csr")
@@ -315,23 +295,33 @@ def _prepared(
         matrix = scipy.sparse.csr_array(matrix + loops)
         matrix.sort_indices()
     rowptr, col, values = (torch.from_numpy(array) for array in (matrix.indptr, matrix.indices, matrix.data))
-    part = SparseMatrix(Part(rowptr, col, halo, ranks), values.float())
-    shown = torch.where(train, y, -1)
+    part, shown = SparseMatrix(Part(rowptr, col, halo, ranks), values.float()), torch.where(train, y, -1)
     graph = Graph(part, x, shown, facts.known, range(own), facts.graph, facts.directed, x_kind=facts.x_kind)
     train_at, val_at = (mask.nonzero().squeeze(1) for mask in (train, val))
     return RankPart(graph, train_at, val_at, y[val], nothing, scaling)
 
 
+def _scaling_of(recipe: Recipe, facts: PartFacts, learned: Mapping[str, Tensor]) -> Scaling:
+    if facts.x_kind == "identity":
+        return Scaling("raw")
+    prefix = f"{recipe.features}."
+    arrays = {name.removeprefix(prefix): array.numpy() for name, array in learned.items() if name.startswith(prefix)}
+    if recipe.features == "tfidf" and not arrays:
+        raise ValueError("tfidf needs features that are counts, but some are negative")
+    if recipe.structure:
+        arrays["structure"] = learned["structure"].numpy()
+    return Scaling.from_arrays(recipe.features, arrays, facts.num_columns)
+
+
 def _halo_of(tensors: Mapping[str, Tensor], facts: PartFacts, rank: int) -> Halo:
-    ids, send = tensors["ids"], tensors["send"]
-    sent, wanted = tensors["sent"].tolist(), tensors["wanted"].tolist()
     own, size = facts.rows[rank], facts.halos[rank]
+    sent, wanted = tensors["sent"].tolist(), tensors["wanted"].tolist()
     fits = len(sent) == len(wanted) == facts.parts and min(*sent, *wanted) >= 0 and sent[rank] == wanted[rank] == 0
-    if not fits or sum(sent) != len(send) or sum(wanted) != size or len(ids) != own + size:
-        raise ValueError("what it sends and gets is not what its halo needs")
-    for indices, most in ((ids, facts.num_nodes), (send, own)):
-        if indices.dtype != torch.int64 or (len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < most):
-            raise ValueError(f"it names nodes beyond {most}")
+    problem = "what it sends and gets is not what its halo needs"
+    if not fits or sum(wanted) != size:
+        raise ValueError(problem)
+    ids = checked(tensors["ids"], (own + size,), torch.int64, problem, 0, facts.num_nodes - 1)
+    send = checked(tensors["send"], (sum(sent),), torch.int64, problem, 0, own - 1)
     return Halo(ids, send, sent, wanted, max(facts.rows))
 
 
@@ -350,16 +340,16 @@ def read_nodes(folder: str | Path, facts: PartFacts) -> AllNodes:
     assert files is not None
     n = facts.num_nodes
     with files.explained(NODES):
-        tensors = files.read(NODES)
-        y, kind, status = (tensors[name] for name in ("y", "kind", "status"))
-        if {y.shape, kind.shape, status.shape} != {(n,)}:
-            raise ValueError(f"y, kind and status are not a number for each of {n} nodes")
-        if not -1 <= int(y.min()) <= int(y.max()) < len(facts.class_names):
-            raise ValueError(f"y holds classes beyond the {len(facts.class_names)} of {FACTS}")
+        tensors, num_classes = files.read(NODES), len(facts.class_names)
+        problem = f"y is not one of the {num_classes} classes of {FACTS} for each of {n} nodes"
+        y = checked(tensors["y"], (n,), torch.int64, problem, -1, num_classes - 1)
+        problem = f"kind is not the split of {FACTS}, or status is not one of {', '.join(STATUS)}"
+        kind = checked(tensors["kind"], (n,), torch.int64, problem, 0, 3)
+        status = checked(tensors["status"], (n,), torch.int64, problem, 0, len(STATUS) - 1)
         train, val, test = (kind == code for code in (1, 2, 3))
         parts = Split(train, val, test, facts.split)
-        if parts.hash != facts.split_hash or not ((status >= 0) & (status < len(STATUS))).all():
-            raise ValueError(f"kind is not the split of {FACTS}, or status is not one of {', '.join(STATUS)}")
+        if parts.hash != facts.split_hash:
+            raise ValueError(problem)
     with files.explained(NAMES_FILE):
         names = files.read(NAMES_FILE)
         if names is not None and (len(names) != n or len(set(names)) != n):
