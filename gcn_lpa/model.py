@@ -143,8 +143,9 @@ class GCNLPA(nn.Module):
             nodes: their positions, [m], or a boolean mask, [n].
         """
         recipe, bits, key = self.recipe, key if self.training else None, key or Key(0)
-        labels, scores = self._labels(recipe, graph, nodes, key.seed, key.rows), self.edge_scores(graph)
-        transition = self.transition(graph, bits, scores) if self.has_lpa else None
+        labels = self._labels(recipe, graph, nodes, key.seed, key.rows)
+        scores = self.edge_scores(graph) if self.has_lpa else None  # shared by both walks
+        transition = None if scores is None else self.transition(graph, bits, scores)
         smoothing = transition if transition is not None and self.is_one_walk else self.smoothing(graph, bits, scores)
         gcn = labels.mean_cost(self.body(graph, smoothing, bits, labels.nodes), "logits")  # Eq. (17)
         if transition is None:

@@ -41,7 +41,7 @@ PUBLISHED = ("paper", "official")  # recipes beside which a baseline has the set
 
 @dataclass(frozen=True)
 class Method:
-    """One row of a comparison: how its model is built, with which settings, and what may be asked of it."""
+    """One row of a comparison: how its model is built and with which settings, and what it can do."""
 
     name: str
     build: Callable[[Recipe, Graph, int], nn.Module]  # from the recipe, the prepared graph and the seed

@@ -64,7 +64,7 @@ class NearbyColumns(AtOnce):
         self.register_buffer("dealt_by", torch.tensor(seed))
         self.register_buffer("num_places", None)
         self.register_buffer("picked", None)
-        self.has_features = graph.x_kind != "identity"  # the identity says nothing about neighbours
+        self.has_features = graph.x_kind != "identity"  # the identity has no columns to average
         self.num_features = self.read_features(graph) if self.has_features else 0
         is_room = self.num_features + NUM_PLACES[-1] <= MOST_COLUMNS
         if is_room and self.has_features != recipe.structure:  # features that are prepared with `structure` have them
@@ -99,7 +99,7 @@ class NearbyColumns(AtOnce):
             if own[-1].shape[1] != int(self.num_places):
                 now, then = ("directed", "undirected") if graph.directed else ("undirected", "directed")
                 raise ValueError(
-                    f"method {self.recipe.method!r} learned from the places of nodes in a graph that is {then}, "
+                    f"method {self.recipe.method!r} learned from structural features of a graph that is {then}, "
                     f"and this one is {now}"
                 )
         x = torch.cat(own, dim=1)
@@ -264,7 +264,7 @@ class Trees(NearbyColumns):
         labels = shown.y.index_select(0, nodes)
         if self.picked is not None:
             candidates = table_columns(shown)
-            shares = share_told(columns_of(shown, candidates).index_select(0, nodes), labels)
+            shares = share_between(columns_of(shown, candidates).index_select(0, nodes), labels)
             best = shares.argsort(descending=True, stable=True)[:TELLING].cpu()
             self.picked.copy_(candidates[best].sort().values)
         x, y = self.columns(shown).index_select(0, nodes).double().cpu().numpy(), labels.cpu().numpy()
@@ -369,7 +369,7 @@ def columns_of(graph: Graph, columns: Tensor | None) -> Tensor:
     return torch.from_numpy(graph.x.to_scipy()[:, columns.cpu().numpy()].toarray()).to(graph.device)
 
 
-def share_told(x: Tensor, y: Tensor) -> Tensor:
+def share_between(x: Tensor, y: Tensor) -> Tensor:
     """The share of the variance of each column that is between the classes y, in [0, 1], [d]; 0 of a constant one."""
     x, seeds = x.double() - x.double().mean(dim=0), one_hot(y, int(y.max()) + 1, torch.float64)
     sizes = seeds.sum(dim=0).clamp_min(1).unsqueeze(1)

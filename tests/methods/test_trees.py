@@ -29,7 +29,7 @@ from gcn_lpa.methods.trees import (
     Trees,
     label_shares,
     neighbour_columns,
-    share_told,
+    share_between,
     stratified_folds,
     table_columns,
     vote_folds,
@@ -346,7 +346,7 @@ def test_of_many_numbers_trees_read_those_that_tell_most():
     again, _ = fitted("trees", others, nodes, features="auto", structure=False)
     assert again.picked.tolist() == picked
     constant = torch.cat([torch.ones(6, 1), torch.arange(6.0).unsqueeze(1)], dim=1)
-    assert share_told(constant, torch.tensor([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
+    assert share_between(constant, torch.tensor([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
 
 
 def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):
