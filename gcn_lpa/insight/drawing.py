@@ -26,6 +26,7 @@ GREY = "#8A8A8A"
 PALE = "#DDDDDD"  # of what is there and says nothing, such as a node without a label
 
 CLASS_COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN)  # in the order in which classes take them
+MOST_BARS = 8  # classes whose scores are drawn
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those who print in grey
 
 
@@ -133,11 +134,11 @@ def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, fl
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), ncols=4, frameon=False, fontsize=8)
 
 
-def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any], most: int = 8) -> None:
+def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any]) -> None:
     """Two bars for each of the likeliest classes: its probability and its score of LPA."""
     size = {name: max(why.scores[name], why.probabilities[name]) for name in why.scores}
     ranked = sorted(size, key=lambda name: -round(size[name], EQUAL))
-    shown = [name for rank, name in enumerate(ranked[:most]) if rank < 2 or size[name] >= 0.005]
+    shown = [name for rank, name in enumerate(ranked[:MOST_BARS]) if rank < 2 or size[name] >= 0.005]
     for row, name in enumerate(shown):
         color = looks[name][0]
         for shift, value, hatch in ((-0.2, why.probabilities[name], ""), (0.2, why.scores[name], "////")):

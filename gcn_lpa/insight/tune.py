@@ -122,29 +122,27 @@ class _EnoughError(Exception):
     """All trials that were asked for are done."""
 
 
+@dataclass(eq=False)
 class Searching:
     """A search, with the study of Optuna that remembers it; `walk` says what is tried after the starting recipe."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        train: Tensor,
-        val: Tensor,
-        start: Recipe,
-        folder: Path,
-        search: Search,
-        on_trial: Callable[[TuningTrial], None] | None,
-    ) -> None:
+    graph: Graph
+    train: Tensor
+    val: Tensor
+    start: Recipe
+    folder: Path
+    search: Search
+    on_trial: Callable[[TuningTrial], None] | None
+
+    def __post_init__(self) -> None:
         try:
             import optuna
         except ImportError as error:
             raise ImportError("tune needs Optuna: pip install 'gcn-lpa[search]'") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.graph, self.train, self.val, self.start = graph, train, val, start
-        self.folder, self.search, self.on_trial = folder, search, on_trial
-        self.choices = choices_of(start, search.space)
-        self.first = {name: getattr(start, name) for name in self.choices}
         self.optuna, self.states = optuna, optuna.trial.TrialState
+        self.choices = choices_of(self.start, self.search.space)
+        self.first = {name: getattr(self.start, name) for name in self.choices}
         self.study = self.open()
 
     def open(self) -> Any:
