@@ -28,7 +28,6 @@ from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import (
     USUAL_NAMES,
-    Format,
     Series,
     Table,
     named_by_first_row,
@@ -92,9 +91,8 @@ def read_csv(
         columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
     """
     names = id, label, features, text, time, source, target, weight, relation, unknown, columns
-    return _Reading(*names).graph(
-        nodes, edges, labels, Format(header, encoding, delimiter), directed=directed, name=name
-    )
+    reading = _Reading(*names, header, encoding, delimiter)
+    return reading.graph(nodes, edges, labels, directed=directed, name=name)
 
 
 def read_folder(folder: Path, **options: Any) -> Graph:
@@ -159,17 +157,20 @@ class _Reading:
     relation: str | None
     unknown: Sequence[str] | str
     columns: Columns | None
+    header: bool
+    encoding: str
+    delimiter: str | None
     nodes: Table | None = None
     labels: Table | None = None
     notes: list[str] = field(default_factory=list)
 
-    def graph(self, nodes: Any, edges: Any, labels: Any, form: Format, *, directed: bool, name: str | None) -> Graph:
+    def graph(self, nodes: Any, edges: Any, labels: Any, *, directed: bool, name: str | None) -> Graph:
         """The graph that the files describe; an edge or a label of a node that is not listed is refused."""
         import pandas
 
-        self.nodes = self.table(nodes, NODE_ROLES, "nodes", form)
-        edge_table = self.table(edges, EDGE_ROLES, "edges", form)
-        self.labels = self.table(labels, NODE_ROLES, "labels", form)
+        self.nodes = self.table(nodes, NODE_ROLES, "nodes")
+        edge_table = self.table(edges, EDGE_ROLES, "edges")
+        self.labels = self.table(labels, NODE_ROLES, "labels")
         self.require_files(edge_table)
         origin = self.nodes or edge_table  # the file that says which nodes there are
         if origin is None:
@@ -220,7 +221,7 @@ class _Reading:
             notes += telling_columns(self.nodes, listed.columns.single_columns, y)
         return dataclasses.replace(graph, notes=tuple(notes))
 
-    def table(self, file: Any, roles: tuple[str, ...], content: str, form: Format) -> Table | None:
+    def table(self, file: Any, roles: tuple[str, ...], content: str) -> Table | None:
         """A file or frame with its header; None where there is none."""
         if file is None or hasattr(file, "columns"):
             return None if file is None else read_frame(file, content)
@@ -229,8 +230,8 @@ class _Reading:
             raise ValueError(f"there is no file {path}")
         if path.suffix == ".parquet":
             return read_parquet(path)
-        table = read_delimited(path, roles, form)
-        if form.header or not self.has_header(table, roles):
+        table = read_delimited(path, roles, header=self.header, encoding=self.encoding, delimiter=self.delimiter)
+        if self.header or not self.has_header(table, roles):
             return table
         self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
         return dataclasses.replace(named_by_first_row(table), first_row_names=False)

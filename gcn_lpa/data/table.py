@@ -199,29 +199,20 @@ def _parsed(cells: Series) -> np.ndarray:
     return np.fromiter(map(number, cells), dtype=np.float64, count=len(cells))
 
 
-@dataclass(frozen=True)
-class Format:
-    """How a text file is written.
-
-    Args:
-        header: whether the first row names the columns.
-        delimiter: without, that of a first row "sep=;", or the most frequent one of `DELIMITERS` in the first row.
-    """
-
-    header: bool = True
-    encoding: str = "utf-8-sig"
-    delimiter: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.delimiter is not None and len(self.delimiter) != 1:
-            raise ValueError(f"the delimiter is {self.delimiter!r}; it is one character")
-
-
-def read_delimited(path: Path, roles: tuple[str, ...], form: Format) -> Table:
+def read_delimited(
+    path: Path,
+    roles: tuple[str, ...],
+    *,
+    header: bool = True,
+    encoding: str = "utf-8-sig",
+    delimiter: str | None = None,
+) -> Table:
     """A table from a text file; without a header its columns are named by `roles`, then by number. Blank rows are left out."""
     import pandas
 
-    text, delimiter = _decode(path, form.encoding), form.delimiter
+    if delimiter is not None and len(delimiter) != 1:
+        raise ValueError(f"the delimiter is {delimiter!r}; it is one character")
+    text = _decode(path, encoding)
     if stated := SEPARATOR.match(text):
         delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
     if delimiter is None:
@@ -242,7 +233,7 @@ def read_delimited(path: Path, roles: tuple[str, ...], form: Format) -> Table:
         raise ValueError(f"{path.name} is empty")
     names = [*roles, *map(str, range(len(roles), len(cells)))]
     table = Table(path, dict(zip(names, cells, strict=False)), rows)
-    return named_by_first_row(table) if form.header else table
+    return named_by_first_row(table) if header else table
 
 
 def named_by_first_row(table: Table) -> Table:

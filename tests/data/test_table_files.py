@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcn_lpa.data import table as tables
-from gcn_lpa.data.table import Format, read_delimited
+from gcn_lpa.data.table import read_delimited
 
 CELLS = ["a", "NA", "001", "ü", " ", "", '"', '""', '"x"', '"a,b"', '"q""r"', '"\r\n"']
 PIECES = [*CELLS, ",", ",", "\n", "\n", "\r\n", "\r"]
@@ -27,7 +27,7 @@ def cells_by_the_csv_module(text, delimiter=","):
 
 
 def cells_by_us(path, delimiter=","):
-    table = read_delimited(path, (), Format(header=False, delimiter=delimiter))
+    table = read_delimited(path, (), header=False, delimiter=delimiter)
     rows = zip(*table.columns.values(), strict=True)
     return list(zip(table.rows.tolist(), map(list, rows), strict=True))
 
@@ -93,10 +93,10 @@ def test_a_table_has_at_most_20000_columns_and_a_file_at_most_4_gib(tmp_path, mo
             ",".join(f"c{k}" for k in range(20_001)) + f"\n{quote}1{quote}{quote and 'x'}" + ",1" * 20_000 + "\n"
         )
         with pytest.raises(ValueError, match=r"wide\.csv has 20,001 columns; at most 20,000 are read"):
-            read_delimited(path, ("id",), Format())
+            read_delimited(path, ("id",))
     monkeypatch.setattr("gcn_lpa.data.table.MAX_BYTES", 100)
     with pytest.raises(ValueError, match=r"wide\.csv has \d+,\d+ bytes; at most 100 are read"):
-        read_delimited(path, ("id",), Format())
+        read_delimited(path, ("id",))
 
 
 def test_a_delimiter_of_two_bytes(tmp_path):
@@ -106,10 +106,10 @@ def test_a_delimiter_of_two_bytes(tmp_path):
 
 def test_without_pyarrow_the_cells_are_the_same(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text('id,x\n001, 1.5\n"NA",-2e3\n,nan\n', encoding="utf-8")
-    arrow = read_delimited(tmp_path / "a.csv", (), Format())
+    arrow = read_delimited(tmp_path / "a.csv", ())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert tables.text_type() is object
-    plain = read_delimited(tmp_path / "a.csv", (), Format())
+    plain = read_delimited(tmp_path / "a.csv", ())
     for name in ("id", "x"):
         assert plain.columns[name].tolist() == arrow.columns[name].tolist()
         assert tables.is_text(plain.columns[name])

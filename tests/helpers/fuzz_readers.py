@@ -51,7 +51,7 @@ import torch
 from gcn_lpa.data import array_files
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.data.table import Format, read_delimited, read_parquet
+from gcn_lpa.data.table import read_delimited, read_parquet
 from gcn_lpa.epochs import Watch
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
@@ -332,7 +332,7 @@ def csv_files(place, chance, base):
 
     def read():
         try:
-            table = read_delimited(path, ("id",), Format(header=False, delimiter=","))
+            table = read_delimited(path, ("id",), header=False, delimiter=",")
         except REFUSALS:
             table = None
         if table is not None:
