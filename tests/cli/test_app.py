@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
-from gcn_lpa.cli.options import load_graph
+from gcn_lpa.cli.options import load_graph, recipe_fields
 from gcn_lpa.data.datasets import DATASETS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -104,6 +104,11 @@ def test_options_are_those_of_the_reader(tmp_path):
     assert load_graph("random", None, ["n=50", "degree=2.0"]).num_edges == 50
 
 
+def test_settings_have_the_types_of_the_fields():
+    settings = recipe_fields(["edge_lr=0.1", "votes=no", "hidden=8", "lpa_weight=1", "edges=agnn"])
+    assert settings == {"edge_lr": 0.1, "votes": False, "hidden": 8, "lpa_weight": 1.0, "edges": "agnn"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -151,6 +156,13 @@ def test_help_takes_less_than_half_a_second_of_cpu_time():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
     assert all(name in help_text.stdout for name in ("train", "info", "demo"))
+
+
+def test_the_help_says_in_a_line_what_each_command_does(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("--help").stdout.split("Commands:\n")[1].splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["init", "info", "demo", "train"]
+    assert all(len(line) <= 80 and not line.endswith("...") for line in lines)
 
 
 def test_the_version_is_that_of_the_package():
