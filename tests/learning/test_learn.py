@@ -135,9 +135,6 @@ def test_many_parts_are_learned_as_each_by_itself(blocks, members):
         alone = learn(blocks, train, val, recipe, seed=seed, device="cpu")
         assert torch.equal(predict_proba(alone, blocks), predict_proba(trained, blocks))
         assert (alone.weights, alone.calibration) == (trained.weights, trained.calibration)
-    assert learn_many(blocks, [], recipe, device="cpu") == []
-    with pytest.raises(ValueError, match="seeds has 2 numbers for 3 parts"):
-        learn_many(blocks, parts, recipe, seeds=[1, 2])
 
 
 def test_without_a_second_label_of_a_class_one_model_learns_for_a_fixed_time(blocks):
