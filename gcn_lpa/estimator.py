@@ -249,7 +249,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class Neighborhood:
-    """The kNN graph of the rows of X, and the place of other rows in it.
+    """The kNN graph of the rows of X, and where other rows are attached to it.
 
     Its features are the rows, centred (sparse ones are not) and divided by their root mean square length: whatever the
     units of X, one learning rate fits, and the neighbours stay the same.

@@ -93,9 +93,9 @@ def train(
             raise BadParameter(f"{given[0]} {what}")
         if out is None:
             raise BadParameter("the parts of a graph are trained with --out DIR, where checkpoints go")
-        place = "cpu" if device == "auto" else device  # NCCL has not been tried with several ranks
+        device = "cpu" if device == "auto" else device  # NCCL has not been tried with several ranks
         settings = Path(name), out, method, recipe, changes, seed
-        order = Order(*settings, checkpoint_every, resume, overwrite, place, threads, timeout)
+        order = Order(*settings, checkpoint_every, resume, overwrite, device, threads, timeout)
         return train_in_parts(order, as_json, start)
     if is_torchrun():
         raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")

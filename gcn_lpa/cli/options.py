@@ -207,38 +207,38 @@ def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
     """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
     from gcn_lpa.data.datasets import reading_options
 
-    kinds = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
-    return _typed(options, kinds, "KEY=VALUE with a key of")
+    types = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
+    return _typed(options, types, "KEY=VALUE with a key of")
 
 
 def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
     """Settings NAME=VALUE as fields of a recipe, with their types."""
-    kinds = {name: hint if isinstance(hint, type) else float for name, hint in get_type_hints(Recipe).items()}
-    del kinds["origin"]
-    return _typed(settings, kinds, "NAME=VALUE with a field of the recipe")
+    types = {name: hint if isinstance(hint, type) else float for name, hint in get_type_hints(Recipe).items()}
+    del types["origin"]
+    return _typed(settings, types, "NAME=VALUE with a field of the recipe")
 
 
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def _typed(texts: Iterable[str] | None, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
+def _typed(texts: Iterable[str] | None, types: Mapping[str, type], what: str) -> dict[str, Any]:
     """Values by key, from texts KEY=VALUE; several unknown labels are parted by commas."""
     from gcn_lpa.data.checks import meant
 
     chosen: dict[str, Any] = {}
     for text in texts or ():
         key, separator, value = text.partition("=")
-        if not separator or key not in kinds:
-            raise typer.BadParameter(f"{text!r} is not {what}: {', '.join(kinds) or 'none'}{meant(key, kinds)}")
+        if not separator or key not in types:
+            raise typer.BadParameter(f"{text!r} is not {what}: {', '.join(types) or 'none'}{meant(key, types)}")
         try:
-            if kinds[key] is bool:
+            if types[key] is bool:
                 chosen[key] = TRUTHS[value.lower()]
-            elif kinds[key] in (int, float):
-                chosen[key] = kinds[key](value)
+            elif types[key] in (int, float):
+                chosen[key] = types[key](value)
             else:
                 chosen[key] = value.split(",") if key == "unknown" and "," in value else value
         except (KeyError, ValueError):
-            wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kinds[key]]
+            wanted = {bool: "true or false", int: "a whole number", float: "a number"}[types[key]]
             raise typer.BadParameter(f"{key} is {value!r}; it takes {wanted}") from None
     return chosen
 

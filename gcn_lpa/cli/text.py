@@ -241,9 +241,9 @@ def weights(trained: TrainedRun) -> list[str]:
 def relations(trained: TrainedRun) -> list[str]:
     """A line of at most WIDTH columns with the share of each edge type, the largest first."""
     shares = sorted(trained.trained.relations.items(), key=lambda item: -item[1])
-    told = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
-    lines = [", ".join(told), *(f"{', '.join(told[:k])}, … {len(told)} kinds" for k in range(len(told) - 1, 0, -1))]
-    return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= WIDTH)] if told else []
+    parts = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
+    lines = [", ".join(parts), *(f"{', '.join(parts[:k])}, … {len(parts)} types" for k in range(len(parts) - 1, 0, -1))]
+    return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= WIDTH)] if parts else []
 
 
 def warning(results: Results) -> list[str]:

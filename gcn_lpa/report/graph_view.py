@@ -38,9 +38,9 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     edges = learned_edges(subject)
     source, target, weight, links = edges.row, edges.col, edges.data, edges.tocsr()
     nodes = sample(links, listed, MOST_NODES)
-    place = np.full(graph.num_nodes, -1)
-    place[nodes] = np.arange(len(nodes))
-    inside = np.flatnonzero((place[source] >= 0) & (place[target] >= 0))
+    drawn_at = np.full(graph.num_nodes, -1)
+    drawn_at[nodes] = np.arange(len(nodes))
+    inside = np.flatnonzero((drawn_at[source] >= 0) & (drawn_at[target] >= 0))
     shown = np.sort(inside[np.argsort(-weight[inside], kind="stable")[:MOST_EDGES]])
     drawn = links[nodes][:, nodes].tocsr()
     truth = subject.trained.classes_of(graph).numpy()
@@ -59,8 +59,8 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
         "kind": _packed(subject.kind[nodes], np.uint8),
         "status": _packed(np.array([STATUS.index(subject.prediction.status[at]) for at in nodes]), np.uint8),
         "truth": _packed(truth[nodes], np.int16),
-        "source": _packed(place[source[shown]], np.uint16),
-        "target": _packed(place[target[shown]], np.uint16),
+        "source": _packed(drawn_at[source[shown]], np.uint16),
+        "target": _packed(drawn_at[target[shown]], np.uint16),
         "weight": _packed(np.round(255 * np.sqrt(weight[shown] / largest)), np.uint8),
         "num_nodes": graph.num_nodes,
         "num_edges": len(source),
@@ -101,7 +101,7 @@ GRAVITY = 0.25  # pulls to the middle: the square of the radius of a disc of nod
 
 
 def positions(adjacency: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray:
-    """A place in the unit square for each node, [n, 2]; larger weights bring neighbours closer."""
+    """A point of the unit square for each node, [n, 2]; larger weights bring neighbours closer."""
     n = adjacency.shape[0]
     if n == 1:
         return np.full((1, 2), 0.5)
@@ -109,21 +109,21 @@ def positions(adjacency: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray
     row, col, weight = links.row, links.col, np.sqrt(links.data / links.data.mean()) if links.nnz else links.data
     num_links = np.bincount(row, minlength=n)
     mass = 1.0 + num_links
-    place = _start(scipy.sparse.csr_array(links), np.random.Generator(np.random.PCG64(seed)))
+    xy = _start(scipy.sparse.csr_array(links), np.random.Generator(np.random.PCG64(seed)))
     spacing = 1.0 / np.sqrt(n)
     for step in range(ROUNDS):
-        apart = place[col] - place[row]
+        apart = xy[col] - xy[row]
         force = np.stack([np.bincount(row, weight * apart[:, k], minlength=n) for k in (0, 1)], axis=1) / spacing
-        force += PUSH * spacing * mass[:, None] * _push(place, mass / mass.mean())
-        force -= PUSH * mass[:, None] * (place - place.mean(axis=0)) / (GRAVITY * spacing)
+        force += PUSH * spacing * mass[:, None] * _push(xy, mass / mass.mean())
+        force -= PUSH * mass[:, None] * (xy - xy.mean(axis=0)) / (GRAVITY * spacing)
         if step >= ROUNDS - LAST_ROUNDS:
-            force += mass[:, None] * _part(place, 0.35 * spacing)
+            force += mass[:, None] * _part(xy, 0.35 * spacing)
         force /= mass[:, None]
         length = np.linalg.norm(force, axis=1, keepdims=True)
         heat = 3 * spacing * (1 - step / ROUNDS) + 0.05 * spacing
-        place = place + force * np.minimum(1.0, heat / np.maximum(length, 1e-12))
-    low, high = place.min(axis=0), place.max(axis=0)
-    return np.asarray((place - (low + high) / 2) / max(float((high - low).max()), 1e-12) + 0.5)
+        xy = xy + force * np.minimum(1.0, heat / np.maximum(length, 1e-12))
+    low, high = xy.min(axis=0), xy.max(axis=0)
+    return np.asarray((xy - (low + high) / 2) / max(float((high - low).max()), 1e-12) + 0.5)
 
 
 def _start(links: scipy.sparse.csr_array, rng: np.random.Generator) -> np.ndarray:
@@ -138,11 +138,11 @@ def _start(links: scipy.sparse.csr_array, rng: np.random.Generator) -> np.ndarra
     return np.asarray(spread + 0.02 * rng.standard_normal((n, 2)) / np.sqrt(n))
 
 
-def _push(place: np.ndarray, mass: np.ndarray) -> np.ndarray:
+def _push(xy: np.ndarray, mass: np.ndarray) -> np.ndarray:
     """Σ_j m_j (p_i - p_j) / |p_i - p_j|², of masses that are spread over the four cells around each, [n, 2]."""
-    low = place.min(axis=0)
-    cell = max(float((place - low).max()), 1e-12) / (CELLS - 2)
-    at = (place - low) / cell
+    low = xy.min(axis=0)
+    cell = max(float((xy - low).max()), 1e-12) / (CELLS - 2)
+    at = (xy - low) / cell
     corner = np.minimum(at.astype(np.int64), CELLS - 2)
     part = at - corner
     shares = [(dx, dy, abs(1 - dx - part[:, 0]) * abs(1 - dy - part[:, 1])) for dx in (0, 1) for dy in (0, 1)]
@@ -151,7 +151,7 @@ def _push(place: np.ndarray, mass: np.ndarray) -> np.ndarray:
         density += np.bincount((corner[:, 0] + dx) * CELLS + corner[:, 1] + dy, mass * share, minlength=CELLS * CELLS)
     spectrum = np.fft.rfft2(density.reshape(CELLS, CELLS), (2 * CELLS, 2 * CELLS))
     fields = [np.fft.irfft2(spectrum * kernel)[:CELLS, :CELLS].ravel() for kernel in _kernels()]
-    push = np.zeros_like(place)
+    push = np.zeros_like(xy)
     for dx, dy, share in shares:
         here = (corner[:, 0] + dx) * CELLS + corner[:, 1] + dy
         push += np.stack([field[here] for field in fields], axis=1) * share[:, None]
@@ -168,11 +168,11 @@ def _kernels() -> tuple[np.ndarray, np.ndarray]:
     return np.fft.rfft2(x / square), np.fft.rfft2(y / square)
 
 
-def _part(place: np.ndarray, least: float) -> np.ndarray:
+def _part(xy: np.ndarray, least: float) -> np.ndarray:
     """How far nodes move that are closer than `least` to one of their nearest, [n, 2]."""
-    near = min(NEAREST + 1, len(place))
-    far, who = cKDTree(place).query(place, k=near)
-    away = place[:, None] - place[who]
+    near = min(NEAREST + 1, len(xy))
+    far, who = cKDTree(xy).query(xy, k=near)
+    away = xy[:, None] - xy[who]
     short = np.maximum(least - far, 0) / np.maximum(far, 1e-12)
     return np.asarray((away * short[:, :, None]).sum(axis=1))
 

@@ -96,8 +96,8 @@ class OpenRun:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
         at = self.graph.index_of(node)
         why, names = self.explainer.explain(self.graph.node_names[at], top=VOTERS), self.trained.class_names
-        said = self.probabilities[at].tolist()
-        classes = sorted(zip(names, said, (why.scores[name] for name in names), strict=True), key=lambda one: -one[1])
+        given = self.probabilities[at].tolist()
+        classes = sorted(zip(names, given, (why.scores[name] for name in names), strict=True), key=lambda one: -one[1])
         return {
             "id": str(why.node),
             "method": why.method,
@@ -255,7 +255,9 @@ def write_report(
     if run.folder is None:
         raise ValueError("the run is kept in no folder; out says where the page goes")
     storage.check_free(run.folder, [storage.PAGE])
-    storage.add(run.folder, {storage.PAGE: page_of(OpenRun(run), trains=trains, device=device, say=say)})
+    storage.save(
+        run.folder, {storage.PAGE: page_of(OpenRun(run), trains=trains, device=device, say=say)}, is_addition=True
+    )
     return run.folder / storage.PAGE
 
 
@@ -330,10 +332,10 @@ def chart(
     def down(y: float) -> float:
         return round(TOP + (1 - (min(y, high[1]) - low[1]) / ((high[1] - low[1]) or 1)) * (HEIGHT - TOP - BOTTOM), 1)
 
-    def ticks(axis: int, place: Callable[[float], float]) -> list[tuple[float, str]]:
+    def ticks(axis: int, at: Callable[[float], float]) -> list[tuple[float, str]]:
         size = high[axis] - low[axis]
         values = [low[axis] + size * k / 4 for k in range(5)]
-        return [(place(value), f"{value:.{0 if size >= 5 else 2}f}") for value in values]
+        return [(at(value), f"{value:.{0 if size >= 5 else 2}f}") for value in values]
 
     drawn = [(name, css, " ".join(f"{across(x)},{down(y)}" for x, y in points)) for name, css, points in lines]
     return {

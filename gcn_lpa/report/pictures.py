@@ -82,12 +82,12 @@ def draw_neighbourhood(subject: OpenRun, path: str | Path, node: Hashable, hops:
     left = f"; the nearest {len(kept)} of {len(near)} nodes" if len(kept) < len(near) else ""
     with figure_at(path, (9, 6), STYLE) as figure:
         axes = figure.subplots()
-        place = _draw_nodes(axes, subject, links, kept, largest=260.0)
+        xy = _draw_nodes(axes, subject, links, kept, largest=260.0)
         for k, at in enumerate(kept.tolist()):
             below = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center", "va": "top", "fontsize": 7}
             weight = "bold" if at == middle else None
-            axes.annotate(_short(graph.node_names[at], 16), place[k], fontweight=weight, **below)
-        spot = place[int(np.searchsorted(kept, middle))]
+            axes.annotate(_short(graph.node_names[at], 16), xy[k], fontweight=weight, **below)
+        spot = xy[int(np.searchsorted(kept, middle))]
         axes.scatter(*spot, s=480, facecolor="none", edgecolor="black", linewidth=1.4, zorder=4)
         axes.set_title(f"{_short(graph.node_names[middle])} and the nodes within {hops} hops{left}")
 
@@ -116,14 +116,14 @@ PICTURES: dict[str, Callable[..., None]] = {
 def _draw_nodes(
     axes: Any, subject: OpenRun, links: scipy.sparse.csr_array, kept: np.ndarray, largest: float
 ) -> np.ndarray:
-    """Draw nodes, with the edges between them and a legend beside; returns their places, [n, 2]."""
+    """Draw nodes, with the edges between them and a legend beside; returns where they are, [n, 2]."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
     inside = links[kept][:, kept].tocoo()
-    place = positions(inside.tocsr())
+    xy = positions(inside.tocsr())
     heavy = np.argsort(-inside.data, kind="stable")[:MOST_EDGES]
-    ends = np.stack([place[inside.row[heavy]], place[inside.col[heavy]]], axis=1)
+    ends = np.stack([xy[inside.row[heavy]], xy[inside.col[heavy]]], axis=1)
     thin = min(1.0, 400 / max(len(heavy), 1)) ** 0.4  # many edges would be one grey
     width = 0.2 + 2.2 * thin * np.sqrt(inside.data[heavy] / inside.data.max(initial=1e-9))
     axes.add_collection(LineCollection(list(ends), linewidths=width, colors="#BBBBBB", alpha=thin**0.7, zorder=1))
@@ -137,10 +137,10 @@ def _draw_nodes(
         for here, edge in ((~given, "white"), (given, "black")):
             one = (label == k) & reached & here
             border = {"edgecolor": edge, "linewidth": outline, "zorder": 2 + (edge == "black")}
-            axes.scatter(*place[one].T, s=largest * (0.15 + 0.85 * sure[one] ** 2), **border, **look)
+            axes.scatter(*xy[one].T, s=largest * (0.15 + 0.85 * sure[one] ** 2), **border, **look)
         keys.append((_short(subject.trained.class_names[k]), look, "none"))
     if (~reached).any():
-        axes.scatter(*place[~reached].T, s=0.3 * largest, color=PALE, edgecolor=GREY, linewidth=outline, zorder=2)
+        axes.scatter(*xy[~reached].T, s=0.3 * largest, color=PALE, edgecolor=GREY, linewidth=outline, zorder=2)
         keys.append(("out of reach of any label", {"color": PALE, "marker": "o"}, GREY))
     if given.any() and outline:
         keys.append(("label given", {"color": "white", "marker": "o"}, "black"))
@@ -152,7 +152,7 @@ def _draw_nodes(
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.margins(0.06)
-    return place
+    return xy
 
 
 def _short(name: Hashable, most: int = LONGEST) -> str:

@@ -81,11 +81,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond()
 
     def _respond(self) -> None:
-        kind, status = "application/json", HTTPStatus.OK
+        content_type, status = "application/json", HTTPStatus.OK
         try:
             path, query = self._allowed()
             if (self.command, path) == ("GET", ""):
-                kind, content = "text/html; charset=utf-8", self.server.page
+                content_type, content = "text/html; charset=utf-8", self.server.page
             else:
                 content = self._answer(path, query)
         except RefusedError as refused:
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:  # of the question: an unknown node, class or edge
             status, content = HTTPStatus.BAD_REQUEST, _json({"error": " ".join(str(error).split())})
         self.send_response(status)
-        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+        for name, value in {**HEADERS, "Content-Type": content_type, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

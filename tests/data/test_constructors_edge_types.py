@@ -407,7 +407,7 @@ def test_the_line_of_kinds_fits_80_columns():
     assert line_of({"same author": 0.347, "cites": 0.61}) == ["  relations: cites .61, same author .35"]
     (line,) = line_of({f"a rather long name of a kind, number {k}": (k + 1) / 400 for k in range(20)})
     assert len(line) <= 80
-    assert line.endswith(", … 20 kinds")
+    assert line.endswith(", … 20 types")
 
 
 @pytest.fixture(scope="module")
