@@ -129,7 +129,13 @@ class Prediction:
             status = ["abstain" if is_unsure and was == "reached" else was for is_unsure, was in pairs]
         more: dict[str, Any] = {}
         if threshold is not None:
-            more["set"] = _joined(conformal_sets(self.uncalibrated, threshold, score=score), ranked, names)
+            if torn := [name for name in names if "|" in name]:
+                raise ValueError(
+                    f"the class {torn[0]!r} holds a |, which stands between the classes of a set; rename the class"
+                )
+            inside = conformal_sets(self.uncalibrated, threshold, score=score).gather(1, ranked)
+            rows = [zip(*row, strict=True) for row in zip(ranked.tolist(), inside.tolist(), strict=True)]
+            more["set"] = ["|".join(names[k] for k, is_in in row if is_in) for row in rows]
         if hops:
             more["hops"] = [int(hop) if math.isfinite(hop) else None for hop in self.hops]
         table = prediction_table(self.graph.node_names, names, (label, probability, second), status, more)
@@ -195,17 +201,6 @@ def prediction_table(
     }
     types = {name: float if name == "probability" else object for name in columns}
     return pandas.DataFrame({name: pandas.Series(column, dtype=types[name]) for name, column in columns.items()})
-
-
-def _joined(sets: Tensor, ranked: Tensor, names: Sequence[str]) -> list[str]:
-    """The names of the classes in each set, in the order of `ranked`."""
-    if torn := [name for name in names if "|" in name]:
-        raise ValueError(
-            f"the class {torn[0]!r} holds a |, which stands between the classes of a set; rename the class"
-        )
-    inside = sets.gather(1, ranked)
-    rows = zip(ranked.tolist(), inside.tolist(), strict=True)
-    return ["|".join(names[k] for k, is_in in zip(*row, strict=True) if is_in) for row in rows]
 
 
 def has_nothing(graph: Graph) -> Tensor:

@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -82,14 +82,17 @@ def num_workers(jobs: Sequence[Job], threads: int | None = None) -> int:
     return max(1, min(len(jobs), num_cpu_threads() if threads is None else threads, int(free / needed)))
 
 
+@dataclass(eq=False)
 class _Executor:
-    def __init__(
-        self, groups: Sequence[Sequence[Job]], device: torch.device, watch: Watch, until: float | None
-    ) -> None:
-        self.groups, self.device, self.watch, self.until = groups, device, watch, until
-        self.outcomes: dict[int, list[Outcome]] = {}
-        self.interrupted = False
-        self.longest = 0.0  # seconds of a group so far
+    """What `fit_many` was given, and what became of it so far."""
+
+    groups: Sequence[Sequence[Job]]
+    device: torch.device
+    watch: Watch
+    until: float | None
+    outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
+    interrupted: bool = False
+    longest: float = 0.0  # seconds of a group
 
     def begins(self) -> Iterator[int]:
         """The groups that there is time for, each asked for when the one before is under way."""
