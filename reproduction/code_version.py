@@ -16,7 +16,7 @@ ROOMS = (
 )  # all their files, but these:
 UNRELATED = (
     *("gcn_lpa/__init__", "gcn_lpa/__main__", "gcn_lpa/calibration", "gcn_lpa/estimator"),
-    *("gcn_lpa/pyg", "gcn_lpa/stats", "gcn_lpa/data/constructors", "gcn_lpa/data/describe"),
+    *("gcn_lpa/pyg", "gcn_lpa/stats", "gcn_lpa/data/describe"),
 )
 FURTHER = (  # models of the study, and what is measured beside accuracies in the study of influence
     *("reproduction/aggregation", "reproduction/influence", "reproduction/max_pooling", "reproduction/methods"),
