@@ -150,8 +150,8 @@ def fit(
     last = last_epoch(model, recipe, stop_at)
     is_whole = len(batches) == 1 and batches[0].node_ids is None
     may_capture = batches[0].nodes.device.type == "cuda" and model.capturable
-    training = _Training(model, batches, validation, recipe, seed, watching or Watching(), world or World())
-    return training.run(last, capture=is_whole and (capture == "always" or (capture == "auto" and may_capture)))
+    loop = _Loop(model, batches, validation, recipe, seed, watching or Watching(), world or World())
+    return loop.run(last, capture=is_whole and (capture == "always" or (capture == "auto" and may_capture)))
 
 
 def fit_at_once(
@@ -207,9 +207,9 @@ class _Step:
     where validation may choose.
     """
 
-    def __init__(self, training: _Training, phase: Phase, epoch: int) -> None:
-        self.training, self.phase, self.model = training, phase, training.model
-        recipe, batches = training.recipe, training.batches
+    def __init__(self, loop: _Loop, phase: Phase, epoch: int) -> None:
+        self.loop, self.phase, self.model = loop, phase, loop.model
+        recipe, batches = loop.recipe, loop.batches
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=batches[0].nodes.device)
         shorter = math.sqrt(len(batches) if recipe.clusters else 1)  # each step follows the noisy gradient of a part
         groups, rates = [], []
@@ -225,22 +225,22 @@ class _Step:
         self.optimizer = Adam(groups, lr=rates, batches=len(batches))
 
     def __call__(self) -> Tensor:
-        losses = [self.learn(batch) for batch in self.training.batches]
+        losses = [self.learn(batch) for batch in self.loop.batches]
         self.epoch += 1
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
-        validation = self.training.validation
+        validation = self.loop.validation
         if validation.number == 0 or not self.phase.selects:
             return mean
-        return torch.cat([mean, self.training.world.total(measured(self.model, validation))])
+        return torch.cat([mean, self.loop.world.total(measured(self.model, validation))])
 
     def learn(self, batch: Batch) -> Tensor:
         """One gradient step; [loss, gcn, lpa]."""
         self.optimizer.zero_grad()
         self.model.train()
-        loss = self.model.loss(batch.read(), batch.nodes, Key(self.training.seed, self.epoch, batch.random_ids))
+        loss = self.model.loss(batch.read(), batch.nodes, Key(self.loop.seed, self.epoch, batch.random_ids))
         objective = self.phase.objective(loss)
         objective.backward()
-        world = self.training.world
+        world = self.loop.world
         world.add_up(self.optimizer.parameters())
         self.optimizer.step()
         self.model.eval()
@@ -257,24 +257,24 @@ class _Step:
             tensor.copy_(state[name])
 
 
-class _Training:
+@dataclass(eq=False)
+class _Loop:
     """The loop of `fit` and its state between epochs."""
 
-    def __init__(
-        self,
-        model: Model,
-        batches: Sequence[Batch],
-        validation: Validation,
-        recipe: Recipe,
-        seed: int,
-        watching: Watching,
-        world: World,
-    ) -> None:
-        self.model, self.batches, self.validation = model, batches, validation
-        self.recipe, self.seed, self.watching, self.world = recipe, seed, watching, world
-        self.history: list[Epoch] = []
-        self.best = Best(recipe.select)
-        self.saved = watching.checkpoints.latest() if watching.resume and watching.checkpoints is not None else None
+    model: Model
+    batches: Sequence[Batch]
+    validation: Validation
+    recipe: Recipe
+    seed: int
+    watching: Watching
+    world: World
+    history: list[Epoch] = dataclasses.field(default_factory=list)
+    saved: Checkpoint | None = None  # to go on from
+
+    def __post_init__(self) -> None:
+        self.best = Best(self.recipe.select)
+        if self.watching.resume and self.watching.checkpoints is not None:
+            self.saved = self.watching.checkpoints.latest()
         if self.saved is not None:
             self.load(self.saved)
 

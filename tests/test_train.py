@@ -21,7 +21,7 @@ from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import CheckpointFolder
-from gcn_lpa.train import PHASES, Batch, Validation, Watching, World, _Step, _Training, fit, fit_at_once, num_epochs
+from gcn_lpa.train import PHASES, Batch, Validation, Watching, World, _Loop, _Step, fit, fit_at_once, num_epochs
 from gcn_lpa.trained import Trained
 from tests.helpers.trainings import trained_alone
 
@@ -454,7 +454,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
 def test_steps_can_be_undone_and_then_repeat_themselves(world):
     """What capture relies on: the warm-up changes nothing that `restore` does not bring back."""
     model = GCNLPA(RECIPE, prepared(world))
-    training = _Training(model, *full_batch(world), RECIPE, 0, Watching(), World())
+    training = _Loop(model, *full_batch(world), RECIPE, 0, Watching(), World())
     step = _Step(training, PHASES["joint"][0], epoch=1)
     before = {name: tensor.clone() for name, tensor in step.state().items()}
     first = [step().tolist() for _ in range(3)]
