@@ -255,9 +255,8 @@ def write_report(
     if run.folder is None:
         raise ValueError("the run is kept in no folder; out says where the page goes")
     storage.check_free(run.folder, [storage.PAGE])
-    storage.save(
-        run.folder, {storage.PAGE: page_of(OpenRun(run), trains=trains, device=device, say=say)}, is_addition=True
-    )
+    page = page_of(OpenRun(run), trains=trains, device=device, say=say)
+    storage.save(run.folder, {storage.PAGE: page}, is_addition=True)
     return run.folder / storage.PAGE
 
 

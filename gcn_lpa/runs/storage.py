@@ -226,18 +226,10 @@ def _content(paths: Collection[Path], entry: Entry) -> bytes:
 # write
 
 
-def save(folder: str | Path, files: Mapping[str, bytes]) -> None:
-    """Make `files` the whole state of a run folder: at least those of FILES, and any others under plain names."""
-    if absent := [name for name in FILES if name not in files]:
-        raise ValueError(f"a run folder needs {', '.join(absent)}")
+def save(folder: str | Path, files: Mapping[str, bytes], *, is_addition: bool = False) -> None:
+    """`replace`, of a folder that nobody holds."""
     with holding(folder):
-        replace(Path(folder), files.items())
-
-
-def add(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put further files into the state of a run folder."""
-    with holding(folder):
-        replace(folder, files.items(), is_addition=True)
+        replace(Path(folder), files.items(), is_addition=is_addition)
 
 
 def replace(folder: Path, files: Iterable[tuple[str, bytes]], *, is_addition: bool = False) -> None:

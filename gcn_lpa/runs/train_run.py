@@ -78,7 +78,7 @@ def train_run(
         run = load_run(folder)
         if outputs is not None:
             storage.check_free(folder, storage.OUTPUTS)  # before the work
-            storage.add(folder, outputs(run))
+            storage.save(folder, outputs(run), is_addition=True)
         return run
     training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
     # what cannot be done is refused before the folder is touched
