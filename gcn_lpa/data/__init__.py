@@ -1,1 +1,1 @@
-"""From files to a `Graph`: tables of one's own, and the named data sets."""
+"""From files to a `Graph`: your tables, and the named data sets."""

@@ -54,7 +54,7 @@ def parse_npz(raw: bytes, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The named arrays of numbers in an npz archive; one that would unpack to too much is refused."""
     if len(raw) > MAX_ARCHIVE_BYTES:
         raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES:,} bytes, far beyond any file of its kind")
-    end = raw.rfind(b"PK\x05\x06")  # where a zip file says how long its directory is
+    end = raw.rfind(b"PK\x05\x06")  # which holds the length of the directory
     if end < 0 or len(raw) < end + 22:
         raise ValueError("not a zip file")
     size, is_zip64 = int.from_bytes(raw[end + 12 : end + 16], "little"), raw[end - 20 : end - 16] == b"PK\x06\x07"

@@ -296,7 +296,7 @@ class Encoder(ABC):
         """The features that the cells of a table become."""
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
-        """Warnings about cells that no feature represents."""
+        """Warnings about cells that are not what the column was learned as."""
         return []
 
     def warnings_when_learned(self, cells: Mapping[str, Cells]) -> list[str]:

@@ -176,16 +176,16 @@ class Dataset:
     read: Callable[..., Graph]  # of the folder of its files and its name, or of its options where it has none
     folder: str = ""
     files: tuple[str, ...] = ()
-    url: str = ""  # the public place of its files; without one they are only looked for
+    url: str = ""  # where its files can be downloaded; without one they are only looked for
     content: str = ""  # 32 digits of `content_hash` of an npz file, whose arrays may be packed in many ways
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
-        places = [place for top in _roots(root) for place in (top / self.folder, top)]
-        return next((place for place in places if all((place / file).is_file() for file in self.files)), None)
+        folders = [folder for top in _roots(root) for folder in (top / self.folder, top)]
+        return next((folder for folder in folders if all((folder / file).is_file() for file in self.files)), None)
 
     def changed(self, folder: Path, graph: Graph) -> str:
-        """What to say if the graph that was read from a folder is not the known one. Other pickles were not read at all."""
+        """What is wrong if the graph that was read from a folder is not the known one; else nothing. Other pickles are refused."""
         is_known = not self.content or graph.content_hash(32) == self.content
         return "" if is_known else f"{', '.join(self.files)} in {folder} has another hash than the known files"
 

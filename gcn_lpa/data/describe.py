@@ -1,7 +1,4 @@
-"""What a user wants to know of a graph before training on it: sizes, classes, homophily, reach.
-
-Warnings say what in the user's data may not be meant as it was read. Commands that train print them first.
-"""
+"""Facts about a graph before training: sizes, classes, homophily, reach; and warnings about what may not be meant as read."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Homophily:
 
 
 def describe(graph: Graph) -> GraphInfo:
-    """Count what a user wants to know of a graph before training on it."""
+    """Counts and rates of a graph, as `gcn-lpa info` prints them."""
     y = graph.y.cpu().numpy()
     row, col = _proper_entries(graph)
     measured = homophily(graph)
@@ -173,7 +170,7 @@ UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "-
 MOST_CLASSES = 200  # that are compared with each other
 RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
-FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a column to be said to tell the class
+FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
 MOST_VALUES, NODES_PER_VALUE = 50, 5
 
 

@@ -336,7 +336,7 @@ class Columns:
 
     @property
     def single_columns(self) -> list[str]:
-        """The columns of the table that give features of their own, not words."""
+        """The columns of the table that give features, but for words and counts."""
         return [e.name for e in self.encoders if e.num_features and not isinstance(e, (CountColumns, TextColumn))]
 
     def read(self, table: Table) -> EncodedTable:

@@ -16,7 +16,7 @@ FEATURE_KINDS = ("raw", "row", "l2", "tfidf", "auto")
 BLOCK_KINDS = ("words", "numbers", "table", "scaled words")
 WORDS = ("words", "scaled words")
 STRUCTURAL = "structural features"  # the name of their block
-SCALED = "scaled"  # that of all columns, where none is told from another
+SCALED = "scaled"  # the name of the block of all columns, where it is not known what they are
 FEWEST_WORDS = 10  # fewer columns of counts are numbers
 SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
 ROWS_AT_ONCE = 1 << 20  # numbers in a block of rows that is scaled, 8 MB
@@ -64,7 +64,7 @@ def check_blocks(blocks: Sequence[Block], num_columns: int) -> None:
 
 
 def single_columns(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks of columns that each say something by themselves: no words. None where it is not known what the columns are."""
+    """The blocks of columns that have a meaning each, unlike words; empty where it is not known what the columns are."""
     single = [block for block in blocks if block.kind not in WORDS]
     return [] if all(block.name in (STRUCTURAL, SCALED) for block in single) else single
 
