@@ -56,8 +56,8 @@ class SampledGraphSAGE(Network):
         )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
-        """Of all nodes, from all their neighbours, layer by layer."""
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
+        """The logits of all nodes, from all their neighbours, layer by layer."""
         mean, x = mean_matrix(graph.pattern).to(graph.adjacency.dtype), cast(Any, graph.x)
         for k in range(len(self.weights)):
             x = self.layer(k, mean, x, x)

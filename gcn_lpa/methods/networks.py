@@ -27,21 +27,15 @@ if TYPE_CHECKING:
 
 
 class Network(OnGivenEdges):
-    """What networks on fixed edges share: `logits(graph, key)`, and cross-entropy on the labelled nodes."""
+    """A network on fixed edges, `forward(graph, key)`, and its cross-entropy on the labelled nodes."""
 
     recipe: Recipe
     capturable = stackable = True
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, graph: Graph) -> Tensor:
-        return self.logits(graph)
-
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """As in GCNLPA: the random bits of `key` are used in `train()` mode only."""
         labels = labels_of(self.recipe, graph, nodes)
-        return self.cost(labels.of(self.logits(graph, key if self.training else None)), labels)
+        return self.cost(labels.of(self(graph, key if self.training else None)), labels)
 
     def cost(self, logits: Tensor, labels: Labels, scored: Tensor | None = None) -> Loss:
         cost = labels.mean_cost(logits, "logits", scored)
@@ -62,7 +56,7 @@ class JKNet(Network):
         self.join = glorot(recipe.gcn_layers * recipe.hidden, graph.num_classes, generator=generator)
         self.bias = nn.Parameter(torch.zeros(graph.num_classes))
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
         smoothing, x, outputs = graph.adjacency.symmetric_normalized(), graph.x, []
         for k, weight in enumerate(self.weights):
             x = dropout((smoothing @ (x @ weight)).relu(), self.recipe.dropout, key, layer=k)
@@ -81,20 +75,16 @@ class CorrectAndSmooth(Network):
         self.recipe = recipe
         self.perceptron = Perceptron(recipe, graph, torch.Generator().manual_seed(seed))
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
-        """Of the perceptron, which is what is trained."""
-        return cast(Tensor, self.perceptron(graph.x, key))
-
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
-        """The perceptron reads no edge: of dense features the rows of the labelled nodes suffice."""
-        labels = labels_of(self.recipe, graph, nodes)
+        """The perceptron alone is trained. It reads no edge: of dense features the rows of the labelled nodes suffice."""
+        labels, bits = labels_of(self.recipe, graph, nodes), key if self.training else None
         if labels.nodes is None or not isinstance(graph.x, Tensor):
-            return super().loss(graph, nodes, key)
-        bits = None if key is None or not self.training else key._replace(rows=labels.ids(key))
+            return self.cost(labels.of(self.perceptron(graph.x, bits)), labels)
+        bits = None if bits is None else bits._replace(rows=labels.ids(bits))
         return self.cost(self.perceptron(labels.of(graph.x), bits), labels)
 
     def forward(self, graph: Graph) -> Tensor:
-        guess = F.softmax(self.logits(graph), dim=1)
+        guess = F.softmax(self.perceptron(graph.x), dim=1)
         return correct_and_smooth(graph.adjacency.symmetric_normalized(), guess, known_labels(graph), self.recipe)
 
 
@@ -169,7 +159,7 @@ class GATNetwork(Network):
         self.convs, self.project = nn.ModuleList(convs), convs[0].lin
         convs[0].lin = nn.Identity()  # its input is x W already
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
         edges = edge_index(graph)
         x = dropout(graph.x, self.recipe.dropout, key, layer=0) @ self.project.weight.T
         for k, conv in enumerate(self.convs):
@@ -194,7 +184,7 @@ class GraphSAGENetwork(Network):
         with random_bits(torch.device("cpu"), seed):
             self.convs = nn.ModuleList(conv(*shape, aggr="mean") for shape in pairwise(widths))
 
-    def logits(self, graph: Graph, key: Key | None = None) -> Tensor:
+    def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
         edges, first = edge_index(graph), cast(Any, self.convs[0])
         x = dropout(graph.x, self.recipe.dropout, key, layer=0)
         mean = first.propagate(edges, x=(x @ first.lin_l.weight.T, None), size=(graph.num_nodes,) * 2)

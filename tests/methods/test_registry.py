@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.methods.label_propagation import AdaptiveLPA
 from gcn_lpa.methods.linear import FeaturesOnly
-from gcn_lpa.methods.networks import Network, correct_and_smooth
+from gcn_lpa.methods.networks import correct_and_smooth
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import PAPER, Recipe
@@ -215,9 +214,10 @@ def test_correct_and_smooth_learns_from_labelled_rows_what_it_would_from_all(rag
     model, graph = build("correct-and-smooth", ragged)
     nodes, found = torch.tensor([0, 1, 3, 4]), []
     key = Key(3, 5, None if rows is None else rows[: graph.num_nodes])
-    for loss in (model.loss, partial(Network.loss, model)):
+    of_all = lambda: F.cross_entropy(model.perceptron(graph.x, key)[nodes], graph.y[nodes])  # noqa: E731
+    for cost in (lambda: model.loss(graph, nodes, key).gcn, of_all):
         model.train().zero_grad()
-        loss(graph, nodes, key).gcn.backward()
+        cost().backward()
         found.append([parameter.grad.clone() for parameter in model.parameters()])
     assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*found, strict=True))
     assert any(gradient.abs().max() > 0 for gradient in found[0])
@@ -369,7 +369,7 @@ def test_attention_is_dropped_too(karate):
     """With nothing but the attention left to drop, two steps of GAT still differ."""
     model, graph = build("gat", karate, dropout=0.6)
     model.recipe = model.recipe.replace(dropout=0.0)
-    first, again, second = (model.logits(graph, Key(0, step)) for step in (1, 1, 2))
+    first, again, second = (model(graph, Key(0, step)) for step in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 
