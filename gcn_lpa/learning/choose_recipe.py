@@ -31,10 +31,10 @@ WITHOUT_FEATURES = LAYERS.replace(
     residual=False,
     origin="default where nodes have no features",
 )
-WITH_PLACES = WITHOUT_FEATURES.replace(
+WITH_STRUCTURE = WITHOUT_FEATURES.replace(
     structure=True,
     members="trees neighbour-lr",
-    origin="default where nodes have no features; with trees, on columns about the graph",
+    origin="default where nodes have no features; with trees, on structural features",
 )
 
 
@@ -101,7 +101,7 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
 def recipe_for(case: Case, name: str = "default", *, wide: bool = False) -> Recipe:
     """The recipe `default` or `best` for a case; `best` is the default with more members."""
     if case.columns == "none":
-        recipe, more = WITHOUT_FEATURES if case.few_labels else WITH_PLACES, "layers"
+        recipe, more = WITHOUT_FEATURES if case.few_labels else WITH_STRUCTURE, "layers"
     else:
         recipe = WITH_FEW_LABELS if case.few_labels else DEFAULT
         more = "label-input correct-and-smooth"
@@ -110,7 +110,7 @@ def recipe_for(case: Case, name: str = "default", *, wide: bool = False) -> Reci
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if case.edge_types:
-            recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each kind of edge")
+            recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each edge type")
         members = f"trees {recipe.members}"  # soon done: first where time is short
         if case.columns == "table":
             origin = f"{recipe.origin}; with trees and along the given edges, as features are a table"

@@ -22,7 +22,7 @@ from gcn_lpa.epochs import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import part_of, what_if
-from gcn_lpa.learning.choose_recipe import WITH_PLACES, Case, recipe_for
+from gcn_lpa.learning.choose_recipe import WITH_STRUCTURE, Case, recipe_for
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs, together
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
 from gcn_lpa.learning.tasks import batches_of, task_of
@@ -127,7 +127,7 @@ def test_where_edges_have_kinds_the_default_walks_each_by_itself_and_its_members
     assert recipe.propagation == "relations"
     assert recipe_for(Case()) == DEFAULT
     assert recipe_for(Case(few_labels=True, edge_types=True)).propagation == "relations"
-    assert recipe_for(Case(columns="none", edge_types=True)) == WITH_PLACES
+    assert recipe_for(Case(columns="none", edge_types=True)) == WITH_STRUCTURE
 
 
 def test_relations_need_kinds_of_edges(karate):

@@ -29,7 +29,7 @@ from gcn_lpa.insight.compare import (
     run_apart,
     run_here,
 )
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, WITH_PLACES
+from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, WITH_STRUCTURE
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
@@ -89,7 +89,7 @@ def test_every_method_meets_the_same_splits_as_alone(karate):
 
 def test_a_record_is_what_learn_and_evaluate_give(karate):
     found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK, isolate=False)
-    part, recipe = split(karate, seed=2), METHODS["gcn"].fair(WITH_PLACES).replace(**QUICK)
+    part, recipe = split(karate, seed=2), METHODS["gcn"].fair(WITH_STRUCTURE).replace(**QUICK)
     trained = learn(karate, part.train, part.val, recipe, seed=2, device="cpu")
     scores = evaluate(trained, karate, part.test)
     (record,) = found.records
@@ -169,8 +169,8 @@ def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
 def test_a_change_is_made_where_it_is_used_and_the_other_methods_are_named(karate):
     found = compare(karate, ["gcn", "lpa", "lr"], splits=1, changes={"epochs": 2, "features": "l2"}, isolate=False)
     assert found.unused == {"epochs": ("lpa", "lr"), "features": ("lpa",)}
-    assert found.recipes["gcn"] == METHODS["gcn"].fair(WITH_PLACES).replace(epochs=2, features="l2")
-    assert found.recipes["lr"] == METHODS["lr"].fair(WITH_PLACES).replace(features="l2")
+    assert found.recipes["gcn"] == METHODS["gcn"].fair(WITH_STRUCTURE).replace(epochs=2, features="l2")
+    assert found.recipes["lr"] == METHODS["lr"].fair(WITH_STRUCTURE).replace(features="l2")
     assert found.recipes["lpa"] == METHODS["lpa"].fair()
     assert found.to_dict()["unused"] == found.unused
 

@@ -10,7 +10,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import (
     COLUMNS,
     WITH_FEW_LABELS,
-    WITH_PLACES,
+    WITH_STRUCTURE,
     WITHOUT_FEATURES,
     Case,
     case_of,
@@ -56,7 +56,7 @@ def test_a_case_says_what_it_is():
 def test_recipes_are_found_by_name():
     assert recipe_for(Case()) is DEFAULT
     assert recipe_for(Case(few_labels=True)) is WITH_FEW_LABELS
-    assert recipe_for(Case(columns="none")) is WITH_PLACES
+    assert recipe_for(Case(columns="none")) is WITH_STRUCTURE
     assert recipe_for(Case(few_labels=True, columns="none")) is WITHOUT_FEATURES
     assert recipe_for(Case(columns="none"), "best").members == "trees neighbour-lr layers"
     cora = dataclasses.replace(nodes(100, 191), name="cora")

@@ -14,7 +14,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import (
     WITH_FEW_LABELS,
-    WITH_PLACES,
+    WITH_STRUCTURE,
     WITHOUT_FEATURES,
     case_of,
     choose_recipe,
@@ -461,7 +461,7 @@ def test_a_kept_model_of_places_is_read_as_it_was(tmp_path, directed, columns):
     ends, y = rng.integers(0, 60, (200, 2)), rng.integers(0, 2, 60)
     x = rng.normal(size=(60, columns)).astype(np.float32) if columns else None
     graph, other = (Graph.from_edges(ends, num_nodes=60, y=y, x=x, directed=kind) for kind in (directed, not directed))
-    recipe = WITH_FEW_LABELS.replace(members=WITH_PLACES.members) if columns else WITH_PLACES
+    recipe = WITH_FEW_LABELS.replace(members=WITH_STRUCTURE.members) if columns else WITH_STRUCTURE
     trained = learn(graph, torch.arange(40), torch.arange(40, 60), recipe.replace(epochs=3), device="cpu")
     trained.save_pretrained(tmp_path / "kept")
     again = Trained.from_pretrained(tmp_path / "kept")
@@ -489,7 +489,7 @@ def test_nodes_without_features_are_told_apart_by_their_place():
     graph = told_by_degree(300, seed=0)
     parts = split(graph, seed=0)
     recipe = choose_recipe(graph, parts.train)
-    assert recipe == WITH_PLACES
+    assert recipe == WITH_STRUCTURE
     right = [
         evaluate(learn(graph, parts.train, parts.val, one.replace(epochs=20), device="cpu"), graph, parts.test).accuracy
         for one in (recipe, WITHOUT_FEATURES)
