@@ -22,8 +22,7 @@ class Adam:
     All state is tensors on the device of the parameters, so that a step can be part of a CUDA graph. The parameters of
     one group share device and dtype.
 
-    A parameter whose gradient is sparse moves where it has one, and nowhere else do its means change: the numbers of a
-    batch move as if they were a parameter of their own.
+    Where a gradient is sparse, only the numbers that it names move and change their means, as if they were a separate parameter.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ element against aliasing and negative indices and gives up. The row needed sixte
 a large graph the time goes into waiting for memory. And the rows are shared out among torch.get_num_threads() threads.
 
 Each row is summed by one thread in one order, so the result has the same bits whatever the number of threads.
-The threads are our own: OpenMP's, which Numba could use, do not survive a fork.
+The threads are Python's: those of OpenMP, which Numba could use, do not survive a fork.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gcn_lpa.engine.devices import num_cpu_threads
 if TYPE_CHECKING:
     from gcn_lpa.engine.sparse import Pattern
 
-HAS_LOOPS = False  # of `fused.py`
+HAS_LOOPS = False  # those of `fused.py`
 AHEAD = 16  # entries between a prefetch and its use; 8 to 32 measure alike
 NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 ALONE = 4_000_000  # multiply-adds below which waking a second thread costs more than it saves

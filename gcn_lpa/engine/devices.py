@@ -48,14 +48,14 @@ def choose_device(device: str = "auto") -> torch.device:
 
 @contextlib.contextmanager
 def num_threads(threads: int | None, *, layer: int | None = None) -> Iterator[None]:
-    """Run the block on so many CPU threads. None: torch's setting; but where a `layer` has fewer than SMALL numbers, torch's
-    own loops get one thread, and the sparse kernels keep all.
+    """Run the block on `threads` CPU threads. None: as many as torch has; but where a `layer` has fewer than SMALL numbers, the
+    loops of torch get one thread, and the sparse kernels keep all.
 
-    torch's threads spin while they wait for each other, so that on a busy machine a small loop shared by two of them takes
-    many times as long as on one. Ours sleep.
+    Threads of torch spin while they wait for each other: on a busy machine a small loop takes many times as long on two of them
+    as on one. Threads of the sparse kernels sleep.
 
-    Blocks may overlap in several threads. torch keeps a number for each thread that has used it and one for those to come,
-    so a thread that enters while another is inside may read the other's number: it is given back the one from outside.
+    Blocks may overlap in several threads. torch keeps a number for each thread that has used it and one for threads to come. A
+    thread that enters while another is inside may read the number of that block, so it is given back the number from outside.
     """
     global _num_open, _outside
     if threads is not None and threads < 1:

@@ -128,7 +128,7 @@ class Remembered(Generic[P, T]):
 
     def __call__(self, *arguments: P.args, **options: P.kwargs) -> T:
         if options:
-            raise TypeError("what is remembered is told apart by its arguments, which are given by position")
+            raise TypeError("a remembered function takes its arguments by position: they tell one call from another")
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         if any(tensor.requires_grad or ops.is_wrapped(tensor) for tensor in tensors):
             return self.function(*arguments, **options)  # a result with a gradient serves one backward pass

@@ -18,7 +18,7 @@ from gcn_lpa.engine.operations import version_of
 if TYPE_CHECKING:
     from gcn_lpa.engine.sparse import Pattern
 
-HAS_LOOPS = True  # of `fused.py`
+HAS_LOOPS = True  # those of `fused.py`, in `gpu_fused.py`
 SHORT, LONG = 16, 128  # the least and the most entries above which a row is cut: `longest_whole`
 ENDLESS = 2**31 - 1
 
@@ -56,7 +56,7 @@ def longest_whole(num_entries: int) -> int:
 
 
 def schedule(pattern: Pattern) -> Schedule:
-    """Worked out once per matrix and kept with it."""
+    """Worked out once for each pattern and kept with it."""
     if "schedule" not in pattern.__dict__:
         counts, longest = pattern.rowptr.diff(), longest_whole(pattern.num_entries)
         plan = Schedule(None, None, ENDLESS)
@@ -84,7 +84,7 @@ def _in_chunks(pattern: Pattern, row: Tensor, counts: Tensor, longest: int) -> L
 
 
 class Listed(NamedTuple):
-    """A few rows, each at most once: where an array has a row for these alone, and where not to go for the others."""
+    """A few rows, each at most once, of which alone an array may have rows."""
 
     rows: Tensor  # [m]
     position: Tensor  # [n], where each row is in `rows`, counted from one; 0 where it is not
@@ -103,7 +103,7 @@ _LISTED = WeakTensorKeyDictionary()
 
 
 def listed(rows: Tensor, transpose: Pattern) -> Listed:
-    """Worked out once for the same `rows` and matrix: the same labelled nodes serve every step."""
+    """Kept with `rows` and the matrix until the rows are written to: the same labelled nodes serve every step."""
     version = version_of(rows)
     kept: WeakKeyDictionary[Pattern, tuple[int, Listed]] = _LISTED.setdefault(rows, WeakKeyDictionary())
     if transpose not in kept or kept[transpose][0] != version:
@@ -115,7 +115,7 @@ def listed(rows: Tensor, transpose: Pattern) -> Listed:
 
 
 def _near(position: Tensor, m: int, transpose: Pattern) -> tuple[Tensor, ...]:
-    """How many rows a hop reaches is guessed from the mean degree: to count them the host would wait for the device."""
+    """Marks of the rows within 1, 2, … hops, while the mean degree says they are few: a count would make the host wait."""
     marks, mark, n = [], position > 0, max(1, transpose.shape[0])
     share, degree = m / n, transpose.num_entries / n
     for _ in range(FAR):
@@ -210,6 +210,7 @@ def _walk_columns(
     common: dict[str, Any],
     flags: dict[str, Any],
 ) -> None:
+    """One launch of `walk_rows` for these columns; where rows are cut, one for their chunks and one for the chunks' sums."""
     plan, width = schedule(pattern), x.shape[1]
     d = min(width, BLOCK)
     blocks, cols = width // d, max(8, triton.next_power_of_2(d))

@@ -58,8 +58,8 @@ def version_of(values: Tensor) -> int:
 def apply(function: Any, *arguments: Any) -> Tensor:
     """`function.apply` of a torch.autograd.Function, typed; under vmap by the rule `function.vmap`.
 
-    torch's own vmap asks for another form of Function, of which it looks up the signature at every call, and walks through trees
-    of arguments: each takes longer than a small kernel.
+    torch's vmap needs another form of Function, looks up its signature at every call, and walks through trees of arguments: each
+    takes longer than a small kernel.
     """
     result: Tensor
     if not is_stacked():
