@@ -17,7 +17,7 @@ import os
 import secrets
 import stat
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -186,11 +186,6 @@ def encode_json(value: Any, *, indent: int | None = 2) -> bytes:
     text = json.dumps(value, indent=indent, allow_nan=False)
     _require_characters(text, value)
     return (text + "\n").encode()
-
-
-def encode_lines(rows: Iterable[Any]) -> bytes:
-    """JSON lines, one row each."""
-    return b"".join(encode_json(row, indent=None) for row in rows)
 
 
 def decode_json(data: bytes, path: Path) -> Any:

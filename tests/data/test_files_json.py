@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcn_lpa.data.files import decode_as, decode_json, encode_json, encode_lines, naming, read_json, write_json
+from gcn_lpa.data.files import decode_as, decode_json, encode_json, naming, read_json, write_json
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
@@ -15,7 +15,6 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 @given(st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10))
 def test_json_values_come_back(value):
     assert decode_json(encode_json(value), Path("value.json")) == value
-    assert [decode_json(line, Path("x")) for line in encode_lines([value, value]).splitlines()] == [value, value]
 
 
 @pytest.mark.parametrize(
