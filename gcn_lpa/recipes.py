@@ -166,11 +166,10 @@ class Recipe:
 
     def hash(self) -> str:
         """Twelve hex digits that change with any setting but its origin."""
-        off = {spec.name: spec.default for spec in dataclasses.fields(self) if spec.metadata["added"]}
         settings = {
-            name: value
-            for name, value in self.to_dict().items()
-            if name != "origin" and (name not in off or value != off[name])
+            spec.name: getattr(self, spec.name)
+            for spec in dataclasses.fields(self)
+            if spec.name != "origin" and not (spec.metadata["added"] and getattr(self, spec.name) == spec.default)
         }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
