@@ -62,8 +62,6 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
         "source": _packed(drawn_at[source[shown]], np.uint16),
         "target": _packed(drawn_at[target[shown]], np.uint16),
         "weight": _packed(np.round(255 * np.sqrt(weight[shown] / largest)), np.uint8),
-        "num_nodes": graph.num_nodes,
-        "num_edges": len(source),
         "note": note(graph.num_nodes, len(nodes), len(inside), len(shown)),
     }
 

@@ -99,13 +99,10 @@ class OpenRun:
         given = self.probabilities[at].tolist()
         classes = sorted(zip(names, given, (why.scores[name] for name in names), strict=True), key=lambda one: -one[1])
         return {
-            "id": str(why.node),
             "method": why.method,
             "hops": why.hops,
-            "distance": why.distance,
             "lpa": why.lpa_label,
             "agree": why.agree,
-            "unmet": _short(why.unmet),
             "classes": [[name, _short(p), _short(score)] for name, p, score in classes[:6]],
             "votes": [
                 [str(vote.node), vote.label, _short(vote.share), list(map(str, vote.path.nodes))] for vote in why.votes

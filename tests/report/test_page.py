@@ -107,7 +107,8 @@ def test_the_page_says_what_the_run_says(tmp_path):
     }
     assert ends == {tuple(sorted((k, (k + 1) % 12))) for k in range(12)}
     why = data["explanations"]["n6"]
-    assert sum(vote[2] for vote in why["votes"]) + why["others"][1] + why["unmet"] == pytest.approx(1, abs=2e-3)
+    votes = sum(vote[2] for vote in why["votes"]) + why["others"][1]
+    assert votes == pytest.approx(sum(score for _, _, score in why["classes"]), abs=2e-3)
     assert [row["id"] for row in found["least_sure"]] == [
         row["id"] for row in sorted(rows[4:], key=lambda row: row["probability"])
     ]
