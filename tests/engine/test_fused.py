@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.long,  # together: the interpreter is slow
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # in lanes that are masked
 ]
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+CLOSE, EXACT = {"rtol": 1e-4, "atol": 1e-5}, {"rtol": 1e-5, "atol": 1e-5}
 N = 21  # no multiple of a block of rows
 
 
@@ -81,6 +81,16 @@ def with_gradients(function, leaves):
     return [out, *(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves, strict=True))]
 
 
+def assert_alike(fast, plain, leaves, close=CLOSE):
+    """The same result and gradients, the plain ones by the reference kernels; the result."""
+    ours = with_gradients(fast, leaves)
+    with use_kernels(reference_kernels):
+        expected = with_gradients(plain, leaves)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, **close)
+    return ours[0].detach()
+
+
 DROPOUT, NO_DROPOUT = (0.3, 0.5), (0.0, 0.0)
 STACKS = [
     (11, 16, 7),
@@ -114,11 +124,7 @@ def test_the_fused_layers_equal_the_plain_loop(widths, rates, learned, hub):
         return out
 
     leaves = (matrix.values, x, *weights)
-    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_kernels(reference_kernels):
-        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+    assert_alike(partial(run, relu_stack), partial(run, plain_stack), leaves)
 
 
 ROWS = {
@@ -167,12 +173,8 @@ def test_rows_of_the_fused_layers_equal_those_of_the_plain_loop(widths, rates, l
         return out
 
     leaves = (matrix.values, x, *weights)
-    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_kernels(reference_kernels):
-        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
-    assert ours[0].shape == (len(rows), widths[-1])
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    out = assert_alike(partial(run, relu_stack), partial(run, plain_stack), leaves, EXACT)
+    assert out.shape == (len(rows), widths[-1])
 
 
 @pytest.mark.parametrize("rows", [None, "five rows"])
@@ -192,11 +194,7 @@ def test_the_fused_layers_take_sparse_features(kind, rates, rows, hub, monkeypat
     def run(stack, values, *weights):
         return stack(matrix.with_values(values), x, list(weights), rates, key, rows)
 
-    ours = with_gradients(lambda *leaves: run(relu_stack, *leaves), leaves)
-    with use_kernels(reference_kernels):
-        expected = with_gradients(lambda *leaves: run(plain_stack, *leaves), leaves)
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+    assert_alike(partial(run, relu_stack), partial(run, plain_stack), leaves)
 
 
 def test_without_a_key_the_fused_layers_drop_nothing():
@@ -234,13 +232,9 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
     held[0] = iterations == 2
     seeds = F.one_hot(torch.arange(N, device=DEVICE) % num_classes, num_classes).float() * held.unsqueeze(1)
     walk = lambda values: propagation(matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held)  # noqa: E731
-    ours = with_gradients(walk, [matrix.values])
-    with use_kernels(reference_kernels):
-        plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)  # noqa: E731
-        expected = with_gradients(plain, [matrix.values])
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
-    torch.testing.assert_close(walk(matrix.values), expected[0].detach(), **CLOSE)
+    plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)  # noqa: E731
+    out = assert_alike(walk, plain, [matrix.values])
+    torch.testing.assert_close(walk(matrix.values), out, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +255,8 @@ def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
     walk = lambda values: propagation(  # noqa: E731
         matrix.with_values(values), seeds, iterations, clamp=clamp, labeled=held, at=rows
     )
-    ours = with_gradients(walk, [matrix.values])
-    with use_kernels(reference_kernels):
-        plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)[rows]  # noqa: E731
-        expected = with_gradients(plain, [matrix.values])
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    plain = lambda values: propagate_labels(matrix.with_values(values), seeds, iterations, clamp=clamp)[rows]  # noqa: E731
+    assert_alike(walk, plain, [matrix.values], EXACT)
 
 
 @pytest.mark.parametrize("rows", ["one row", "an empty row", "five rows"])
@@ -354,11 +344,7 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         terms = [read, (y * noise(N, c)).sum()]
         return sum(terms[::order])
 
-    ours = with_gradients(cost, [matrix.values])
-    with use_kernels(reference_kernels):
-        expected = with_gradients(cost, [matrix.values])
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+    assert_alike(cost, cost, [matrix.values])
 
 
 def test_seeds_that_were_written_to_are_read_again():
