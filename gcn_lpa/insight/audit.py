@@ -312,7 +312,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
-    votes = votes_without_own(graph, given)[nodes]  # [m, c]
+    around, seeds = joined(graph), one_hot(torch.where(given, labels, -1), graph.num_classes, torch.float64)
+    votes = votes_without_own(around, seeds)[nodes]  # [m, c]
     model = fitted.probabilities[nodes]
     evidence = torch.stack([model.clamp_min(LEAST).log(), votes.log1p()], dim=2).numpy()  # [m, c, 2]
     target = labels[nodes].numpy()
@@ -322,8 +323,7 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     doubts = errors.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
-    seeds = one_hot(torch.where(given, labels, -1), graph.num_classes, torch.float64)
-    counts = (joined(graph).to_scipy() > 0) @ seeds.numpy()
+    counts = (around.to_scipy() > 0) @ seeds.numpy()
     findings = []
     for k in np.argsort(-doubts[is_given], kind="stable").tolist():
         node, label = int(nodes[k]), int(target[k])
@@ -362,7 +362,7 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     x = graph.to("cpu").with_features("l2").x if graph.x_kind == "given" else None
     here, there = (PairEvidence.of(ends, posteriors, x, around) for ends in ((source, target), others))
     errors = ErrorModel.learn(here.columns, there.columns)
-    weights = weights_near_labels(graph, fitted.weights, fitted.given)
+    weights = weights_near_labels(graph, (source, target), fitted.weights, fitted.given)
     doubts = errors.log_ratio(here.columns) - WEIGHT_POWER * np.log(np.where(np.isnan(weights), 1, weights))
     known = np.isfinite(node_hops(graph, fitted.given))
     known |= x is not None  # without features and out of reach of labels, p is the prior

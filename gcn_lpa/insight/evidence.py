@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.propagation import leave_one_out_votes, one_hot
+from gcn_lpa.propagation import leave_one_out_votes
 
 ERROR_RATE = 0.05  # of labels or edges, before anything is known
 LEAST = 1e-6  # probability, so that zero has a logarithm
@@ -32,14 +32,16 @@ def joined(graph: Graph) -> SparseMatrix:
     return SparseMatrix.from_scipy(matrix, torch.float64)
 
 
-def votes_without_own(graph: Graph, given: Tensor) -> Tensor:
+def votes_without_own(around: SparseMatrix, seeds: Tensor) -> Tensor:
     """How many neighbours vote for each class, the node's own label left out, [n, c].
 
     A labelled neighbour has one vote; an unlabelled one passes on the mean of what its own neighbours vote. This is two
     iterations of label propagation, Eqs. (1) and (2), times the number of neighbours.
+
+    Args:
+        around: the weights of the neighbours, see `joined`.
+        seeds: Y^(0), one-hot rows of the given labels, [n, c].
     """
-    around = joined(graph)
-    seeds = one_hot(torch.where(given, graph.y.cpu(), -1), graph.num_classes, torch.float64)
     num_neighbours = around.pattern.row_sum(torch.ones_like(around.values)).unsqueeze(1)
     return leave_one_out_votes(around.row_normalized(), seeds, 2) * num_neighbours
 
@@ -74,9 +76,9 @@ def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: fl
     return posteriors / posteriors.sum(dim=1, keepdim=True)
 
 
-def weights_near_labels(graph: Graph, weights: Tensor | None, given: Tensor) -> np.ndarray:
+def weights_near_labels(graph: Graph, edges: Pairs, weights: Tensor | None, given: Tensor) -> np.ndarray:
     """The learned weight of each edge, the geometric mean of its directions; NaN where no end is labelled, [edges]."""
-    source, target = edge_ends(graph)
+    source, target = edges
     if weights is None:
         return np.full(len(source), np.nan)
     key, entry = (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy(), weights.numpy()

@@ -102,7 +102,7 @@ def test_votes_without_own_by_hand():
     One vote for A; one for B; and half a vote for B through 3, whose other half is 0's own label and is left out.
     """
     graph = Graph.from_edges([(0, 1), (0, 2), (0, 3), (3, 4)], y=["A", "A", "B", None, "B"])
-    votes = votes_without_own(graph, graph.labeled)
+    votes = votes_without_own(joined(graph), one_hot(graph.y, 2, torch.float64))
     assert votes[0].tolist() == pytest.approx([1.0, 1.5])
     shares = {row.node: row.neighbours for row in audit_labels(given_to(graph), graph, folds=2, **FAST).findings}
     assert shares[0] == pytest.approx(1 / 2.5)
@@ -120,7 +120,7 @@ def test_votes_are_label_propagation_with_that_node_unlabelled(directed):
     )
     around = joined(graph)
     seeds = one_hot(graph.y, 3, torch.float64)
-    votes = votes_without_own(graph, graph.labeled)
+    votes = votes_without_own(around, seeds)
     for node in graph.labeled.nonzero().squeeze(1).tolist():
         without = seeds.clone()
         without[node] = 0
