@@ -22,7 +22,7 @@ from gcn_lpa.recipes import Recipe
 
 @dataclass(frozen=True)
 class Source:
-    """Where a graph comes from, as it was said: a data set or a path, and the options of reading it."""
+    """Where a graph comes from, as the user named it: a data set or a path, and the options of reading it."""
 
     name: str
     root: str | None = None
@@ -110,8 +110,15 @@ def make_plan(
         recipe, method, graph.name, case_of(graph, train), by_folds=kind is None, has_time=has_time or minutes > 0
     )
     settings = with_changes(settings, changes)
-    if kind == "time":
-        _require_generalising(settings, graph)
+    if kind == "time" and graph.x_kind == "identity":
+        raise ValueError(
+            "a model without features knows nodes by their place and cannot score later ones; features='degree' can"
+        )
+    if kind == "time" and "edges" in METHODS[settings.method].fields and settings.edges == "free":
+        raise ValueError(
+            "edge form 'free' keeps one weight per training edge and cannot score those of later nodes; "
+            f"choose one of {forms_for_new_edges()}"
+        )
     content = graph.content_hash(64)
     return Plan(source, content, settings, seed, kind, with_data, checkpoint_every, reserve, minutes), graph
 
@@ -140,22 +147,9 @@ def chosen_recipe(
 
 
 def with_changes(settings: Recipe, changes: Mapping[str, Any] | None) -> Recipe:
-    """The settings with other values of some fields, which their origin names."""
+    """The settings with other values of these fields, which the origin then names."""
     if not changes:
         return settings
     changed = ", ".join(f"{name} = {value}" for name, value in changes.items())
     settings = METHODS[settings.method].with_changes(settings, changes)
     return settings.replace(origin=f"{settings.origin}; with {changed}")
-
-
-def _require_generalising(recipe: Recipe, graph: Graph) -> None:
-    """Refuse what cannot score nodes that come later."""
-    if graph.x_kind == "identity":
-        raise ValueError(
-            "a model without features knows nodes by their place and cannot score later ones; features='degree' can"
-        )
-    if "edges" in METHODS[recipe.method].fields and recipe.edges == "free":
-        raise ValueError(
-            "edge form 'free' keeps one weight per training edge and cannot score those of later nodes; "
-            f"choose one of {forms_for_new_edges()}"
-        )

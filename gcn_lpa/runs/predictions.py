@@ -1,4 +1,4 @@
-"""What a run says, as tables: predictions with their calibration and label sets, also on an updated graph, without training."""
+"""Predictions of a run as tables, with calibration and label sets; also on an updated graph, without training."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def predict_on(
     score: str = "lac",
     **wanted: Any,
 ) -> UpdatedRun:
-    """What a run says of another graph: its own with what is new, or one with the same columns.
+    """The predictions of a run for another graph: its own with what is new, or one with the same columns.
 
     Args:
         on: a folder or the name of a data set.

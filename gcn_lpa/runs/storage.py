@@ -204,7 +204,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _hidden(folder: Path, manifest: bytes) -> Path:
-    """The folder from which a save moves the files of a manifest to their places."""
+    """The folder from which a save moves the files of a manifest into `folder`."""
     return inside(folder, f".{hashlib.sha256(manifest).hexdigest()[:16]}.new")
 
 

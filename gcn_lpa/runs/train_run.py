@@ -70,7 +70,7 @@ def train_run(
     Args:
         resume: go on with the run of the same plan in `out`, if there is one; if it is finished, return it.
         overwrite: replace the run in `out`; it stays until the new run is complete. Files of others are refused.
-        watch: who is told of every epoch.
+        watch: what is called after every epoch.
         outputs: makes files for people of the run, by name, which are kept in the folder with it.
     """
     folder = None if out is None else Path(out)

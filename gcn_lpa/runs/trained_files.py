@@ -336,7 +336,7 @@ def decode_graph(files: RunFolder, content: str | None = None) -> Graph:
     with files.explained("graph.safetensors"):
         tensors = files.read("graph.safetensors")
         n, time = len(tensors["y"]), tensors.get("time")
-        problem = f"y is not a whole number for each node, beyond none of the {num_classes} classes of graph.json"
+        problem = f"y is not -1 or one of the {num_classes} classes of graph.json for each node"
         y = checked(tensors["y"], (n,), torch.int64, problem, -1, num_classes - 1)
         if not 0 < n < 2**31:
             raise ValueError(f"y is of {n} nodes")
@@ -345,7 +345,13 @@ def decode_graph(files: RunFolder, content: str | None = None) -> Graph:
         if time is not None:
             checked(time, (n,), torch.float64, "time is not a finite number for each node")
     with files.explained("graph.json"):
-        names = range(n) if facts.node_names is None else _decode_names(facts.node_names, n)
+        names: Any = range(n)
+        if (given := facts.node_names) is not None:
+            if len(given) != n:
+                raise ValueError(f"it names {len(given)} nodes, but the graph has {n}")
+            if odd := [name for name in given if type(name) not in NAMES]:
+                raise ValueError(f"node_names holds {odd[0]!r:.40}; a node is named by text or a number")
+            names = unique_names(given)
         if len(set(facts.class_names)) != num_classes:
             raise ValueError("class_names names a class twice")
         public = None if facts.public is None else facts.public.masks(n)[0]
@@ -361,14 +367,6 @@ def decode_graph(files: RunFolder, content: str | None = None) -> Graph:
     if content is not None and graph.content_hash(64) != content:
         raise ValueError(f"{files.folder / 'graph.safetensors'} is not the graph the run was trained on")
     return graph
-
-
-def _decode_names(names: list[Any], num_nodes: int) -> Any:
-    if len(names) != num_nodes:
-        raise ValueError(f"it names {len(names)} nodes, but the graph has {num_nodes}")
-    if odd := [name for name in names if type(name) not in NAMES]:
-        raise ValueError(f"node_names holds {odd[0]!r:.40}; a node is named by text or a number")
-    return unique_names(names)
 
 
 def decode_edges(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:

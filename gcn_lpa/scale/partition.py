@@ -115,7 +115,7 @@ def cut(graph: Graph, owner: np.ndarray) -> list[dict[str, Tensor]]:
         arrays = {
             "ids": np.concatenate([nodes, halo]),
             "send": np.concatenate(sent),
-            "sent": np.array([len(some) for some in sent]),
+            "sent": np.array([len(rows_sent) for rows_sent in sent]),
             "wanted": np.bincount(owner[halo], minlength=parts),
             "adjacency.rowptr": rows.indptr.astype(np.int64),
             "adjacency.col": rows.indices.astype(np.int64),
@@ -142,10 +142,10 @@ def write_partition(
         raise ValueError("the parts of a graph do not tell edge types apart; leave relation=… out")
     names = storable_names(graph.node_names)
     given = parts.train | parts.val
-    taught = with_classes(graph.reveal(given))
-    if taught.num_classes < 2 or not parts.train.any():
+    known = with_classes(graph.reveal(given))
+    if known.num_classes < 2 or not parts.train.any():
         raise ValueError(
-            f"to tell classes apart it takes labels of two; the {parts.kind} split gives {taught.num_classes}"
+            f"to tell classes apart it takes labels of two; the {parts.kind} split gives {known.num_classes}"
         )
     shards = cut(graph, owner)
     rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
@@ -160,8 +160,8 @@ def write_partition(
         x_kind=graph.x_kind,
         num_columns=graph.num_features,
         class_names=graph.class_names,
-        known=taught.class_names,
-        label_counts=tuple(torch.bincount(taught.y[taught.labeled], minlength=taught.num_classes).tolist()),
+        known=known.class_names,
+        label_counts=tuple(torch.bincount(known.y[known.labeled], minlength=known.num_classes).tolist()),
         split=parts.kind,
         seed=parts.seed,
         split_hash=parts.hash,
@@ -180,7 +180,7 @@ def write_partition(
 
     def part(rank: int) -> bytes:
         own, shard = shards[rank]["ids"][: rows[rank]], shards[rank]
-        shard |= {"y": taught.y[own], "kind": kind[own], "nothing": nothing[own]}
+        shard |= {"y": known.y[own], "kind": kind[own], "nothing": nothing[own]}
         if structure is not None:
             shard["structure"] = structure[own]
         if isinstance(x, SparseMatrix):

@@ -119,7 +119,7 @@ class _Held(NamedTuple):
 
 
 class _Model:
-    """One member of an ensemble: how much it holds on graphs of some size."""
+    """One member of an ensemble: how much it holds on a graph of a size."""
 
     def __init__(self, recipe: Recipe, num_members: int, votes: bool) -> None:
         self.recipe, self.num_members, self.votes = recipe, num_members, votes

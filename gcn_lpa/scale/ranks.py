@@ -1,4 +1,4 @@
-"""The processes that torchrun starts, and all that they say to each other.
+"""The processes that torchrun starts, and all that they send to each other.
 
 Rank 0 writes what is about the whole run. An answer that does not come ends a process with one sentence: either the other one
 has ended, or the time is over.
@@ -65,18 +65,18 @@ class Ranks(World):
     def collected(self, rows: Tensor) -> list[Tensor]:
         """The rows of every rank, which may differ in number, in all of them."""
         sizes, longest = self._padded(rows)
-        found = [torch.empty_like(longest) for _ in sizes]
+        received = [torch.empty_like(longest) for _ in sizes]
         with self._answered():
-            dist.all_gather(found, longest)
-        return [some[:size] for some, size in zip(found, sizes, strict=True)]
+            dist.all_gather(received, longest)
+        return [padded[:size] for padded, size in zip(received, sizes, strict=True)]
 
     def gathered(self, rows: Tensor) -> list[Tensor] | None:
         """The rows of every rank in rank 0; None in the others."""
         sizes, longest = self._padded(rows)
-        found = [torch.empty_like(longest) for _ in sizes] if self.rank == 0 else None
+        received = [torch.empty_like(longest) for _ in sizes] if self.rank == 0 else None
         with self._answered():
-            dist.gather(longest, found)
-        return None if found is None else [some[:size] for some, size in zip(found, sizes, strict=True)]
+            dist.gather(longest, received)
+        return None if received is None else [padded[:size] for padded, size in zip(received, sizes, strict=True)]
 
     def _padded(self, rows: Tensor) -> tuple[list[int], Tensor]:
         """How many rows each rank has, and those of this one with zeros below: ranks exchange equal numbers of them."""
@@ -113,8 +113,8 @@ class Ranks(World):
 
 def _reason(error: Exception) -> str:
     """The last sentence of what torch says, without its place in torch."""
-    said = str(error).strip().splitlines()[0].rpartition("] ")[2].rstrip(". ")
-    return said if len(said) <= 120 else said[:120].rpartition(" ")[0] + " …"
+    message = str(error).strip().splitlines()[0].rpartition("] ")[2].rstrip(". ")
+    return message if len(message) <= 120 else message[:120].rpartition(" ")[0] + " …"
 
 
 def is_torchrun() -> bool:
@@ -239,6 +239,6 @@ class _Gathered(torch.autograd.Function):
         halo, ranks, own = ctx.part.halo, ctx.part.ranks, ctx.part.shape[0]
         home = ranks.exchanged(grad[own:], halo.wanted, halo.sent)
         total = grad[:own].clone()
-        for rows, some in zip(halo.send.split(list(halo.sent)), home.split(list(halo.sent)), strict=True):
-            total.index_add_(0, rows, some)  # no row twice: nothing depends on the order within
+        for rows, grads in zip(halo.send.split(list(halo.sent)), home.split(list(halo.sent)), strict=True):
+            total.index_add_(0, rows, grads)  # no row twice: nothing depends on the order within
         return None, total

@@ -51,7 +51,7 @@ def require_in_parts(recipe: Recipe) -> None:
     reasons = {
         f"method {recipe.method!r}: {', '.join(METHODS_IN_PARTS)} can": recipe.method not in METHODS_IN_PARTS,
         f"members = {recipe.members!r}: they learn from the whole graph; leave them out": bool(recipe.members),
-        "votes: their weights need the opinions of all nodes at once; --no-votes leaves them out": recipe.votes,
+        "votes: their weights need the predictions for all nodes at once; --no-votes leaves them out": recipe.votes,
         f"clusters = {recipe.clusters}: each rank has its part already; --clusters 0": bool(recipe.clusters),
         "edges = 'gaussian': it compares the features of nodes in two parts; 'cosine' sends few numbers of each": (
             recipe.edges == "gaussian"
@@ -64,9 +64,9 @@ def require_in_parts(recipe: Recipe) -> None:
             has_lpa and recipe.loss == "leave_one_out" and recipe.lpa_iterations == 2
         ),
     }
-    for said, holds in reasons.items():
+    for reason, holds in reasons.items():
         if holds:
-            raise ValueError(f"several processes do not train with {said}")
+            raise ValueError(f"several processes do not train with {reason}")
 
 
 @dataclass(frozen=True)
