@@ -155,9 +155,9 @@ class Trained:
         """The share of the weight that each member and the label votes have; empty where they were not weighed."""
         if self.weights is None:
             return {}
-        names, weights = [self.recipe.method, *self.recipe.members.split()], self.weights.weights
-        shares = dict(zip(names, weights, strict=False))
-        shares["votes"] = sum(weights[self.weights.num_members :])
+        weights, number = self.weights.weights, self.weights.num_members
+        names = [self.recipe.method, *self.recipe.members.split(), "votes"]
+        shares = dict(zip(names, [*weights[:number], sum(weights[number:])], strict=True))
         total = sum(shares.values()) or 1.0
         return {name: weight / total for name, weight in shares.items()}
 
