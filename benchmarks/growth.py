@@ -7,7 +7,7 @@
 inductive: test nodes and their edges are hidden in training and come back for the prediction; beside it the same split with
 all nodes there from the start. labels: a share of the nodes has labels when a model is trained, then 10, 50 and 100 % as many
 come: they vote without training (`predict`), or the model is trained again. clusters: the default recipe on the whole graph,
-and on ten clusters in turn, each in a process of its own, with the memory of the GPU or, on a CPU, what the process grew by.
+and on ten clusters in turn, with the memory of the GPU or, on a CPU, what the process grew by.
 
 The tables of a result are also written as FILE.md, for the pages; `--table` only does that.
 
@@ -32,7 +32,7 @@ from ledgers import newest
 from gcn_lpa import load, split
 from gcn_lpa.data.files import write_json
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.engine.devices import environment
+from gcn_lpa.engine.devices import choose_device, environment
 from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.learning.learn import learn
@@ -44,6 +44,7 @@ from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger
+from reproduction.timing import PeakMemory
 
 ROWS = {
     "graphsage": METHODS["graphsage"].fair(DEFAULT).replace(structure=False),
@@ -176,12 +177,12 @@ def late_labels(job: dict, root: str | None, device: str) -> dict:
 def clusters_of(job: dict, root: str | None, device: str) -> dict:
     graph, seed = load(job["graph"], root), job["split"]
     parts, recipe = split(graph, seed=seed), DEFAULT.replace(clusters=job["clusters"])
-    found = compare(graph, ["gcn-lpa"], splits=[parts], seed=seed, recipe=recipe, device=device)
-    (record,), (row,) = found.records, found.rows
-    assert row.memory is not None
+    with PeakMemory(choose_device(device)) as peak:
+        (record,) = compare(graph, ["gcn-lpa"], splits=[parts], seed=seed, recipe=recipe, device=device).records
+    assert peak.mib is not None
     return {
         "accuracy": record.accuracy,
-        "megabytes": row.memory.gpu_peak or row.memory.peak - row.memory.before,
+        "megabytes": peak.mib * 2**20 / 1e6,
         "cut": share_cut(graph, job["clusters"]) if job["clusters"] else 0.0,
         "best_epoch": record.best_epoch,
         "seconds": round(record.seconds, 2),

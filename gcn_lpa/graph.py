@@ -53,7 +53,7 @@ class Derived:
 class Graph:
     """A graph whose nodes have features and, some of them, a label.
 
-    Build one with `from_edges`, `from_scipy`, `from_networkx`, `from_pyg` or `from_pandas`, or with `gcn_lpa.load`:
+    Build one with `from_edges`, `from_scipy`, `from_networkx` or `from_pyg`, or with `gcn_lpa.load`:
     those check what they are given; the constructor trusts its caller.
     """
 
@@ -78,7 +78,6 @@ class Graph:
     from_scipy = classmethod(constructors.from_scipy)
     from_networkx = classmethod(constructors.from_networkx)
     from_pyg = classmethod(constructors.from_pyg)
-    from_pandas = classmethod(constructors.from_pandas)
     to_scipy = constructors.to_scipy
     to_networkx = constructors.to_networkx
     to_pyg = constructors.to_pyg

@@ -88,10 +88,6 @@ class People:
     def pandas_frames(self, folder, directed):
         return read_csv(*self.frames(), directed=directed)
 
-    def pandas_edges(self, folder, directed):
-        nodes = {"node_names": self.names, "x": self.x, "y": self.labels}
-        return Graph.from_pandas(self.frames()[1], directed=directed, **nodes)
-
     def networkx(self, folder, directed):
         import networkx
 
@@ -131,7 +127,7 @@ class People:
 
 
 DOORS = (
-    *("csv_folder", "parquet_folder", "pandas_frames", "pandas_edges"),
+    *("csv_folder", "parquet_folder", "pandas_frames"),
     *("networkx", "scipy", "pyg", "edge_list"),
 )
 

@@ -225,7 +225,7 @@ def door_learn(graph, parts, monkeypatch):
 def door_compare(graph, parts, monkeypatch):
     models = models_of(monkeypatch, comparison, "learn_many")
     methods = ["mlp", "lr", "lpa", "gcn", "gcn-lpa"]
-    comparison.compare(graph, methods, splits=[parts], changes={"epochs": 4}, isolate=False, **QUIET)
+    comparison.compare(graph, methods, splits=[parts], changes={"epochs": 4}, **QUIET)
     assert len(models) == len(methods)
     return weights(models), [predict_proba(model, graph, raw=True) for model in models]
 

@@ -284,7 +284,7 @@ def compare(
 ) -> None:
     """Train methods on the same splits and compare them.
 
-    Mean, 95 % interval, paired differences, time and memory. A field of the recipe given as a flag is set for the methods that
+    Mean, 95 % interval, paired differences and time. A field of the recipe given as a flag is set for the methods that
     use it.
     """
     from gcn_lpa.data.files import encode_json, write_output

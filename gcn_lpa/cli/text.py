@@ -332,10 +332,8 @@ def comparison_lines(found: Comparison) -> list[str]:
     rows = []
     for row in found.rows:
         compared = ("", "") if row.difference is None else (str(row.difference), said_p(row.difference.p_value))
-        peak = None if row.memory is None else row.memory.peak if row.memory.gpu_peak is None else row.memory.gpu_peak
-        memory = "–" if peak is None else f"{peak:,.0f} MB"
-        rows.append((row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}", memory))
-    header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds", "memory")
+        rows.append((row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}"))
+    header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds")
     lines = [*table_lines(header, rows), "", found.verdict]
     if found.not_converged:
         lines.append(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
@@ -344,7 +342,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     return [
         *lines,
         "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. seconds: median of a split, "
-        f"on {found.device}. memory: peak of a process that trains this method alone.",
+        f"on {found.device}.",
     ]
 
 

@@ -219,30 +219,6 @@ def from_pyg(
     return dataclasses.replace(graph, public=Split(train, val, test, "public"))
 
 
-def from_pandas(
-    cls: type[Graph],
-    /,
-    edges: Any,
-    *,
-    source: str = "source",
-    target: str = "target",
-    weight: str = "weight",
-    **options: Any,
-) -> Graph:
-    """A graph from a DataFrame with a row per edge; `options` as in `from_edges`.
-
-    Args:
-        weight: column of the weights; where the frame has no such column, every edge has weight 1.
-    """
-    if not hasattr(edges, "columns"):
-        raise TypeError(f"from_pandas needs a DataFrame, not {type(edges).__name__}; from_edges takes pairs")
-    for column in (source, target):
-        if column not in edges.columns:
-            raise ValueError(f"the edge list has no column {column!r}; it has {some(list(edges.columns))}")
-    weights = edges[weight].to_numpy() if weight in edges.columns else None
-    return from_edges(cls, Ends(edges[source].to_numpy(), edges[target].to_numpy()), weights=weights, **options)
-
-
 def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | SparseMatrix, str]:
     """Features as float32, dense or sparse as given, every number finite; and where they come from."""
     n = adjacency.shape[0]
@@ -405,12 +381,8 @@ def to_scipy(graph: Graph) -> scipy.sparse.csr_array:
     return matrix.T.tocsr() if graph.directed else matrix
 
 
-def to_networkx(graph: Graph, *, features: bool = False) -> Any:
-    """A NetworkX Graph or DiGraph with edge attribute `weight` and, where known, node attribute `label`.
-
-    Args:
-        features: also give every node its row of x, dense, as attribute `x`.
-    """
+def to_networkx(graph: Graph) -> Any:
+    """A NetworkX Graph or DiGraph with edge attribute `weight` and, where known, node attribute `label`."""
     import networkx
 
     converted = networkx.DiGraph(name=graph.name) if graph.directed else networkx.Graph(name=graph.name)
@@ -419,9 +391,6 @@ def to_networkx(graph: Graph, *, features: bool = False) -> Any:
     source, target, weight = _edge_list(graph)
     ends = ([graph.node_names[i] for i in side.tolist()] for side in (source, target))
     converted.add_weighted_edges_from(zip(*ends, weight.tolist(), strict=True))
-    if features:
-        x = graph.x.to_dense().cpu().numpy()
-        networkx.set_node_attributes(converted, dict(zip(graph.node_names, x, strict=True)), "x")
     return converted
 
 

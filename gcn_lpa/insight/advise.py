@@ -124,7 +124,6 @@ def advise(
             changes={**({"select": "loss"} if few else {}), **(changes or {})},
             device=device,
             threads=threads,
-            isolate=False,
             on_record=on_record,
         )
         lines = _lines(graph, found, splits)

@@ -1,16 +1,11 @@
-"""Compare methods on the same splits of a graph: means, paired differences, time and memory, and what is noise."""
+"""Compare methods on the same splits of a graph: means, paired differences and time, and what is noise."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import pickle
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,18 +42,6 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Of a process that did nothing but train one method, in MB; Python, torch and the graph are in it.
-
-    Splits that are trained as one stack are in memory together; of processes that it forked, the largest counts.
-    """
-
-    before: float  # resident when training began
-    peak: float  # highest resident
-    gpu_peak: float | None  # highest that torch had in use on the GPU
-
-
-@dataclass(frozen=True)
 class ComparisonRow:
     """One method over all splits."""
 
@@ -67,7 +50,6 @@ class ComparisonRow:
     macro_f1: Mean
     difference: Difference | None  # None for the reference itself
     seconds: float  # the median of a split
-    memory: Memory | None  # None where methods shared a process
     note: str
 
 
@@ -135,7 +117,6 @@ def compare(
     changes: Mapping[str, Any] | None = None,
     device: str = "auto",
     threads: int | None = None,
-    isolate: bool = True,
     on_record: Callable[[Record], None] | None = None,
 ) -> Comparison:
     """Train and test every method on the same splits.
@@ -151,7 +132,6 @@ def compare(
             others have the settings they were published with, else those of `Method.fair`.
         changes: fields to set in the recipes of all methods that use them, e.g. {"epochs": 50}.
         threads: of the CPU; None leaves torch's setting.
-        isolate: give each method a process of its own, in which alone its memory can be measured.
         on_record: called with every result as it comes.
     """
     recipes = recipes_of(graph, methods, recipe, changes or {})
@@ -167,20 +147,30 @@ def compare(
             f"{graph.name!r} has {int(graph.labeled.sum()):,} labelled nodes: too few to learn from some and score the others"
         )
     where = str(choose_device(device))
-    threads = threads or torch.get_num_threads()
     records: list[Record] = []
-    memories: dict[str, Memory | None] = {}
+    seeds = [seed + k for k in range(len(parts))]
     for name, settings in recipes.items():
-        trial = Trial(graph, name, settings, tuple(parts), seed, where, threads)
-        memories[name] = None
-        for result in run_apart(trial) if isolate else run_here(trial):
-            if isinstance(result, Memory):
-                memories[name] = result
-                continue
-            records.append(result)
-            if on_record is not None:
-                on_record(result)
-    rows = tuple(_row(name, settings, records, reference, memories[name]) for name, settings in recipes.items())
+        with num_threads(threads or torch.get_num_threads()):
+            start = time.perf_counter()
+            masks = [(part.train, part.val) for part in parts]
+            models = learn_many(graph, masks, settings, seeds=seeds, device=where)
+            seconds = (time.perf_counter() - start) / len(models)
+            for first, part, trained in zip(seeds, parts, models, strict=True):
+                scores = evaluate(trained, graph, part.test)
+                record = Record(
+                    method=name,
+                    split=part.hash,
+                    seed=first,
+                    accuracy=scores.accuracy,
+                    macro_f1=scores.macro_f1,
+                    val_accuracy=trained.run.best.val_accuracy,
+                    best_epoch=trained.run.best_epoch,
+                    seconds=seconds,
+                )
+                records.append(record)
+                if on_record is not None:
+                    on_record(record)
+    rows = tuple(_row(name, settings, records, reference) for name, settings in recipes.items())
     unused = {}
     for field, value in (changes or {}).items():
         if names := tuple(name for name, settings in recipes.items() if getattr(settings, field) != value):
@@ -211,106 +201,7 @@ def recipes_of(
     }
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One method on all splits."""
-
-    graph: Graph
-    method: str
-    recipe: Recipe
-    splits: tuple[Split, ...]
-    seed: int
-    device: str
-    threads: int
-
-
-def run_here(trial: Trial) -> Iterator[Record]:
-    """Train on all splits, side by side where `learn_many` can, and test."""
-    with num_threads(trial.threads):
-        start, seeds = time.perf_counter(), [trial.seed + k for k in range(len(trial.splits))]
-        parts = [(part.train, part.val) for part in trial.splits]
-        models = learn_many(trial.graph, parts, trial.recipe, seeds=seeds, device=trial.device)
-        seconds = (time.perf_counter() - start) / len(models)
-        for seed, part, trained in zip(seeds, trial.splits, models, strict=True):
-            scores = evaluate(trained, trial.graph, part.test)
-            yield Record(
-                method=trial.method,
-                split=part.hash,
-                seed=seed,
-                accuracy=scores.accuracy,
-                macro_f1=scores.macro_f1,
-                val_accuracy=trained.run.best.val_accuracy,
-                best_epoch=trained.run.best_epoch,
-                seconds=seconds,
-            )
-
-
-def run_apart(trial: Trial) -> Iterator[Record | Memory]:
-    """The same in a process of its own, which reports its memory at the end."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from gcn_lpa.insight.compare import work; work()"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    num_records = 0
-    try:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # ended before it had read all: see below
-            pickle.dump(trial, stdin)
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the end, also in the middle of a result
-            while True:
-                result = pickle.load(process.stdout)
-                if isinstance(result, Exception):
-                    raise result
-                num_records += isinstance(result, Record)
-                yield result
-        if process.wait() != 0 or num_records < len(trial.splits):
-            raise ChildProcessError(
-                f"the process that trained {trial.method} ended with code {process.returncode}, after {num_records} of "
-                f"{len(trial.splits)} splits"
-            )
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def work() -> None:
-    """The other end of `run_apart`: a pickled Trial on stdin, its pickled results or an exception on stdout."""
-    out, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written there
-    trial: Trial = pickle.load(sys.stdin.buffer)
-    try:
-        before = resident_memory()
-        for record in run_here(trial):
-            pickle.dump(record, out)
-            out.flush()
-        after = resident_memory()
-        if before is not None and after is not None:
-            gpu = torch.cuda.max_memory_allocated() / 1e6 if trial.device.startswith("cuda") else None
-            pickle.dump(Memory(before[0], after[1], gpu), out)
-    except Exception as error:  # sent as the built-in exception that it is: others may not be pickled
-        kind: type[Exception] = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
-        pickle.dump(kind(str(error)), out)
-    out.flush()
-
-
-def resident_memory() -> tuple[float, float] | None:
-    """Resident memory of this process now, and at its highest or that of a process it forked, in MB; None: not known here.
-
-    Linux's VmHWM, since its ru_maxrss starts at that of the parent process.
-    """
-    try:
-        import resource
-    except ImportError:
-        return None
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
-        return now, max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-    return peak, peak
-
-
-def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, memory: Memory | None) -> ComparisonRow:
+def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str) -> ComparisonRow:
     here = [record for record in records if record.method == name]
     accuracy = np.array([record.accuracy for record in here])
     gain = accuracy - np.array([record.accuracy for record in records if record.method == reference])
@@ -320,6 +211,5 @@ def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, m
         macro_f1=mean_of(np.array([record.macro_f1 for record in here])),
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         seconds=float(np.median([record.seconds for record in here])),
-        memory=memory,
         note="the recipe best" if name == BEST else METHODS[name].note_on(recipe),
     )

@@ -1,7 +1,6 @@
 """train, resume, evaluate, predict and edges as a user meets them: what they print, what they leave, how they end."""
 
 import csv
-import functools
 import io
 import json
 import os
@@ -21,7 +20,6 @@ from gcn_lpa.cli import data as demo
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import warning
 from gcn_lpa.data.datasets import load
-from gcn_lpa.insight import compare as comparison
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import Results, load_run
@@ -157,7 +155,6 @@ def test_a_recipe_file_with_a_field_that_the_method_does_not_use_is_refused_by_n
 
 
 def test_compare_applies_a_flag_where_it_is_used_and_names_the_methods_without_it(monkeypatch):
-    monkeypatch.setattr("gcn_lpa.compare", functools.partial(comparison.compare, isolate=False))
     arguments = (
         "compare",
         "karate",

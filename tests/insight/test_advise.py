@@ -209,7 +209,6 @@ def test_the_recipe_best_is_advised_only_where_it_is_ahead_by_more_than_noise(mo
         ["mlp", "lr", "lpa", "gcn", "gcn-lpa", "best"],
         splits=stratified_folds(graph, 2),
         changes={"epochs": 3},
-        isolate=False,
     )
     assert measured.recipes["best"].members == recipe_for(case_of(graph, graph.labeled), "best").members
     assert "cosine-hops" in measured.recipes["best"].members

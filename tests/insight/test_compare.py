@@ -1,12 +1,9 @@
-"""Statistics by hand and by brute force, the same splits for all methods, and processes that tell the truth."""
+"""Statistics by hand and by brute force, and the same splits for all methods."""
 
 import dataclasses
-import io
 import itertools
 import json
 import math
-import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -16,18 +13,12 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.splits import split
-from gcn_lpa.insight import compare as comparison
 from gcn_lpa.insight.compare import (
     Comparison,
     ComparisonRow,
-    Memory,
     Record,
-    Trial,
     compare,
     recipes_of,
-    resident_memory,
-    run_apart,
-    run_here,
 )
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, WITH_STRUCTURE
 from gcn_lpa.learning.learn import learn
@@ -77,8 +68,8 @@ def test_differences_that_only_rounding_tells_apart_are_ties():
 
 
 def test_every_method_meets_the_same_splits_as_alone(karate):
-    both = compare(karate, ["gcn", "lpa"], splits=3, seed=5, changes=QUICK, isolate=False)
-    alone = compare(karate, ["lpa"], splits=3, seed=5, isolate=False)
+    both = compare(karate, ["gcn", "lpa"], splits=3, seed=5, changes=QUICK)
+    alone = compare(karate, ["lpa"], splits=3, seed=5)
     expected = [split(karate, seed=seed).hash for seed in (5, 6, 7)]
     for name in ("gcn", "lpa"):
         assert [record.split for record in both.records if record.method == name] == expected
@@ -88,7 +79,7 @@ def test_every_method_meets_the_same_splits_as_alone(karate):
 
 
 def test_a_record_is_what_learn_and_evaluate_give(karate):
-    found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK, isolate=False)
+    found = compare(karate, ["gcn"], splits=1, seed=2, changes=QUICK)
     part, recipe = split(karate, seed=2), METHODS["gcn"].fair(WITH_STRUCTURE).replace(**QUICK)
     trained = learn(karate, part.train, part.val, recipe, seed=2, device="cpu")
     scores = evaluate(trained, karate, part.test)
@@ -100,7 +91,7 @@ def test_a_record_is_what_learn_and_evaluate_give(karate):
 
 @pytest.mark.long
 def test_differences_are_paired(karate):
-    found = compare(karate, ["lpa", "mlp", "lr"], splits=4, reference="lr", isolate=False)
+    found = compare(karate, ["lpa", "mlp", "lr"], splits=4, reference="lr")
     accuracy = {n: np.array([r.accuracy for r in found.records if r.method == n]) for n in ("lpa", "mlp", "lr")}
     rows = {row.method: row for row in found.rows}
     assert rows["lr"].difference is None
@@ -114,9 +105,7 @@ def test_differences_are_paired(karate):
 
 def made_up(differences, num_splits=10):
     """A comparison whose rows have the differences given by name; None is the reference."""
-    rows = tuple(
-        ComparisonRow(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, None, "") for name, d in differences.items()
-    )
+    rows = tuple(ComparisonRow(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, "") for name, d in differences.items())
     records = tuple(Record(name, str(k), k, 0.8, 0.8, 0.8, 1, 1.0) for name in differences for k in range(num_splits))
     return Comparison("made up", "gcn", rows, records, {}, "cpu", {})
 
@@ -160,14 +149,14 @@ def test_one_split_tells_nothing():
 
 def test_recipe_is_that_of_gcn_lpa_and_changes_are_for_all(karate):
     ours = METHODS["gcn-lpa"].settings().replace(hidden=3, edges="free", loss="held_out")
-    found = compare(karate, ["gcn-same", "gcn"], splits=1, recipe=ours, changes={"epochs": 2}, isolate=False)
+    found = compare(karate, ["gcn-same", "gcn"], splits=1, recipe=ours, changes={"epochs": 2})
     fixed = {"edges": "fixed", "lpa_weight": 0.0, "members": ""}
     assert found.recipes["gcn-same"] == ours.replace(method="gcn-same", epochs=2, **fixed)
     assert found.recipes["gcn"] == METHODS["gcn"].fair(ours).replace(epochs=2)
 
 
 def test_a_change_is_made_where_it_is_used_and_the_other_methods_are_named(karate):
-    found = compare(karate, ["gcn", "lpa", "lr"], splits=1, changes={"epochs": 2, "features": "l2"}, isolate=False)
+    found = compare(karate, ["gcn", "lpa", "lr"], splits=1, changes={"epochs": 2, "features": "l2"})
     assert found.unused == {"epochs": ("lpa", "lr"), "features": ("lpa",)}
     assert found.recipes["gcn"] == METHODS["gcn"].fair(WITH_STRUCTURE).replace(epochs=2, features="l2")
     assert found.recipes["lr"] == METHODS["lr"].fair(WITH_STRUCTURE).replace(features="l2")
@@ -224,7 +213,7 @@ def test_a_best_epoch_among_the_last_has_not_converged(epochs, patience, best, c
 
 
 def test_methods_that_choose_no_epoch_have_converged(karate):
-    assert compare(karate, ["lpa", "lr", "mlp"], splits=1, isolate=False).not_converged == ()
+    assert compare(karate, ["lpa", "lr", "mlp"], splits=1).not_converged == ()
 
 
 @pytest.mark.parametrize(
@@ -246,75 +235,6 @@ def test_a_mistake_is_reported_before_anything_is_trained(karate, arguments, mes
         compare(karate, **arguments)
 
 
-@pytest.mark.long
-def test_resident_memory_sees_an_array_come_and_its_peak_stay():
-    if (before := resident_memory()) is None:
-        pytest.skip("this system does not tell")
-    array = np.ones(20_000_000)
-    during = resident_memory()
-    del array
-    after = resident_memory()
-    assert 150 < during[0] - before[0] < 170
-    assert after[0] < during[0] - 100
-    assert after[1] > during[0] - 1  # the system counts in batches
-
-
-@pytest.mark.long
-def test_a_process_of_its_own_gives_the_same_records_and_its_memory(karate):
-    recipe = METHODS["gcn"].settings().replace(**QUICK)
-    trial = Trial(
-        karate, "gcn", recipe, (split(karate, seed=0), split(karate, seed=1)), 0, "cpu", torch.get_num_threads()
-    )
-    *records, memory = run_apart(trial)
-    assert isinstance(memory, Memory)
-    assert memory.peak >= memory.before > 0
-    assert [dataclasses.replace(r, seconds=0) for r in records] == [
-        dataclasses.replace(r, seconds=0) for r in run_here(trial)
-    ]
-
-
-@pytest.mark.long
-def test_an_error_in_that_process_is_raised_here_as_it_was(karate):
-    negative = dataclasses.replace(karate, x=-torch.ones(34, 2), x_kind="given")
-    recipe = METHODS["gcn"].settings().replace(features="tfidf")
-    trial = Trial(negative, "gcn", recipe, (split(karate, seed=0),), 0, "cpu", 1)
-    with pytest.raises(ValueError, match="tfidf needs features that are counts"):
-        list(run_apart(trial))
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the process that ends early is a shell script")
-@pytest.mark.parametrize("num_nodes", [100, 20_000])  # the trial fits into a pipe, or it does not
-def test_a_process_that_ends_before_it_reads_is_named_with_its_code(tmp_path, monkeypatch, num_nodes):
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexit 3\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    arguments = ["compare", "sbm", "-o", f"n={num_nodes}", "--methods", "gcn", "--splits", "2"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
-    assert result.stderr == "gcn-lpa: the process that trained gcn ended with code 3, after 0 of 2 splits\n"
-
-
-class RefusedError(ValueError):
-    """Stands for an exception of a package: its name means nothing to the process that hears of it."""
-
-
-def test_an_exception_of_a_package_arrives_as_the_builtin_it_is(karate, monkeypatch, capsys):
-    def refuse(trial):
-        raise RefusedError("no")
-        yield
-
-    trial = Trial(karate, "gcn", METHODS["gcn"].settings(), (split(karate, seed=0),), 0, "cpu", 1)
-    monkeypatch.setattr(comparison, "run_here", refuse)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(trial))))
-    out = io.TextIOWrapper(io.BytesIO())
-    monkeypatch.setattr(sys, "stdout", out)
-    comparison.work()
-    out.seek(0)
-    error = pickle.load(out.buffer)
-    assert (type(error), str(error)) == (ValueError, "no")
-
-
 def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_path):
     found, asked = made_up({"gcn": None, "lr": Difference(-0.1, 0.02, 0.002)}), {}
     found = dataclasses.replace(found, recipes={"gcn": METHODS["gcn"].settings().replace(epochs=1)})
@@ -328,9 +248,9 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
     table = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "found.json")])
     assert table.exit_code == 0, table.output
     lines = [line.split() for line in table.stdout.splitlines()]
-    assert lines[0] == ["accuracy", "macro-F1", "to", "gcn", "p", "seconds", "memory"]
-    assert lines[1] == ["gcn", *("80.0", "±", "1.0") * 2, "1.0", "–"]
-    assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", ".002", "1.0", "–"]
+    assert lines[0] == ["accuracy", "macro-F1", "to", "gcn", "p", "seconds"]
+    assert lines[1] == ["gcn", *("80.0", "±", "1.0") * 2, "1.0"]
+    assert lines[2] == ["lr", *("80.0", "±", "1.0") * 2, "-10.0", "±", "2.0", ".002", "1.0"]
     assert found.verdict in table.stdout
     assert "not converged: gcn; more --epochs may help\n" in table.stdout
     assert (asked["graph"], asked["methods"], asked["splits"]) == ("karate", ["gcn", "lr"], 7)
@@ -342,7 +262,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_file(monkeypatch, tmp_p
 
 
 def test_a_comparison_is_json(karate):
-    found = compare(karate, ["lpa", "lpa-leave-one-out"], splits=2, changes={"epochs": 3}, isolate=False)
+    found = compare(karate, ["lpa", "lpa-leave-one-out"], splits=2, changes={"epochs": 3})
     back = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert back["recipes"]["lpa-leave-one-out"]["epochs"] == 3
     assert len(back["records"]) == 4

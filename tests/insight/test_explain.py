@@ -579,7 +579,8 @@ def test_without_an_edge_the_model_says_what_it_says_of_a_graph_built_without_it
     frame = graph.to_pandas()
     gone = [tuple(frame.iloc[k][["source", "target"]].astype(int)) for k in (0, 3)]
     left = frame.drop(index=[0, 3])
-    rebuilt = Graph.from_pandas(left, num_nodes=10, x=graph.x.numpy(), y=graph.y.numpy(), directed=directed)
+    rest = {"weights": left["weight"], "x": graph.x.numpy(), "y": graph.y.numpy(), "directed": directed}
+    rebuilt = Graph.from_edges(left[["source", "target"]].to_numpy(), **rest)
     answer = what_if(trained, graph, remove_edges=gone)
     labels = KnownLabels.of(rebuilt, known, torch.zeros_like(known))  # without names they belong to a pattern of edges
     one, other = Explainer.of(trained, graph), Explainer.of(dataclasses.replace(trained, known=labels), rebuilt)
