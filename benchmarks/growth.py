@@ -33,7 +33,6 @@ from gcn_lpa import load, split
 from gcn_lpa.data.files import write_json
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.devices import choose_device, environment
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import clusters
@@ -42,6 +41,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.stats import mean_of
+from gcn_lpa.train import DivergedError
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger
 from reproduction.timing import PeakMemory

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.insight.tune import Search, tune
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.train import DivergedError
 from reproduction.data import graph_of
 from reproduction.ledger import Job, Ledger, Outcome
 from reproduction.recipes import SPACE

@@ -39,6 +39,8 @@ class Free(nn.Module):
     With `symmetric_edges` the two directions of an edge share their number.
     """
 
+    _edges: tuple[str, SparseMatrix | None, Tensor] | None = None  # what `get_extra_state` made, and of what
+
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.mask = recipe.edge_mask
@@ -52,8 +54,11 @@ class Free(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """The edges that the weights belong to, as bytes: the fingerprint of their pattern, and which weight each entry has."""
-        ties = self.shared.pattern.col.cpu().numpy().astype("<i8").tobytes() if self.shared is not None else b""
-        return torch.frombuffer(bytearray(bytes.fromhex(self.fingerprint) + ties), dtype=torch.uint8)
+        if self._edges is None or self._edges[:2] != (self.fingerprint, self.shared):  # asked for at each better epoch
+            ties = self.shared.pattern.col.cpu().numpy().astype("<i8").tobytes() if self.shared is not None else b""
+            state = torch.frombuffer(bytearray(bytes.fromhex(self.fingerprint) + ties), dtype=torch.uint8)
+            self._edges = self.fingerprint, self.shared, state
+        return self._edges[2]
 
     def set_extra_state(self, state: Tensor) -> None:
         raw = state.cpu().numpy().tobytes()

@@ -27,7 +27,6 @@ from gcn_lpa.data.constructors import EdgeTypes, loops_added
 from gcn_lpa.data.describe import homophily, html_notes, html_table
 from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
-from gcn_lpa.engine.devices import same_device
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.target import Classes
 
@@ -165,9 +164,10 @@ class Graph:
         return self.y.device
 
     def to(self, device: torch.device | str) -> Graph:
-        if same_device(device, self.device):
-            return self  # with its derived results
-        moved = {name: getattr(self, name).to(device) for name in ("adjacency", "x", "y")}
+        y = self.y.to(device)
+        if y is self.y:  # it is there already
+            return self
+        moved = {"adjacency": self.adjacency.to(device), "x": self.x.to(device), "y": y}
         types = None if self.edge_types is None else self.edge_types.to(device)
         return dataclasses.replace(self, **moved, edge_types=types)
 

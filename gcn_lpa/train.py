@@ -13,67 +13,172 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gcn_lpa.data.files import decode_as, naming
-from gcn_lpa.engine.adam import Adam, CapturedStep
+from gcn_lpa.engine.adam import Adam, Capturable, CapturedStep
 from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Best, Checkpoint, Checkpoints, DivergedError, Epoch, Kept, Run, epoch_of
+from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
+    from gcn_lpa.learning.tasks import Batch, Validation
     from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
-    from gcn_lpa.recipes import Recipe
 
 
-class Batch(NamedTuple):
-    """The graph and the nodes of one gradient step. A full batch is the whole graph."""
+@dataclass(frozen=True)
+class Epoch:
+    """One line of the history; losses are those of the step, validation is after it. None: not measured."""
 
-    graph: Graph  # prepared, with the labels of the training nodes only
-    nodes: Tensor  # the training nodes in it: positions, [m]
-    node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
-    random_ids: Tensor | None = None  # names of the random bits of its nodes, [n]; None: their positions
-    stored: Tensor | None = None  # features of the whole graph; those of `node_ids` are read when they are needed
-
-    def to(self, device: torch.device, *, waits: bool = False) -> Batch:
-        """For steps on a device. One that waits is moved there for each of its steps, so that one at a time takes room there."""
-        ids = None if self.random_ids is None else self.random_ids.to(device)
-        graph = self.graph if waits else self.graph.to(device)
-        for matrix in (graph.adjacency, graph.x) if waits else ():
-            if isinstance(matrix, SparseMatrix):
-                _ = matrix.pattern.T  # sorted once, and moved with the rest
-        return self._replace(graph=graph, nodes=self.nodes.to(device), random_ids=ids)
-
-    def read(self) -> Graph:
-        """Its graph with its features, on the device."""
-        graph = self.graph
-        if self.stored is not None and self.node_ids is not None:
-            x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
-            graph = dataclasses.replace(graph, x=x.to(graph.device))
-        return graph.to(self.nodes.device)
+    epoch: int
+    loss: float | None
+    gcn: float | None
+    lpa: float | None
+    val_accuracy: float | None
+    val_loss: float | None
+    seconds: float
 
 
-class Validation(NamedTuple):
-    """The nodes that choose the epoch, with labels that the model does not see."""
+@dataclass(frozen=True, repr=False)
+class Run:
+    """The history of a training. `best_epoch` is the epoch whose weights the model has now."""
 
-    graph: Graph  # as in `Batch`
-    nodes: Tensor  # positions, [v]
-    target: Tensor  # their classes, [v]
-    everywhere: int | None = None  # how many all processes have; None: this one has all
+    recipe: Recipe
+    seed: int
+    history: tuple[Epoch, ...]
+    best_epoch: int
+    interrupted: bool = False
+
+    def __repr__(self) -> str:
+        scored = "" if self.best.val_accuracy is None else f" (validation {100 * self.best.val_accuracy:.1f} %)"
+        stopped = "interrupted, " if self.interrupted else ""
+        chosen = f"epoch {self.best_epoch} of {len(self.history)}{scored}"
+        return f"Run: {self.recipe.method}, seed {self.seed}, {stopped}{chosen}, {self.seconds:.1f} s"
 
     @property
-    def number(self) -> int:
-        return len(self.nodes) if self.everywhere is None else self.everywhere
+    def best(self) -> Epoch:
+        return self.history[self.best_epoch - 1]
 
-    def on(self, graph: Graph) -> Validation:
-        """The same nodes of the graph on another device."""
-        return self._replace(graph=graph, nodes=self.nodes.to(graph.device), target=self.target.to(graph.device))
+    @property
+    def seconds(self) -> float:
+        return sum(epoch.seconds for epoch in self.history)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far and a copy of its weights, by a rule; without validation the latest epoch is the best.
+
+    first_best  the highest validation accuracy, the earliest of equals (the paper does not say)
+    last_best   the highest validation accuracy, the latest of equals (the authors' code)
+    loss        the lowest validation cross-entropy
+    """
+
+    rule: str
+    epoch: int = 0
+    score: float = -math.inf
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def after(self, epoch: Epoch, model: Predictor | None = None) -> Best:
+        """This, or the new best if `epoch` is one, with the weights of a model."""
+        score = self.score
+        if epoch.val_accuracy is not None and epoch.val_loss is not None:
+            score = -epoch.val_loss if self.rule == "loss" else epoch.val_accuracy
+            if not (score >= self.score if self.rule == "last_best" else score > self.score):
+                return self
+        state = {} if model is None else {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        return Best(self.rule, epoch.epoch, score, state)
+
+
+@dataclass
+class Kept:
+    """The weights of a model after each epoch, by its number, while all of them together take few bytes."""
+
+    left: int = 1 << 26  # bytes that may still be kept
+    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def keep(self, epoch: int, state: Mapping[str, Tensor]) -> None:
+        self.left -= sum(tensor.nbytes for tensor in state.values())
+        if self.left >= 0:
+            self.states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+class DivergedError(ValueError):
+    """A loss that is not finite. The model has the best weights before it, those of `run.best_epoch`."""
+
+    run: Run | None = None
+
+
+def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
+    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not finite is refused.
+
+    Where validation does not choose, the last two are missing, or there are no validation nodes.
+    """
+    total, gcn, lpa, *scored = report[: None if num_validation else 3]
+    accuracy, cost = (scored[0] / num_validation, scored[1]) if scored else (None, None)
+    if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
+        other = "" if recipe.features == "l2" else ", or features = 'l2'"
+        raise DivergedError(
+            f"training diverged at epoch {number} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
+            f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
+        )
+    return Epoch(number, total, gcn, lpa, accuracy, cost, seconds)
+
+
+class Checkpoint(NamedTuple):
+    """The state that a training goes on from, and its files, which errors name."""
+
+    tensors: Mapping[str, Tensor]
+    meta: Mapping[str, Any]  # as JSON has it
+    tensors_file: Path
+    meta_file: Path
+
+
+class Checkpoints(Protocol):
+    """The place where a training saves its state."""
+
+    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Replace the checkpoint, entirely or not at all, in all processes."""
+
+    def latest(self) -> Checkpoint | None:
+        """The state of this process in the last complete checkpoint; None if there is none."""
+
+
+class Fit(NamedTuple):
+    """A trained model, and the history of its training."""
+
+    model: Any
+    run: Run
+
+
+class JobName(NamedTuple):
+    """The name of one of the models of a training."""
+
+    stage: str = "fit"  # or "fold-1", "fold-2" …
+    member: str = ""  # that of the first
+    epochs: int = 0  # at most
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """Callbacks and checkpoints of a training of one or many models."""
+
+    on_plan: Callable[[Sequence[JobName]], None] | None = None  # called first, with all models that will be trained
+    on_epoch: Callable[[JobName, Epoch], None] | None = None
+    on_done: Callable[[JobName], None] | None = None  # called after the last epoch of a model
+    checkpoints: Callable[[JobName], Checkpoints] | None = None  # where a model saves its state
+    every: int = 50  # epochs between two checkpoints
+    seconds: float = 0.0  # of training at least between two checkpoints: less is sooner done again than saved
+    resume: bool = False  # go on from checkpoints, where there are some
+    facts: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # such as the hash of the graph: a checkpoint must agree with them
 
 
 class World:
@@ -111,19 +216,6 @@ def num_epochs(recipe: Recipe) -> int:
     return recipe.epochs * len(PHASES[recipe.training])
 
 
-@dataclass(frozen=True)
-class Watching:
-    """Callbacks and checkpoints of the training of one model."""
-
-    on_epoch: Callable[[Epoch], None] | None = None
-    checkpoints: Checkpoints | None = None
-    every: int = 50  # epochs between two checkpoints
-    seconds: float = 0.0  # of training at least between two checkpoints: less is sooner done again than saved
-    resume: bool = False  # go on from the checkpoint, if there is one
-    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # facts that a checkpoint must agree with
-    kept: Kept | None = None  # where the weights after each epoch go
-
-
 def fit(
     model: Model,
     batches: Sequence[Batch],
@@ -133,7 +225,9 @@ def fit(
     seed: int = 0,
     stop_at: int | None = None,
     capture: str = "auto",
-    watching: Watching | None = None,
+    name: JobName | None = None,
+    watch: Watch | None = None,
+    kept: Kept | None = None,
     world: World | None = None,
 ) -> Run:
     """Train `model` on the batches, choose the epoch by the validation nodes, and leave the model at that epoch.
@@ -146,12 +240,19 @@ def fit(
         validation: without nodes the last epoch is kept.
         stop_at: end after this epoch, although the recipe has more.
         capture: replay each step as one CUDA graph: "auto" (on a GPU, where the model allows it), "always" or "never".
+        name: of the model, for `watch`.
+        kept: gets the weights after each epoch.
     """
     last = last_epoch(model, recipe, stop_at)
     is_whole = len(batches) == 1 and batches[0].node_ids is None
     may_capture = batches[0].nodes.device.type == "cuda" and model.capturable
-    loop = _Loop(model, batches, validation, recipe, seed, watching or Watching(), world or World())
-    return loop.run(last, capture=is_whole and (capture == "always" or (capture == "auto" and may_capture)))
+    captures = is_whole and (capture == "always" or (capture == "auto" and may_capture))
+    watch, best = watch or Watch(), Best(recipe.select)
+    name = name or JobName()
+    checkpoints = None if watch.checkpoints is None else watch.checkpoints(name)
+    on_epoch = None if watch.on_epoch is None else partial(watch.on_epoch, name)
+    parts = model, batches, validation, recipe, seed, world or World(), watch
+    return _Loop(*parts, best, checkpoints, on_epoch, kept).run(last, capture=captures)
 
 
 def fit_at_once(
@@ -200,7 +301,30 @@ def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) 
     return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= recipe.patience)
 
 
-class _Step:
+def optimizer_of(
+    phase: Phase, recipe: Recipe, model: Model, parameters: Mapping[str, nn.Parameter], *, num_batches: int = 1
+) -> Adam:
+    """Adam on the parameters that a phase moves; all others are frozen.
+
+    Args:
+        parameters: by their names in the model; of a stack of models those of all.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    shorter = math.sqrt(num_batches if recipe.clusters else 1)  # each step follows the noisy gradient of a part
+    groups = []
+    for of_model, l2, lr, trains in (
+        (model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
+        (model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
+    ):
+        group = [parameters[names[id(parameter)]] for parameter in of_model]
+        for parameter in group:
+            parameter.requires_grad_(trains)
+        if trains and group:
+            groups.append((group, l2, lr / shorter))
+    return Adam(groups, batches=num_batches)
+
+
+class _Step(Capturable):
     """One epoch as one call: for each batch a gradient and a step of Adam, then validation.
 
     Gives [loss, gcn, lpa, num_correct, val_loss] on the device, the losses as means over the batches; the last two only
@@ -211,50 +335,31 @@ class _Step:
         self.loop, self.phase, self.model = loop, phase, loop.model
         recipe, batches = loop.recipe, loop.batches
         self.epoch = torch.full((1,), epoch, dtype=torch.int64, device=batches[0].nodes.device)
-        shorter = math.sqrt(len(batches) if recipe.clusters else 1)  # each step follows the noisy gradient of a part
-        groups, rates = [], []
-        for parameters, l2, lr, trains in (
-            (self.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
-            (self.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
-        ):
-            for parameter in parameters:
-                parameter.requires_grad_(trains)
-            if trains and parameters:
-                groups.append((parameters, l2))
-                rates.append(lr / shorter)
-        self.optimizer = Adam(groups, lr=rates, batches=len(batches))
+        parameters = dict(self.model.named_parameters())
+        self.optimizer = optimizer_of(phase, recipe, self.model, parameters, num_batches=len(batches))
 
     def __call__(self) -> Tensor:
-        losses = [self.learn(batch) for batch in self.loop.batches]
+        losses, world = [], self.loop.world
+        for batch in self.loop.batches:
+            self.optimizer.zero_grad()
+            self.model.train()
+            loss = self.model.loss(batch.read(), batch.nodes, Key(self.loop.seed, self.epoch, batch.random_ids))
+            objective = self.phase.objective(loss)
+            objective.backward()
+            world.add_up(self.optimizer.parameters())
+            self.optimizer.step()
+            self.model.eval()
+            losses.append(world.total(torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double()))
         self.epoch += 1
         mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
         validation = self.loop.validation
         if validation.number == 0 or not self.phase.selects:
             return mean
-        return torch.cat([mean, self.loop.world.total(measured(self.model, validation))])
-
-    def learn(self, batch: Batch) -> Tensor:
-        """One gradient step; [loss, gcn, lpa]."""
-        self.optimizer.zero_grad()
-        self.model.train()
-        loss = self.model.loss(batch.read(), batch.nodes, Key(self.loop.seed, self.epoch, batch.random_ids))
-        objective = self.phase.objective(loss)
-        objective.backward()
-        world = self.loop.world
-        world.add_up(self.optimizer.parameters())
-        self.optimizer.step()
-        self.model.eval()
-        return world.total(torch.stack([objective.detach(), loss.gcn.detach(), loss.lpa.detach()]).double())
+        return torch.cat([mean, world.total(measured(self.model, validation))])
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a step changes, by name; the tensors themselves."""
         model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         return {"epoch": self.epoch, **model, **self.optimizer.state()}
-
-    @torch.no_grad()
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
 
 
 @dataclass(eq=False)
@@ -266,25 +371,24 @@ class _Loop:
     validation: Validation
     recipe: Recipe
     seed: int
-    watching: Watching
     world: World
-    history: list[Epoch] = dataclasses.field(default_factory=list)
-    saved: Checkpoint | None = None  # to go on from
-
-    def __post_init__(self) -> None:
-        self.best = Best(self.recipe.select)
-        if self.watching.resume and self.watching.checkpoints is not None:
-            self.saved = self.watching.checkpoints.latest()
-        if self.saved is not None:
-            self.load(self.saved)
+    watch: Watch
+    best: Best
+    checkpoints: Checkpoints | None
+    on_epoch: Callable[[Epoch], None] | None
+    kept: Kept | None
+    history: list[Epoch] = field(default_factory=list)
 
     def run(self, last: int, *, capture: bool) -> Run:
-        interrupted = False
+        interrupted, saved = False, self.checkpoints.latest() if self.checkpoints and self.watch.resume else None
+        if saved is not None:
+            self.load(saved)
         try:
             for number in range(len(PHASES[self.recipe.training])):
                 until = min(last, (number + 1) * self.recipe.epochs)
                 if len(self.history) < until:
-                    self.run_phase(number, until, capture)
+                    self.run_phase(number, until, capture, saved)
+                    saved = None
         except KeyboardInterrupt:
             if not self.best.epoch:
                 raise
@@ -300,14 +404,13 @@ class _Loop:
                 self.model.load_state_dict(self.best.state)
         return Run(self.recipe, self.seed, tuple(self.history), self.best.epoch, interrupted)
 
-    def run_phase(self, number: int, until: int, capture: bool) -> None:
-        phase, watching, recipe = PHASES[self.recipe.training][number], self.watching, self.recipe
+    def run_phase(self, number: int, until: int, capture: bool, saved: Checkpoint | None) -> None:
+        phase, watch, recipe = PHASES[self.recipe.training][number], self.watch, self.recipe
         step = _Step(self, phase, epoch=len(self.history) + 1)
-        if self.saved is not None and self.saved.meta["phase"] == number:
-            step.restore(self.saved.tensors)
-        elif self.saved is not None:  # saved at the end of the phase before: Adam starts afresh
-            self.model.load_state_dict(_part(self.saved.tensors, "model."))
-        self.saved = None
+        if saved is not None and saved.meta["phase"] == number:
+            step.restore(saved.tensors)
+        elif saved is not None:  # at the end of the phase before: Adam starts afresh
+            self.model.load_state_dict(_part(saved.tensors, "model."))
         advance = CapturedStep(step) if capture else step
         last_saved = time.monotonic()
         is_over = is_patience_over(recipe, phase, self.best, len(self.history))
@@ -317,20 +420,24 @@ class _Loop:
             epoch = epoch_of(report, done, self.validation.number, recipe, time.perf_counter() - start)
             self.history.append(epoch)
             self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
-            if watching.kept is not None:
-                watching.kept.keep(done, self.model.state_dict())
-            if watching.on_epoch is not None:
-                watching.on_epoch(epoch)
+            if self.kept is not None:
+                self.kept.keep(done, self.model.state_dict())
+            if self.on_epoch is not None:
+                self.on_epoch(epoch)
             is_over = is_patience_over(recipe, phase, self.best, done)
-            is_due = watching.every and (done % watching.every == 0 or done == until or is_over)
-            if watching.checkpoints is not None and is_due and time.monotonic() - last_saved >= watching.seconds:
-                self.save(watching.checkpoints, step, number)
+            is_due = watch.every and (done % watch.every == 0 or done == until or is_over)
+            if self.checkpoints is not None and is_due and time.monotonic() - last_saved >= watch.seconds:
+                self.save(self.checkpoints, step, number)
                 last_saved = time.monotonic()
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint must agree with for this training to go on from it."""
+        return {"recipe": self.recipe.hash(), "seed": self.seed, **self.watch.facts}
 
     def save(self, checkpoints: Checkpoints, step: _Step, phase: int) -> None:
         tensors = {**step.state(), **{f"best.{name}": tensor for name, tensor in self.best.state.items()}}
         meta = {
-            "of": dict(self.watching.fingerprint),
+            "of": self.facts(),
             "phase": phase,
             "best_epoch": self.best.epoch,
             "best_score": self.best.score if math.isfinite(self.best.score) else None,
@@ -341,7 +448,7 @@ class _Loop:
     def load(self, saved: Checkpoint) -> None:
         with naming(saved.meta_file):
             meta: _Saved = decode_as(_Saved, saved.meta)
-        if other := [name for name, value in self.watching.fingerprint.items() if meta.of.get(name) != value]:
+        if other := [name for name, value in self.facts().items() if meta.of.get(name) != value]:
             raise ValueError(
                 f"{saved.meta_file}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
             )
@@ -362,7 +469,7 @@ class _Loop:
 class _Saved:
     """meta.json of a checkpoint."""
 
-    of: dict[str, Any]  # `Watching.fingerprint`
+    of: dict[str, Any]  # `_Loop.facts`
     phase: int
     best_epoch: int
     best_score: float | None

@@ -23,12 +23,12 @@ from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.describe import html_table
 from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.scaling import Scaling
-from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
+from gcn_lpa.train import Run
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import mean_cost
 from gcn_lpa.model import GCNLPA
@@ -28,6 +27,7 @@ from gcn_lpa.predict import scores
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.train import DivergedError
 from reproduction.data import graph_of
 from reproduction.exhibits import Exhibit, markdown_table
 from reproduction.influence import intra_class_feature_influence, intra_class_label_influence

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device, environment
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.graph import Graph
 from gcn_lpa.predict import scores
 from gcn_lpa.recipes import PAPER, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.train import DivergedError
 from reproduction.code_version import study_hash
 from reproduction.data import authors_split, graph_of, with_unknown_as
 from reproduction.exhibits import Exhibit, LedgerLine

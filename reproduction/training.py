@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.many import fit_many
-from gcn_lpa.learning.tasks import Job, Task, task_of
+from gcn_lpa.learning.tasks import Batch, Job, Task, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
-from gcn_lpa.train import Batch, fit, fit_at_once
+from gcn_lpa.train import DivergedError, Fit, JobName, Run, fit, fit_at_once
 from reproduction.methods import study_methods
 from reproduction.recipes import StudyRecipe
 
@@ -58,7 +57,7 @@ def learn_once(
     task, where, method = task_of(graph, train, val, recipe), choose_device(device), study_methods()[recipe.method]
     model: Any = method.build(recipe, task.prepared, seed).to(where)
     placed, nodes, diverged = task.prepared.to(where), train.nonzero().squeeze(1), False
-    validation = task.validation.on(placed)
+    validation = task.validation(placed)
     with num_threads(threads, layer=graph.num_nodes * max(recipe.hidden, graph.num_classes)):
         try:
             if method.at_once:

@@ -16,11 +16,11 @@ from gcn_lpa.calibration import (
     nonconformity,
     reliability,
 )
-from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
+from gcn_lpa.train import Run
 from gcn_lpa.trained import KnownLabels, Trained
 
 ORDERS = [(1, 2, 3, 0), (3, 2, 1, 0), (2, 0, 3, 1)]

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
-from gcn_lpa.epochs import Watch
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight import compare as comparison
@@ -27,7 +26,7 @@ from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe
 from gcn_lpa.runs import train_run as stages
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.runs.train_run import train_run
-from gcn_lpa.train import fit
+from gcn_lpa.train import Watch, fit
 from tests.helpers.small_graphs import labels_at, votes_on
 
 OURS = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05, select="first_best")

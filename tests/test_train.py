@@ -11,17 +11,29 @@ from torch import nn
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
-from gcn_lpa.epochs import Best, DivergedError, Epoch, Run, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs
-from gcn_lpa.learning.tasks import task_of
+from gcn_lpa.learning.tasks import Batch, Validation, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import CheckpointFolder
-from gcn_lpa.train import PHASES, Batch, Validation, Watching, World, _Loop, _Step, fit, fit_at_once, num_epochs
+from gcn_lpa.train import (
+    PHASES,
+    Best,
+    DivergedError,
+    Epoch,
+    Run,
+    Watch,
+    World,
+    _Loop,
+    _Step,
+    fit,
+    fit_at_once,
+    num_epochs,
+)
 from gcn_lpa.trained import Trained
 from tests.helpers.trainings import trained_alone
 
@@ -54,7 +66,11 @@ def fitted(world, recipe=RECIPE, *, val=True, on_epoch=None, seed=0, stop_at=Non
     """A Trained on the training nodes of the block model, by `learn` or for a few epochs by `learn_many`."""
     graph, parts = world
     told = None if on_epoch is None else lambda _, epoch: on_epoch(epoch)
-    options = {"seed": seed, "device": "cpu", "watch": Watch(on_epoch=told, content=graph.content_hash(), **watch)}
+    options = {
+        "seed": seed,
+        "device": "cpu",
+        "watch": Watch(on_epoch=told, facts={"graph": graph.content_hash()}, **watch),
+    }
     nodes = parts.train, parts.val if val else []
     if stop_at is not None:
         return trained_alone(graph, *nodes, recipe, stop_at=stop_at, **options)
@@ -109,11 +125,11 @@ def test_two_steps_are_the_edges_on_the_lpa_loss_and_then_w_on_the_gcn_loss(worl
     model = GCNLPA(recipe, prepared(world), 0)
     start = weights(model)
 
-    def note(epoch):
+    def note(_, epoch):
         if epoch.epoch == recipe.epochs:
             middle.update(weights(model))
 
-    fit(model, *full_batch(world, val=False), recipe, watching=Watching(on_epoch=note))
+    fit(model, *full_batch(world, val=False), recipe, watch=Watch(on_epoch=note))
     edges = {name for name in start if name.startswith("edges.")}
     assert {name for name in start if not torch.equal(start[name], middle[name])} == edges
     assert {name for name in start if not torch.equal(middle[name], weights(model)[name])} == start.keys() - edges
@@ -454,7 +470,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
 def test_steps_can_be_undone_and_then_repeat_themselves(world):
     """What capture relies on: the warm-up changes nothing that `restore` does not bring back."""
     model = GCNLPA(RECIPE, prepared(world))
-    training = _Loop(model, *full_batch(world), RECIPE, 0, Watching(), World())
+    training = _Loop(model, *full_batch(world), RECIPE, 0, World(), Watch(), Best(RECIPE.select), None, None, None)
     step = _Step(training, PHASES["joint"][0], epoch=1)
     before = {name: tensor.clone() for name, tensor in step.state().items()}
     first = [step().tolist() for _ in range(3)]

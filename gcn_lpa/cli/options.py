@@ -20,7 +20,7 @@ from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_facts, run_
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gcn_lpa.epochs import Epoch, JobName, Watch
+    from gcn_lpa.train import Epoch, JobName, Watch
     from gcn_lpa.graph import Graph
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.runs.plan import Source
@@ -314,7 +314,7 @@ USUAL_EPOCHS = 300  # of a training whose patience ends it
 @contextlib.contextmanager
 def progress() -> Iterator[Watch]:
     """A bar on stderr where that is a terminal, at most 80 columns wide, for all models that the command trains."""
-    from gcn_lpa.epochs import Watch
+    from gcn_lpa.train import Watch
 
     if not MANNERS.shows_progress:
         yield Watch()

@@ -17,7 +17,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """Groups of parameters, each with its weight decay: λ stands for ½ λ ‖·‖² in the loss.
+    """Groups of parameters, each with its weight decay and its learning rate; decay λ stands for ½ λ ‖·‖² in the loss.
 
     All state is tensors on the device of the parameters, so that a step can be part of a CUDA graph. The parameters of
     one group share device and dtype.
@@ -25,15 +25,9 @@ class Adam:
     Where a gradient is sparse, only the numbers that it names move and change their means, as if they were a separate parameter.
     """
 
-    def __init__(
-        self, groups: Sequence[tuple[Sequence[nn.Parameter], float]], *, lr: float | Sequence[float], batches: int = 1
-    ) -> None:
+    def __init__(self, groups: Sequence[tuple[Sequence[nn.Parameter], float, float]], *, batches: int = 1) -> None:
         self.batches = batches  # steps in which each number of a parameter with sparse gradients moves once
-        rates = [lr] * len(groups) if isinstance(lr, float) else lr
-        self.groups = [
-            ([_Moments.of(parameter) for parameter in group], decay, rate)
-            for (group, decay), rate in zip(groups, rates, strict=True)
-        ]
+        self.groups = [([_Moments.of(parameter) for parameter in group], decay, rate) for group, decay, rate in groups]
 
     def parameters(self) -> list[nn.Parameter]:
         return [moments.parameter for group, *_ in self.groups for moments in group]
@@ -97,11 +91,16 @@ def _move(moments: Sequence[_Moments], grads: Sequence[Tensor], rate: float, dec
 
 
 class Capturable(Protocol):
-    """A step that never waits for the GPU, with all that it changes."""
+    """A step that can be recorded, as it never waits for the GPU."""
 
     def __call__(self) -> Tensor: ...
-    def state(self) -> dict[str, Tensor]: ...
-    def restore(self, state: Mapping[str, Tensor]) -> None: ...
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a step changes, by name; the tensors themselves."""
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
 
 
 class CapturedStep:

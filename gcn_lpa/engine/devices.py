@@ -23,12 +23,6 @@ _outside = 0  # torch's setting before the first of them
 _for_kernels: ContextVar[int | None] = ContextVar("_for_kernels", default=None)
 
 
-def same_device(one: torch.device | str, other: torch.device | str) -> bool:
-    """Whether two names mean one device: "cuda" is the first GPU, "cuda:0"."""
-    one, other = torch.device(one), torch.device(other)
-    return one.type == other.type and (one.index or 0) == (other.index or 0)
-
-
 def choose_device(device: str = "auto") -> torch.device:
     """ "auto" (a GPU where there is one), "cpu" or "cuda", or "cuda:1" and so on, as torch's."""
     if device == "auto":

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.engine import operations as ops
-from gcn_lpa.engine.devices import same_device
 
 if TYPE_CHECKING:
     from gcn_lpa.engine.random import Key
@@ -155,9 +154,10 @@ class Pattern:
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Pattern:
-        if same_device(device, self.device):
+        col = self.col.to(device)
+        if col is self.col:  # it is there already
             return self
-        moved = Pattern(self.rowptr.to(device), self.col.to(device), self.shape)
+        moved = Pattern(self.rowptr.to(device), col, self.shape)
         if "_transposed" in self.__dict__:
             turned, order = self._transposed[0], self.order.to(device)
             there = (

@@ -24,7 +24,7 @@ from torch import Tensor
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.describe import html_table, node_hops
 from gcn_lpa.data.splits import label_folds, split
-from gcn_lpa.epochs import Epoch, JobName, Watch
+from gcn_lpa.train import Epoch, JobName, Watch
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.evidence import (
     ERROR_RATE,

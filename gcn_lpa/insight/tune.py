@@ -21,12 +21,12 @@ from torch import Tensor
 
 from gcn_lpa.data.files import encode_json, holding, write_json
 from gcn_lpa.data.splits import Split
-from gcn_lpa.epochs import DivergedError, Epoch, JobName, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import draw_tuning
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.train import DivergedError, Epoch, JobName, Watch
 
 SPACE: dict[str, tuple[Any, ...]] = {  # around the recipe `default`
     "hidden": (32, 64, 128, 256),

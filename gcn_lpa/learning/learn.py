@@ -26,7 +26,6 @@ from torch import Tensor
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
@@ -36,7 +35,7 @@ from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.train import num_epochs
+from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
 NUM_FOLDS = 5
@@ -253,7 +252,7 @@ def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -
     if job.kept is None or job.method.at_once:
         return fits[k].model
     stop_at = max(1, round(float(np.median([fit.run.best_epoch for j, fit in enumerate(fits) if j != k]))))
-    state = job.kept.after(stop_at)
+    state = job.kept.states.get(stop_at)
     if state is None:
         unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing
         fit = dataclasses.replace(job, task=unseen, stop_at=stop_at, kept=None).run(device)

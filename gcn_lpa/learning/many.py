@@ -28,8 +28,8 @@ from typing import Any
 import torch
 
 from gcn_lpa.engine.devices import SMALL, num_cpu_threads, num_threads
-from gcn_lpa.epochs import DivergedError, Epoch, Fit, Watch
 from gcn_lpa.learning.tasks import Job
+from gcn_lpa.train import DivergedError, Epoch, Fit, Watch
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
 FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width
@@ -169,7 +169,7 @@ class _Executor:
                 model = job.built()
                 model.load_state_dict(state)
                 if job.kept is not None:
-                    job.kept.take_over(kept)
+                    job.kept.left, job.kept.states = kept.left, kept.states
                 outcome = Fit(model.eval(), run)
             self.is_done(number, k, outcome)
             self.longest = max(self.longest, time.perf_counter() - began[number])

@@ -22,11 +22,23 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from gcn_lpa.engine.adam import Adam, CapturedStep
+from gcn_lpa.engine.adam import Capturable, CapturedStep
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Best, DivergedError, Epoch, Fit, Run, Watch, epoch_of
-from gcn_lpa.train import PHASES, Phase, is_patience_over, last_epoch
+from gcn_lpa.train import (
+    PHASES,
+    Best,
+    DivergedError,
+    Epoch,
+    Fit,
+    Phase,
+    Run,
+    Watch,
+    epoch_of,
+    is_patience_over,
+    last_epoch,
+    optimizer_of,
+)
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -93,9 +105,7 @@ class _Stack:
 
     def __init__(self, jobs: Sequence[Job], device: torch.device, watch: Watch) -> None:
         self.recipe, self.watch = jobs[0].recipe, watch
-        shape = (
-            jobs[0].built().to(device)
-        )  # none of the models that are trained: those are used as soon as they are done
+        shape = jobs[0].built().to(device)  # not one that is trained: those are used as soon as they are done
         self.call = _Call(shape, jobs[0].task.prepared.to(device))
         self.captures = device.type == "cuda" and shape.capturable
         self.all = [
@@ -147,7 +157,7 @@ class _Stack:
                 progress.job.kept.keep(number, {name: stack[k].detach() for name, stack in step.parameters.items()})
             if self.watch.on_epoch is not None:
                 self.watch.on_epoch(progress.job.name, epoch)
-            best = progress.best.judged(epoch)
+            best = progress.best.after(epoch)
             if best is not progress.best:
                 progress.best = best
                 better.append(k)
@@ -164,7 +174,7 @@ class _Stack:
             progress.outcome = Fit(model.eval(), run) if problem is None else problem
 
 
-class _StackedStep:
+class _StackedStep(Capturable):
     """One epoch of all models as one call: a gradient, a step of Adam, then validation.
 
     Gives [loss, gcn, lpa, num_correct, val_loss] of each model, [B, 5], on the device; the last two only where validation
@@ -192,20 +202,7 @@ class _StackedStep:
         self.validates = phase.selects and any(task.val.any() for task in tasks)
         self.parameters = {name: nn.Parameter(stack.detach()) for name, stack in parameters.items()}
         self.best = {name: stack.detach().clone() for name, stack in parameters.items()}
-        moving, rates = [], []
-        for of_model, l2, lr, trains in (
-            (call.model.weight_parameters(), recipe.l2, recipe.lr, phase.trains_weights),
-            (call.model.edge_parameters(), recipe.l2_edges, recipe.edge_lr or recipe.lr, phase.trains_edges),
-        ):
-            mine = {id(parameter) for parameter in of_model}
-            names = [name for name, parameter in call.model.named_parameters() if id(parameter) in mine]
-            stacks = [self.parameters[name] for name in names]
-            for stack in stacks:
-                stack.requires_grad_(trains)
-            if trains and stacks:
-                moving.append((stacks, l2))
-                rates.append(lr)
-        self.optimizer = Adam(moving, lr=rates)
+        self.optimizer = optimizer_of(phase, recipe, call.model, self.parameters)
 
     def only(self, running: Sequence[_Progress]) -> _StackedStep:
         """The same without the models that are done."""
@@ -267,11 +264,5 @@ class _StackedStep:
         return functional_call(self.call, named, arguments)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a step changes, by name; the tensors themselves."""
         parameters = {name: stack.detach() for name, stack in self.parameters.items()}
         return {"epoch": self.epoch, **parameters, **self.optimizer.state()}
-
-    @torch.no_grad()
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,12 +20,54 @@ from torch import Tensor
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
-from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
+from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, fit, fit_at_once
+
+
+class Batch(NamedTuple):
+    """The graph and the nodes of one gradient step. A full batch is the whole graph."""
+
+    graph: Graph  # prepared, with the labels of the training nodes only
+    nodes: Tensor  # the training nodes in it: positions, [m]
+    node_ids: Tensor | None = None  # of its nodes in the whole graph, [n]; None: it is the whole graph
+    random_ids: Tensor | None = None  # names of the random bits of its nodes, [n]; None: their positions
+    stored: Tensor | None = None  # features of the whole graph; those of `node_ids` are read when they are needed
+
+    def to(self, device: torch.device, *, waits: bool = False) -> Batch:
+        """For steps on a device. One that waits is moved there for each of its steps, so that one at a time takes room there."""
+        ids = None if self.random_ids is None else self.random_ids.to(device)
+        graph = self.graph if waits else self.graph.to(device)
+        for matrix in (graph.adjacency, graph.x) if waits else ():
+            if isinstance(matrix, SparseMatrix):
+                _ = matrix.pattern.T  # sorted once, and moved with the rest
+        return self._replace(graph=graph, nodes=self.nodes.to(device), random_ids=ids)
+
+    def read(self) -> Graph:
+        """Its graph with its features, on the device."""
+        graph = self.graph
+        if self.node_ids is None:
+            return graph
+        if self.stored is not None:
+            x = self.stored.index_select(0, self.node_ids.to(self.stored.device))
+            graph = dataclasses.replace(graph, x=x.to(graph.device))
+        return graph.to(self.nodes.device)
+
+
+class Validation(NamedTuple):
+    """The nodes that choose the epoch, with labels that the model does not see."""
+
+    graph: Graph  # as in `Batch`
+    nodes: Tensor  # positions, [v]
+    target: Tensor  # their classes, [v]
+    everywhere: int | None = None  # how many all processes have; None: this one has all
+
+    @property
+    def number(self) -> int:
+        return len(self.nodes) if self.everywhere is None else self.everywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +80,11 @@ class Task:
     val: Tensor  # [n]
     scaling: Scaling
 
-    @property
-    def validation(self) -> Validation:
+    def validation(self, prepared: Graph) -> Validation:
+        """Its validation nodes in the prepared graph on the device of a model."""
         nodes = self.val.nonzero().squeeze(1)
-        return Validation(self.prepared, nodes, self.graph.y.cpu().index_select(0, nodes))
+        target = self.graph.y.cpu().index_select(0, nodes)
+        return Validation(prepared, nodes.to(prepared.device), target.to(prepared.device))
 
     def layer(self, recipe: Recipe) -> int:
         """Numbers in a layer of a model."""
@@ -108,28 +150,24 @@ class Job:
         """Train it here."""
         check_seed(self.seed)
         watch, train = watch or Watch(), self.task.train
-        on_epoch = None if watch.on_epoch is None else partial(watch.on_epoch, self.name)
         model, prepared = self.built().to(device), self.task.prepared.to(device)
-        validation = self.task.validation.on(prepared)
+        validation = self.task.validation(prepared)
         try:
             if self.method.at_once:
                 model.choose_like(self.like)
                 nodes = train.nonzero().squeeze(1).to(device)
                 run = fit_at_once(model, prepared, nodes, validation, self.recipe, seed=self.seed)
-                if on_epoch is not None:
-                    on_epoch(run.history[0])
+                if watch.on_epoch is not None:
+                    watch.on_epoch(self.name, run.history[0])
                 return Fit(model, run)
             batches = [
                 batch.to(device, waits=batch.node_ids is not None) for batch in batches_of(prepared, train, self.recipe)
             ]
-            checkpoints = None if watch.checkpoints is None else watch.checkpoints(self.name)
-            identity = {}  # what a checkpoint must agree with for this training to go on from it
-            if checkpoints is not None:
-                split = Split(train, self.task.val, torch.zeros_like(train)).hash
-                identity = {"recipe": self.recipe.hash(), "seed": self.seed, "graph": watch.content, "split": split}
-            watching = Watching(on_epoch, checkpoints, watch.every, watch.seconds, watch.resume, identity, self.kept)
+            split = Split(train, self.task.val, torch.zeros_like(train)).hash if watch.checkpoints is not None else ""
+            watch = dataclasses.replace(watch, facts={**watch.facts, "split": split})
             options: dict[str, Any] = {"seed": self.seed, "stop_at": self.stop_at, "capture": capture}
-            return Fit(model, fit(model, batches, validation, self.recipe, watching=watching, **options))
+            options |= {"name": self.name, "watch": watch, "kept": self.kept}
+            return Fit(model, fit(model, batches, validation, self.recipe, **options))
         except DivergedError as error:
             if self.name.member:
                 error.args = (f"member {self.name.member}: {error}",)

@@ -26,7 +26,6 @@ from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import describe
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.epochs import Epoch
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.explain import Explainer
@@ -38,6 +37,7 @@ from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun
 from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run
 from gcn_lpa.runs.storage import encode_tensors
+from gcn_lpa.train import Epoch
 
 ROWS = 15  # of each list of nodes or edges
 EXPLAINED = 250  # nodes whose votes are in the file

@@ -32,7 +32,7 @@ from gcn_lpa.data.files import decode_as, encode_json, holding
 from gcn_lpa.data.splits import Split
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.epochs import Checkpoint, Run
+from gcn_lpa.train import Checkpoint, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage

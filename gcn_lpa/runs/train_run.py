@@ -23,7 +23,7 @@ from torch import Tensor
 from gcn_lpa.calibration import reserve
 from gcn_lpa.data.splits import Split, shuffled, split
 from gcn_lpa.engine.devices import choose_device
-from gcn_lpa.epochs import JobName, Watch
+from gcn_lpa.train import JobName, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import members_of
@@ -195,7 +195,7 @@ class _Training:
                 return CheckpointFolder(folder, "-".join(filter(None, (stage or name.stage, name.member))))
 
             changes: dict[str, Any] = {"every": plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
-            watch = dataclasses.replace(watch, checkpoints=checkpoints, content=plan.content, **changes)
+            watch = dataclasses.replace(watch, checkpoints=checkpoints, facts={"graph": plan.content}, **changes)
         options: dict[str, Any] = {"threads": self.threads, "minutes": plan.minutes or None, "watch": watch}
         return learn(graph, train, val, plan.recipe, seed=plan.seed, device=str(self.device), **options)
 

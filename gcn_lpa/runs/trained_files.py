@@ -28,7 +28,7 @@ from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.scaling import Block, Scaling, check_blocks
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.epochs import Epoch, Run
+from gcn_lpa.train import Epoch, Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, members_of

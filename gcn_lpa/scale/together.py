@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,31 @@ from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Checkpoint, DivergedError, Epoch, JobName, Run, Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import case_for
 from gcn_lpa.learning.ensemble import Ensemble
+from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.folder import CheckpointFolder, Results, TrainedRun, claimed, clear, is_finished, save_run
+from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.runs.storage import PREDICTIONS
+from gcn_lpa.runs.train_run import CheckpointFolder, claimed, clear, is_finished
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
 from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
 from gcn_lpa.target import Classes
-from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once, num_epochs
+from gcn_lpa.train import (
+    Checkpoint,
+    DivergedError,
+    JobName,
+    Run,
+    Watch,
+    fit,
+    fit_at_once,
+    num_epochs,
+)
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
 METHODS_IN_PARTS = ("gcn-lpa", "gcn", "gcn-same", "lpa")
@@ -129,11 +140,11 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         if not bool(ranks.total(torch.tensor(int(bool(ranks.first(lambda: _claimed(order, together.plan, held))))))):
             return None
         recipe, watch = together.plan.recipe, watch or Watch()
-        name, on_epoch = JobName("fit", "", num_epochs(recipe)), watch.on_epoch
+        name = JobName(epochs=num_epochs(recipe))
         if watch.on_plan is not None:
             watch.on_plan([name])
         with num_threads(order.threads, layer=max(facts.rows) * max(recipe.hidden, len(facts.known))):
-            return together.run(None if on_epoch is None else lambda epoch: on_epoch(name, epoch))
+            return together.run(name, watch)
 
 
 def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
@@ -194,9 +205,9 @@ class _Together:
         self.graph = self.part.graph.to(device)
         ranks.own = own_parameters(self.model)
 
-    def run(self, on_epoch: Callable[[Epoch], None] | None) -> TrainedRun | None:
+    def run(self, name: JobName, watch: Watch) -> TrainedRun | None:
         try:
-            run = self.fitted(on_epoch)
+            run = self.fitted(name, watch)
         except DivergedError as error:
             raise refused(str(error)) from None
         if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
@@ -214,17 +225,21 @@ class _Together:
         weights = self.edge_weights()
         return self.ranks.first(lambda: self.kept(run, held_out, calibration, guesses, weights))
 
-    def fitted(self, on_epoch: Callable[[Epoch], None] | None) -> Run:
+    def fitted(self, name: JobName, watch: Watch) -> Run:
         part, plan, facts = self.part, self.plan, self.facts
-        identity = {"recipe": plan.recipe.hash(), "seed": plan.seed, "graph": facts.content, "split": facts.split_hash}
         batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
         validation = Validation(self.graph, part.val.to(self.device), part.val_y.to(self.device), facts.sizes[1])
         options: dict[str, Any] = {"seed": plan.seed, "world": self.ranks}
         if METHODS[plan.recipe.method].at_once:
             return fit_at_once(self.model, self.graph, batch.nodes, validation, plan.recipe, **options)
-        checkpoints = RankCheckpoints(self.ranks, self.order.out)
-        watching = Watching(on_epoch, checkpoints, plan.checkpoint_every, 0.0, True, {**identity, "cut": facts.cut})
-        return fit(self.model, [batch], validation, plan.recipe, capture="never", watching=watching, **options)
+        watch = dataclasses.replace(
+            watch,
+            checkpoints=lambda _: RankCheckpoints(self.ranks, self.order.out),
+            every=plan.checkpoint_every,
+            resume=True,
+            facts={"graph": facts.content, "split": facts.split_hash, "cut": facts.cut},
+        )
+        return fit(self.model, [batch], validation, plan.recipe, capture="never", name=name, watch=watch, **options)
 
     def held_out(self, before: Tensor) -> HeldOut | None:
         """Of all validation nodes, in the order of the graph: every rank finds the same."""

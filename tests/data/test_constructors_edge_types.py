@@ -18,7 +18,7 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.random import Key
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import part_of, what_if

@@ -14,7 +14,7 @@ DECAYS = (0.01, 0.0)
 
 
 def groups_of(parameters):
-    return [(parameters[:2], DECAYS[0]), (parameters[2:], DECAYS[1])]
+    return [(parameters[:2], DECAYS[0], 0.03), (parameters[2:], DECAYS[1], 0.03)]
 
 
 def drawn(dtype, device="cpu"):
@@ -28,7 +28,7 @@ def loss(parameters, k):
 
 
 def torchs_adam(parameters):
-    groups = [{"params": group, "weight_decay": decay} for group, decay in groups_of(parameters)]
+    groups = [{"params": group, "weight_decay": decay} for group, decay, _ in groups_of(parameters)]
     return torch.optim.Adam(groups, lr=0.03, fused=True, capturable=parameters[0].is_cuda)
 
 
@@ -39,7 +39,7 @@ NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_twenty_steps_are_those_of_torch_bit_for_bit(dtype, device):
     ours, theirs = drawn(dtype, device), drawn(dtype, device)
-    adam, other = Adam(groups_of(ours), lr=0.03), torchs_adam(theirs)
+    adam, other = Adam(groups_of(ours)), torchs_adam(theirs)
     for k in range(20):
         for parameters, optimizer in ((ours, adam), (theirs, other)):
             optimizer.zero_grad()
@@ -59,7 +59,7 @@ def test_twenty_steps_are_those_of_torch_bit_for_bit(dtype, device):
 def test_a_parameter_without_a_gradient_stays_and_counts_no_step():
     parameters = drawn(torch.float32)
     before = [parameter.detach().clone() for parameter in parameters]
-    adam = Adam([*groups_of(parameters), ([], 0.5)], lr=0.03)
+    adam = Adam([*groups_of(parameters), ([], 0.5, 0.03)])
     (parameters[0] ** 2).sum().backward()
     adam.step()
     assert [torch.equal(*pair) for pair in zip(parameters, before, strict=True)] == [False, True, True]
@@ -70,11 +70,11 @@ def test_a_parameter_without_a_gradient_stays_and_counts_no_step():
 
 def test_state_that_was_copied_goes_on_as_if_nothing_had_happened():
     straight = drawn(torch.float64)
-    adam = Adam(groups_of(straight), lr=0.03)
+    adam = Adam(groups_of(straight))
     for k in range(6):
         if k == 3:
             resumed = [nn.Parameter(parameter.detach().clone()) for parameter in straight]
-            other = Adam(groups_of(resumed), lr=0.03)
+            other = Adam(groups_of(resumed))
             for name, tensor in other.state().items():
                 tensor.copy_(adam.state()[name])
         for parameters, optimizer in [(straight, adam)] + ([(resumed, other)] if k >= 3 else []):
@@ -90,7 +90,7 @@ def test_a_step_leaves_the_compiler_of_torch_alone():
 import sys, torch
 from gcn_lpa.engine.adam import Adam
 weight = torch.nn.Parameter(torch.ones(3))
-adam = Adam([([weight], 0.0)], lr=0.1)
+adam = Adam([([weight], 0.0, 0.1)])
 weight.sum().backward()
 adam.step()
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
@@ -102,7 +102,7 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 def test_each_group_has_its_rate():
     """The first step of Adam moves a parameter by its learning rate, whatever the gradient."""
     one, two = (nn.Parameter(torch.zeros(1)) for _ in range(2))
-    adam = Adam([([one], 0.0), ([two], 0.0)], lr=[0.5, 0.01])
+    adam = Adam([([one], 0.0, 0.5), ([two], 0.0, 0.01)])
     (3 * one + 7 * two).backward()
     adam.step()
     assert (one.item(), two.item()) == pytest.approx((-0.5, -0.01))
@@ -113,7 +113,7 @@ def test_with_sparse_gradients_each_part_moves_as_a_parameter_of_its_own():
     parts = [torch.tensor([0, 3, 4]), torch.tensor([5, 1])]
     start = torch.linspace(-1, 1, 6)
     whole, others = nn.Parameter(start.clone()), [nn.Parameter(start[at]) for at in parts]
-    adam = Adam([([whole], 0.1)], lr=0.03, batches=2)
+    adam = Adam([([whole], 0.1, 0.03)], batches=2)
     theirs = [torch.optim.Adam([one], lr=0.03, weight_decay=0.1, fused=True) for one in others]
     for k in range(5):
         for at, one, optimizer in zip(parts, others, theirs, strict=True):

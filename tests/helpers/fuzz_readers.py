@@ -52,7 +52,7 @@ from gcn_lpa.data import array_files
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.table import read_delimited, read_parquet
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan

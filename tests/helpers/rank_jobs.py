@@ -12,11 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
+from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.ranks import Ranks, joined
 from gcn_lpa.scale.together import RankCheckpoints, own_parameters, train_parts
-from gcn_lpa.train import Batch, Validation, Watching, fit, fit_at_once
+from gcn_lpa.train import Watch, fit, fit_at_once
 
 CPU = torch.device("cpu")
 PATIENCE = 120  # seconds that a test waits for its ranks
@@ -128,7 +129,7 @@ def trained(batch, validation, recipe, dtype, steps, world):
         world.own = own_parameters(model)
     kept = {}
 
-    def note(epoch):
+    def note(_, epoch):
         if epoch.epoch == 1:
             kept["gradients"] = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         if epoch.epoch == steps:
@@ -137,8 +138,8 @@ def trained(batch, validation, recipe, dtype, steps, world):
     if METHODS[recipe.method].at_once:
         run = fit_at_once(model, batch.graph, batch.nodes, validation, recipe, world=world)
     else:
-        watching = Watching(on_epoch=note)
-        run = fit(model, [batch], validation, recipe.replace(epochs=steps), watching=watching, world=world)
+        watch = Watch(on_epoch=note)
+        run = fit(model, [batch], validation, recipe.replace(epochs=steps), watch=watch, world=world)
     lines = [(e.loss, e.gcn, e.lpa, e.val_accuracy, e.val_loss) for e in run.history]
     received = getattr(world, "received", 0)
     with torch.no_grad():

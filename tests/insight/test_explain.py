@@ -22,7 +22,6 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import BLACK, CLASS_COLORS, PALE, draw_explanation
 from gcn_lpa.insight.explain import Explainer, explain, explain_all, strongest_paths
@@ -35,6 +34,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.propagation import label_influence, propagate_labels
 from gcn_lpa.recipes import LAYERS, PAPER
+from gcn_lpa.train import Run
 from gcn_lpa.trained import KnownLabels, Trained
 
 FREE = PAPER["cora"].replace(hidden=4, gcn_layers=2, epochs=3, lpa_iterations=4)

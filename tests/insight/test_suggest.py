@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import Run
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.suggest import covered, reach, read_candidates, suggest, transition_of, uncertainty
 from gcn_lpa.learning.ensemble import Ensemble
@@ -23,6 +22,7 @@ from gcn_lpa.methods.contract import OnGivenEdges
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.propagation import label_influence
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.train import Run
 from gcn_lpa.trained import KnownLabels, Trained
 
 QUICK = Recipe(hidden=6, edge_rank=4, epochs=8, lr=0.05)

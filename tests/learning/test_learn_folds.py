@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from gcn_lpa.data.splits import label_folds
-from gcn_lpa.epochs import DivergedError, Kept, Watch
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.train import DivergedError, Kept, Watch
 from tests.helpers.trainings import trained_alone
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}

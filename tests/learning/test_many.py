@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Watch
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.learning.many import fit_many, num_workers
 from gcn_lpa.learning.tasks import Job, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch
 
 SMALL = LAYERS.replace(hidden=8, edge_rank=4, epochs=5)
 SEEDS = [4, 0, 2**31 + 1, 3, 1]
@@ -153,9 +153,9 @@ import sys, torch
 from pathlib import Path
 from gcn_lpa import learn
 from gcn_lpa.data.datasets import load
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
-from gcn_lpa.runs.folder import CheckpointFolder
+from gcn_lpa.runs.train_run import CheckpointFolder
 torch.set_num_threads(2)
 (torch.ones(10**6) + 1).sum()  # torch has a team of two threads, which a forked process has not
 graph = load("sbm", n=34_000, classes=3, features=5, degree=4.0)

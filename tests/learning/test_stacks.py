@@ -16,12 +16,12 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.random import Key
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import DivergedError, Fit, JobName, Kept, Watch
 from gcn_lpa.learning import stacks
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
 from gcn_lpa.learning.tasks import Job, task_of
 from gcn_lpa.methods.registry import METHODS, gcn_lpa
 from gcn_lpa.recipes import LAYERS, LOSSES, PAPER, SELECTION, Recipe
+from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
 PARTS = [(part.train, part.val) for part in (split(BLOCKS, seed=k) for k in range(5))]
@@ -237,8 +237,8 @@ def test_weights_after_each_epoch_are_kept_and_every_epoch_is_told():
     for job, alone in zip(jobs, jobs_of(SMALL.replace(epochs=6), kept=True), strict=True):
         alone.run(CPU)
         for epoch in (1, 3, 6):
-            for name, weight in job.kept.after(epoch).items():
-                torch.testing.assert_close(weight, alone.kept.after(epoch)[name], rtol=1e-4, atol=1e-5)
+            for name, weight in job.kept.states[epoch].items():
+                torch.testing.assert_close(weight, alone.kept.states[epoch][name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_diverges_leaves_the_stack_and_the_others_go_on(monkeypatch):

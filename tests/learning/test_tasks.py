@@ -184,9 +184,9 @@ def test_steps_are_shorter_by_the_root_of_how_many_an_epoch_has(monkeypatch, tra
     rates = []
 
     class Spied(Adam):
-        def __init__(self, *arguments, lr, **options):
-            rates.append(lr)
-            super().__init__(*arguments, lr=lr, **options)
+        def __init__(self, groups, **options):
+            rates.append([rate for *_, rate in groups])
+            super().__init__(groups, **options)
 
     monkeypatch.setattr("gcn_lpa.train.Adam", Spied)
     for number in (0, 4):

@@ -8,10 +8,10 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
+from gcn_lpa.train import DivergedError
 from reproduction import neighbourhoods
 from reproduction.methods import settings_of, study_methods
 from reproduction.neighbourhoods import reconstruction_error

@@ -13,11 +13,11 @@ import torch
 
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import DivergedError
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
+from gcn_lpa.train import DivergedError
 from reproduction import code_version, tables, verdicts
 from reproduction import study as study_module
 from reproduction.claims import CLAIMS, TABLE2

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import shuffled, split
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan

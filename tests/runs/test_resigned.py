@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.runs.folder import PLAN, RUN_FILES, CheckpointFolder, load_run

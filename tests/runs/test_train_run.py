@@ -14,7 +14,7 @@ import torch
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.epochs import Watch
+from gcn_lpa.train import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, Case, recipe_for
 from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of

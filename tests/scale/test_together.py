@@ -32,7 +32,8 @@ from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
 from gcn_lpa.scale.planner import Size, estimate
 from gcn_lpa.scale.together import Order, require_in_parts
-from gcn_lpa.train import Batch, Validation, World
+from gcn_lpa.learning.tasks import Batch, Validation
+from gcn_lpa.train import World
 from tests.helpers.rank_jobs import (
     commanded,
     ended,
