@@ -45,12 +45,12 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
 from gcn_lpa.data.datasets import load
+from gcn_lpa.data.describe import edge_ends
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
-from gcn_lpa.insight.evidence import edge_ends, joined, votes_without_own
+from gcn_lpa.insight.audit import cross_fit, joined, rank_edges, rank_labels, votes_without_own
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.networks import edge_index
 from gcn_lpa.methods.registry import METHODS

@@ -126,6 +126,15 @@ def _proper_entries(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return row[proper], col[proper]
 
 
+def edge_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """The two ends of every edge, source and target; an undirected one once, self-loops left out."""
+    target, source = _proper_entries(graph)
+    if graph.directed:
+        return source, target
+    once = target < source
+    return target[once], source[once]
+
+
 def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
     """The number of edges from the nearest given node to each node, in the direction of messages; inf: no way, [n].
 

@@ -1,57 +1,49 @@
 """Which labels and which edges look wrong, with the evidence.
 
-No label is scored by a model that was trained on it. `cross_fit` hides each fold of the labels in turn, so that the prediction for
-a labelled node comes from the other labels. Label propagation with that one node left out (Theorem 3 of the paper: "treat v_a as
-unlabelled") is the second kind of evidence.
+No label is scored by a model that was trained on it: `cross_fit` hides each fold of the labels in turn. Label propagation with one
+node left out (Theorem 3 of the paper: "treat v_a as unlabelled") is the second kind of evidence.
 
-Both audits ask the same question: does this look like what is given, or like something drawn at random? The given labels are
-compared with all other labels of the same nodes, the edges with random pairs of nodes. A logistic regression on two or three kinds
-of evidence learns from the graph itself how much each kind counts, also where neighbours tend to differ.
+Both audits ask whether something looks like what is given or like something drawn at random: given labels are compared with all
+other labels of the same nodes, edges with random pairs of nodes. A logistic regression learns how much each kind of evidence
+counts, also where neighbours tend to differ.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import check_seed, node_mask
-from gcn_lpa.data.describe import html_table, node_hops
+from gcn_lpa.data.describe import edge_ends, html_table, node_hops
 from gcn_lpa.data.splits import label_folds, split
-from gcn_lpa.train import Epoch, JobName, Watch
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.insight.evidence import (
-    ERROR_RATE,
-    LEAST,
-    ErrorModel,
-    PairEvidence,
-    class_evidence,
-    edge_ends,
-    joined,
-    label_evidence,
-    posteriors_of,
-    random_pairs,
-    suspicion_of,
-    votes_without_own,
-    weights_near_labels,
-)
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.tasks import with_classes
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.propagation import one_hot
+from gcn_lpa.propagation import leave_one_out_votes, one_hot
 from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.train import Epoch, JobName, Watch
 from gcn_lpa.trained import Trained
 
 PATIENCE = 20  # epochs without a lower validation loss before the search for the number of epochs ends
 TINY = 1e-12  # share of an edge, so that zero has a logarithm
 WEIGHT_POWER = 0.5  # of 0, ¼, ½, 1, 2 the best on Cora with 20 % of noise, seeds that no benchmark uses
 SHOWN = 20  # findings that a notebook shows; to_frame has all
+ERROR_RATE = 0.05  # of labels or edges, before anything is known
+LEAST = 1e-6  # probability, so that zero has a logarithm
+LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement is no more evidence
+UNSURE = 0.5  # a node whose likeliest class has less than this is of unknown class
+MAX_RANDOM_PAIRS = 200_000
+Pairs = tuple[np.ndarray, np.ndarray]  # of nodes, [p] each
 
 
 @dataclass(frozen=True)
@@ -61,15 +53,7 @@ class CrossFit:
     probabilities: Tensor  # [n, c], float64; of an unlabelled node the mean over all models
     weights: Tensor | None  # learned for each entry of the graph's adjacency, as multiples of the given ones, [E]
     given: Tensor  # [n], the nodes whose labels were used
-    epochs: int  # of every model
-    folds: int
-    repeats: int
-    seed: int
-    recipe: Recipe
-
-    @property
-    def settings(self) -> tuple[int, int, int, int, Recipe]:
-        return self.epochs, self.folds, self.repeats, self.seed, self.recipe
+    settings: tuple[int, int, int, int, Recipe]  # epochs of every model, folds, repeats, seed, recipe: see `Audit`
 
 
 def cross_fit(
@@ -96,8 +80,19 @@ def cross_fit(
     """
     check_seed(seed)
     check_seed(seed + repeats - 1)
-    given, recipe = _checked_given(graph, given, folds, repeats), recipe.replace(members="")  # the first member alone
-    labels, nobody = graph.y.cpu(), torch.zeros_like(given)
+    check_graph(graph)
+    labels, recipe = graph.y.cpu(), recipe.replace(members="")  # the first member alone
+    given = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
+    num_given, num_classes = int(given.sum()), len(labels[given].unique())
+    if num_unknown := int((labels[given] < 0).sum()):
+        raise ValueError(f"{num_unknown} of the {num_given} nodes of `given` have no label")
+    if repeats < 1 or folds < 2:
+        raise ValueError(f"folds = {folds} and repeats = {repeats}; they are at least 2 and 1")
+    if num_given < folds or num_classes < 2:
+        raise ValueError(
+            f"an audit with {folds} folds needs {folds} labelled nodes and two classes among them; "
+            f"there are {num_given} nodes of {num_classes} classes"
+        )
     hidden, total, done = graph.reveal(given), folds * repeats + 1, itertools.count(1)
     options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}
     parts = split(hidden, (0.8, 0.2, 0.0), seed)
@@ -111,11 +106,10 @@ def cross_fit(
         if on_fit is not None and epoch.epoch == epochs:
             on_fit(next(done), total)
 
-    rounds = [(seed + k, label_folds(labels, given, folds, seed=(seed, k))) for k in range(repeats)]
-    left_out = [(first, fold) for first, masks in rounds for fold in masks]
+    left_out = [(seed + k, fold) for k in range(repeats) for fold in label_folds(labels, given, folds, seed=(seed, k))]
     models = learn_many(
         hidden,
-        [(given & ~fold, nobody) for _, fold in left_out],
+        [(given & ~fold, torch.zeros_like(given)) for _, fold in left_out],
         recipe,
         seeds=[first for first, _ in left_out],
         stop_at=epochs,
@@ -131,25 +125,8 @@ def cross_fit(
         out_of_fold[~given] += found[~given] / (repeats * folds)
         if learns_edges:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
-    weights = log_weights.exp() if learns_edges else None
-    return CrossFit(out_of_fold, weights, given, epochs, folds, repeats, seed, recipe)
-
-
-def _checked_given(graph: Graph, given: Any, folds: int, repeats: int) -> Tensor:
-    """The mask of the labels that may be used, on the CPU, if there is something to audit."""
-    check_graph(graph)
-    mask = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
-    labels = graph.y.cpu()[mask]
-    if (labels < 0).any():
-        raise ValueError(f"{int((labels < 0).sum())} of the {len(labels)} nodes of `given` have no label")
-    if repeats < 1 or folds < 2:
-        raise ValueError(f"folds = {folds} and repeats = {repeats}; they are at least 2 and 1")
-    if len(labels) < folds or len(labels.unique()) < 2:
-        raise ValueError(
-            f"an audit with {folds} folds needs {folds} labelled nodes and two classes among them; "
-            f"there are {len(labels)} nodes of {len(labels.unique())} classes"
-        )
-    return mask
+    settings = epochs, folds, repeats, seed, recipe
+    return CrossFit(out_of_fold, log_weights.exp() if learns_edges else None, given, settings)
 
 
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
@@ -279,13 +256,10 @@ def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **
 
 
 def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> EdgeAudit:
-    """Rank the edges by how much they look like a random pair of nodes; models are trained for it.
-
-    Args:
-        rate, options: as in `audit_labels`.
-    """
+    """Rank the edges by how much they look like a random pair of nodes; `rate` and `options` as in `audit_labels`."""
     check_graph(graph)
-    _check_has_edges(graph)
+    if graph.num_edges == 0:
+        raise ValueError(f"graph {graph.name!r} has no edge to audit")
     return rank_edges(*_cross_fitted(trained, graph, rate, options), rate=rate)
 
 
@@ -298,17 +272,11 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
     return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
 
 
-def _check_has_edges(graph: Graph) -> None:
-    if graph.num_edges == 0:
-        raise ValueError(f"graph {graph.name!r} has no edge to audit")
-
-
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
     """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
 
-    Two kinds of evidence count: log p, the probability of the label by models that were not trained on it; and log(1 + v), v the
-    votes for it of the other labels within two hops. Votes *against* it do not: a neighbour of another class is common, a node
-    without a neighbour of its own class is not.
+    Two kinds of evidence count: log p, the probability of the label by models that were not trained on it; and log(1 + v), v its
+    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common.
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
@@ -319,8 +287,7 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     target = labels[nodes].numpy()
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
-    errors = ErrorModel.learn(evidence[is_given], evidence[~is_given])
-    doubts = errors.log_ratio(evidence.reshape(-1, 2)).reshape(is_given.shape)  # of every label the node could have
+    coefficients, doubts = log_ratios(evidence[is_given], evidence[~is_given], evidence)  # of every label of the nodes
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (around.to_scipy() > 0) @ seeds.numpy()
@@ -338,7 +305,7 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
                 evidence=label_evidence(graph.class_names, label, model[k].numpy(), counts[node].astype(int)),
             )
         )
-    influence = dict(zip(("model", "neighbours"), errors.coefficients.tolist(), strict=True))
+    influence = dict(zip(("model", "neighbours"), coefficients, strict=True))
     return LabelAudit(graph.name, tuple(findings), influence, rate, *fitted.settings)
 
 
@@ -352,18 +319,27 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     Where an end is labelled the weight that the models learned for the edge counts too: it multiplies the odds by
     weight^-WEIGHT_POWER. Between unlabelled nodes it adds nothing to the above, and its column is empty.
     """
-    _check_has_edges(graph)
+    if graph.num_edges == 0:
+        raise ValueError(f"graph {graph.name!r} has no edge to audit")
     source, target = edge_ends(graph)
     around, names = joined(graph), graph.class_names
     posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)
-    others = random_pairs(around, len(source), fitted.seed)
+    *_, seed, _ = fitted.settings
+    others = random_pairs(around, len(source), seed)
     if len(others[0]) == 0:
         raise ValueError(f"all nodes of graph {graph.name!r} are joined: no pair is left to compare its edges with")
     x = graph.to("cpu").with_features("l2").x if graph.x_kind == "given" else None
-    here, there = (PairEvidence.of(ends, posteriors, x, around) for ends in ((source, target), others))
-    errors = ErrorModel.learn(here.columns, there.columns)
-    weights = weights_near_labels(graph, (source, target), fitted.weights, fitted.given)
-    doubts = errors.log_ratio(here.columns) - WEIGHT_POWER * np.log(np.where(np.isnan(weights), 1, weights))
+    here, there = (pair_evidence(ends, posteriors, x, around) for ends in ((source, target), others))
+    coefficients, doubts = log_ratios(here.columns, there.columns, here.columns)
+    weights = np.full(len(source), np.nan)  # the geometric mean of both directions, where an end is labelled
+    if fitted.weights is not None:
+        place = (graph.row.cpu().long() * graph.num_nodes + graph.col.cpu().long()).numpy()
+        ways = [(target, source)] if graph.directed else [(target, source), (source, target)]
+        entries = [np.searchsorted(place, i.astype(np.int64) * graph.num_nodes + j) for i, j in ways]
+        mean = np.exp(np.log([fitted.weights.numpy()[entry] for entry in entries]).mean(axis=0))
+        is_near = fitted.given.numpy()[source] | fitted.given.numpy()[target]
+        weights[is_near] = mean[is_near]
+    doubts = doubts - WEIGHT_POWER * np.log(np.where(np.isnan(weights), 1, weights))
     known = np.isfinite(node_hops(graph, fitted.given))
     known |= x is not None  # without features and out of reach of labels, p is the prior
     judged = known[source] & known[target]
@@ -373,7 +349,11 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     findings = []
     for k in np.lexsort((-doubts, ~judged)).tolist():
         a, b = int(source[k]), int(target[k])
-        weight = None if np.isnan(weights[k]) else float(weights[k])
+        weight, shared = None if np.isnan(weights[k]) else float(weights[k]), int(here.common[k])
+        similarity = None if here.similarity is None else float(here.similarity[k])
+        parts = [f"{words[a]} – {words[b]}", f"{shared or 'no'} common neighbour{'' if shared == 1 else 's'}"]
+        parts += [] if similarity is None else [f"feature cosine {similarity:.2f}"]
+        parts += [] if weight is None else [f"learned weight × {weight:.2f}"]
         findings.append(
             EdgeFinding(
                 source=graph.node_names[a],
@@ -382,13 +362,139 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
                 target_class=names[classes[b]],
                 suspicion=suspicion_of(doubts[k], rate),
                 agreement=float(here.agreement[k]),
-                similarity=None if here.similarity is None else float(here.similarity[k]),
-                common_neighbours=int(here.common[k]),
+                similarity=similarity,
+                common_neighbours=shared,
                 weight=weight,
                 status="judged" if judged[k] else "abstains",
-                evidence=f"{words[a]} – {words[b]}; {here.in_words(k, weight)}",
+                evidence="; ".join(parts),
             )
         )
     kinds = ("agreement", *(["similarity"] if x is not None else []), "common_neighbours")
-    influence = dict(zip(kinds, errors.coefficients.tolist(), strict=True))
+    influence = dict(zip(kinds, coefficients, strict=True))
     return EdgeAudit(graph.name, tuple(findings), influence, rate, *fitted.settings)
+
+
+def joined(graph: Graph) -> SparseMatrix:
+    """The weights between two nodes whichever way the edge goes, without self-loops, [n, n] float64."""
+    matrix = graph.adjacency.to_scipy().astype(np.float64)
+    matrix = (matrix - scipy.sparse.diags_array(matrix.diagonal())).tocsr()
+    matrix = matrix.maximum(matrix.T).tocsr()
+    matrix.eliminate_zeros()
+    return SparseMatrix.from_scipy(matrix, torch.float64)
+
+
+def votes_without_own(around: SparseMatrix, seeds: Tensor) -> Tensor:
+    """How many neighbours vote for each class, the node's own label left out, [n, c].
+
+    A labelled neighbour has one vote; an unlabelled one passes on the mean of what its own neighbours vote. This is two
+    iterations of label propagation, Eqs. (1) and (2), times the number of neighbours.
+    `around` is `joined`, `seeds` Y^(0), one-hot rows of the given labels, [n, c].
+    """
+    num_neighbours = around.pattern.row_sum(torch.ones_like(around.values)).unsqueeze(1)
+    return leave_one_out_votes(around.row_normalized(), seeds, 2) * num_neighbours
+
+
+def random_pairs(around: SparseMatrix, number: int, seed: int) -> Pairs:
+    """At most `number` different pairs of nodes, drawn at random, that no edge joins."""
+    n, number = around.shape[0], min(number, MAX_RANDOM_PAIRS)
+    one, other = np.random.Generator(np.random.PCG64((seed, 1))).integers(0, n, (2, 2 * number + 100))
+    pair = np.minimum(one, other) * n + np.maximum(one, other)
+    row, col = around.pattern.row.numpy().astype(np.int64), around.pattern.col.numpy()
+    first = np.sort(np.unique(pair, return_index=True)[1])  # in the order of drawing
+    pair = pair[first]
+    pair = pair[(pair // n != pair % n) & ~np.isin(pair, row * n + col)][:number]
+    return pair // n, pair % n
+
+
+def posteriors_of(probabilities: Tensor, labels: Tensor, given: Tensor, rate: float) -> Tensor:
+    """The posterior of each node's class, [n, c], where a given label is an observation that is wrong with chance `rate`:
+    p[c] ∝ p_model[c] · (1 - rate if c is the label, else rate / (number of classes - 1)).
+    """
+    likelihood = torch.full_like(probabilities, rate / max(1, probabilities.shape[1] - 1))
+    likelihood[torch.arange(len(labels)), labels.clamp_min(0)] = 1 - rate
+    posteriors = torch.where(given.unsqueeze(1), probabilities.clamp_min(LEAST) * likelihood, probabilities)
+    return posteriors / posteriors.sum(dim=1, keepdim=True)
+
+
+class PairEvidence(NamedTuple):
+    """The evidence on pairs of nodes, an entry per pair."""
+
+    columns: np.ndarray  # as `log_ratios` reads it, [pairs, 2 or 3]
+    agreement: np.ndarray
+    similarity: np.ndarray | None
+    common: np.ndarray  # number of common neighbours
+
+
+def pair_evidence(
+    pairs: Pairs, posteriors: Tensor, x: Tensor | SparseMatrix | None, around: SparseMatrix
+) -> PairEvidence:
+    n, (one, other) = around.shape[0], pairs
+    numbers = scipy.sparse.csr_array((np.arange(1.0, len(one) + 1), (one, other)), shape=(n, n))
+    matrix = SparseMatrix.from_scipy(numbers, torch.float64)
+    place = np.argsort(matrix.values.numpy(), kind="stable")  # of each pair among the entries of the pattern
+    pattern = matrix.pattern
+    links = around.with_values(torch.ones_like(around.values))
+    degree, shared = links.row_sums(), links.row_products(pattern)
+    agreement = pattern.edge_dot(posteriors, posteriors).numpy()[place]
+    closeness = (shared @ (1 / (1 + degree).log().clamp_min(0.5))).numpy()[place]  # each by 1 / log(1 + its degree)
+    columns, similarity = [np.log(agreement + LEAST_AGREEMENT), np.log1p(closeness)], None
+    if x is not None:
+        products = x.row_products(pattern).row_sums() if isinstance(x, SparseMatrix) else pattern.edge_dot(x, x)
+        similarity = products.numpy()[place]
+        columns.insert(1, similarity)
+    return PairEvidence(np.stack(columns, axis=1), agreement, similarity, shared.row_sums().numpy()[place].round())
+
+
+def log_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray) -> tuple[list[float], np.ndarray]:
+    """log f_random / f_given of the evidence in `rows`, [..., k]: how much more common it is at random, [...].
+
+    A logistic regression separates the evidence that is given, [m, k], from that drawn at random, [r, k], which together weighs
+    ERROR_RATE. Its coefficients, of standardised evidence, come first.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    both = np.concatenate([given, random])
+    mean, spread = both.mean(axis=0), both.std(axis=0)
+    scale = np.where(spread > 0, spread, 1)
+    sizes = [len(given), len(random)]
+    weight = np.repeat([1 - ERROR_RATE, ERROR_RATE * len(given) / len(random)], sizes)
+    model = LogisticRegression(max_iter=1000).fit((both - mean) / scale, np.repeat([0, 1], sizes), weight)
+    intercept = float(model.intercept_[0] - np.log(ERROR_RATE / (1 - ERROR_RATE)))
+    flat = rows.reshape(-1, len(mean))
+    ratios = ((flat - mean) / scale) @ model.coef_[0] + intercept
+    return model.coef_[0].tolist(), ratios.reshape(rows.shape[:-1])
+
+
+def suspicion_of(log_ratio: float, rate: float) -> float:
+    """The chance of an error, if `rate` of what is given was drawn at random: rate · f_random / f_given, at most 1."""
+    return min(1.0, rate * float(np.exp(min(log_ratio, 50.0))))
+
+
+def label_evidence(names: Sequence[str], label: int, model: np.ndarray, counts: np.ndarray) -> str:
+    """In words: the labels of the neighbours, and the prediction of models that were not trained on the node's own."""
+    best, total, most = int(model.argmax()), int(counts.sum()), int(counts.argmax())
+    predicted = f"the model, not shown this label, says {names[best]} ({percent(model[best])})"
+    if best != label:
+        predicted += f", {names[label]} {percent(model[label])}"
+    if total == 0:
+        return f"no labelled neighbour; {predicted}"
+    if total == 1:
+        return f"its one labelled neighbour is {names[most]}; {predicted}"
+    near = f"{counts[most]} of {total} labelled neighbours {'is' if counts[most] == 1 else 'are'} {names[most]}"
+    if most != label:
+        near += f", {counts[label] or 'none'} {'are' if counts[label] > 1 else 'is'} {names[label]}"
+    return f"{near}; {predicted}"
+
+
+def class_evidence(names: Sequence[str], posterior: np.ndarray, label: int) -> str:
+    """In words: the likeliest class of a node; `label` is the given one, -1 without."""
+    best = int(posterior.argmax())
+    if best == label:
+        return f"{names[best]} (given)"
+    doubt = f", given as {names[label]}" if label >= 0 else ""
+    unknown = "class unknown, at best " if posterior[best] < UNSURE else ""
+    return f"{unknown}{names[best]} ({percent(posterior[best])}{doubt})"
+
+
+def percent(share: float) -> str:
+    return "< 1 %" if share < 0.005 else "> 99 %" if share > 0.995 else f"{100 * share:.0f} %"

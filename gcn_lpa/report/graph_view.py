@@ -20,8 +20,8 @@ import scipy.sparse
 from scipy.sparse import csgraph
 from scipy.spatial import cKDTree
 
+from gcn_lpa.data.describe import edge_ends
 from gcn_lpa.insight.drawing import CLASS_COLORS, SHAPES
-from gcn_lpa.insight.evidence import edge_ends
 
 if TYPE_CHECKING:
     from gcn_lpa.report.page import OpenRun

@@ -11,18 +11,22 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
+from gcn_lpa.data.describe import edge_ends
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import audit as auditing
-from gcn_lpa.insight.audit import audit_edges, audit_labels, cross_fit, label_folds, rank_labels
-from gcn_lpa.insight.evidence import (
-    ErrorModel,
-    PairEvidence,
-    edge_ends,
+from gcn_lpa.insight.audit import (
+    audit_edges,
+    audit_labels,
+    cross_fit,
     joined,
     label_evidence,
+    label_folds,
+    log_ratios,
+    pair_evidence,
     posteriors_of,
     random_pairs,
+    rank_labels,
     votes_without_own,
 )
 from gcn_lpa.methods.contract import AtOnce
@@ -219,13 +223,13 @@ def test_pair_evidence_is_that_of_a_dense_twin():
     posteriors = torch.from_numpy(random.dirichlet([1, 1, 1], 12))
     x = torch.nn.functional.normalize(torch.from_numpy(random.normal(size=(12, 4))), dim=1)
     pairs = np.array([3, 0, 7, 3]), np.array([5, 11, 8, 4])  # in no order
-    found = PairEvidence.of(pairs, posteriors, x, around)
+    found = pair_evidence(pairs, posteriors, x, around)
     scale = 1 / (1 + dense.sum(dim=1)).log().clamp_min(0.5)
     for k, (i, j) in enumerate(zip(*pairs, strict=True)):
         assert found.agreement[k] == pytest.approx(float(posteriors[i] @ posteriors[j]))
         assert found.similarity[k] == pytest.approx(float(x[i] @ x[j]))
         assert found.common[k] == float(dense[i] @ dense[j])
-        assert found.closeness[k] == pytest.approx(float((dense[i] * dense[j]) @ scale))
+        assert np.expm1(found.columns[k, 2]) == pytest.approx(float((dense[i] * dense[j]) @ scale))
 
 
 def test_random_pairs_are_no_edges(karate):
@@ -274,9 +278,9 @@ def test_the_error_model_learns_what_separates():
     """One column separates, the other is a constant: only the first may count."""
     random = np.random.default_rng(0)
     given, drawn = random.normal(1, 1, (2000, 1)), random.normal(-1, 1, (2000, 1))
-    model = ErrorModel.learn(*(np.hstack([rows, np.ones_like(rows)]) for rows in (given, drawn)))
-    assert model.coefficients[1] == 0
-    at_zero, at_one = model.log_ratio(np.array([[0.0, 1.0], [1.0, 1.0]]))
+    kinds = (np.hstack([rows, np.ones_like(rows)]) for rows in (given, drawn))
+    coefficients, (at_zero, at_one) = log_ratios(*kinds, np.array([[0.0, 1.0], [1.0, 1.0]]))
+    assert coefficients[1] == 0
     assert at_zero == pytest.approx(0, abs=0.3)  # log N(z; -1, 1) / N(z; 1, 1) = -2 z
     assert at_one - at_zero == pytest.approx(-2, abs=0.2)
 
