@@ -15,7 +15,8 @@ import pytest
 
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.runs.folder import PLAN, CheckpointFolder, load_run
+from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.train_run import PLAN, CheckpointFolder
 from tests.helpers.karate_training import train
 
 ROOT = Path(__file__).parents[1]

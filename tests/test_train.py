@@ -10,7 +10,7 @@ from torch import nn
 
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs
 from gcn_lpa.learning.tasks import Batch, Validation, task_of
@@ -19,7 +19,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.folder import CheckpointFolder
+from gcn_lpa.runs.train_run import CheckpointFolder
 from gcn_lpa.train import (
     PHASES,
     Best,

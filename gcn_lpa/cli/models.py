@@ -57,7 +57,6 @@ def train(
             metavar="SHARE", help="Share of validation nodes that choose nothing: label sets get a guarantee."
         ),
     ] = 0.0,
-    with_data: Annotated[bool, options.more("--with-data", help="Keep the graph in the run folder too.")] = False,
     checkpoint_every: Annotated[int, options.more(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     threads: options.Threads = None,
     root: options.Root = None,
@@ -87,7 +86,7 @@ def train(
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if is_partition(name):
-        whole = {"--split": split, "--with-data": with_data, "--report": report, "--reserve": reserve, "--root": root}
+        whole = {"--split": split, "--report": report, "--reserve": reserve, "--root": root}
         if given := [flag for flag, value in {**whole, "--minutes": minutes, "--option": option}.items() if value]:
             what = "is not for the parts of a graph, whose split was chosen with the parts"
             raise BadParameter(f"{given[0]} {what}")
@@ -108,7 +107,6 @@ def train(
         changes=changes,
         seed=seed,
         split=split,
-        with_data=with_data,
         checkpoint_every=checkpoint_every,
         reserve=reserve,
         minutes=minutes,

@@ -1,26 +1,25 @@
-"""The run folder: a trained run as files and back, and what is there while a training goes on.
+"""The run folder: a trained run as files, and back.
 
-A run folder has the files of a `Trained` (`trained_files`) and, beside them:
+trained.json          classes, columns, known nodes, epochs, calibration, weights of members and label votes
+recipe.json           the recipe
+model.safetensors     the weights of all models
+labels.safetensors    the known labels, what was learned of the columns for scaling, and predictions for held-out labels
 
-run.json                   the plan: where the graph comes from, its content hash, seed and split; which nodes train, validate
-                           and test; the scores and how they were measured; versions and machine
-graph.safetensors, graph.json   the graph itself, where that was asked for
+These hold a `Trained`. Beside them a run has
+
+run.json                        the plan: where the graph comes from, its content hash, seed and split; which nodes train,
+                                validate and test; the scores and how they were measured; versions and machine
 predictions.csv, report.html    for people, where they were asked for
 
-checkpoint/plan.json              of a training that is not finished: what is to be done
-checkpoint/STAGE, STAGE-MEMBER    of each model that was begun: meta.json and tensors.safetensors
-
-Nothing of a folder is trusted: every file is checked against the others. `checkpoint` is gone when the run is complete. The plan
-goes last: until then the run can be resumed.
+Nothing of a folder is trusted: every file is checked against the others before anything is computed with it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import shlex
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.files import decode_as, encode_json, holding
+from gcn_lpa.calibration import Calibration
+from gcn_lpa.data.checks import check_seed
+from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.encoders import Columns
+from gcn_lpa.data.files import decode_as, encode_json
+from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.train import Checkpoint, Run
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
-from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, encode_tensors, inside
-from gcn_lpa.runs.trained_files import LABELS, SplitFacts, decode_graph, decode_trained, encode_graph, encode_trained
-from gcn_lpa.target import Scores
-from gcn_lpa.trained import Trained
+from gcn_lpa.runs.storage import RunFolder, encode_tensors
+from gcn_lpa.target import Classes, Scores
+from gcn_lpa.train import Epoch, Run
+from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
-# every name under which a run may write a file
-RUN_FILES = (*storage.FILES, *storage.OUTPUTS, "run.json", "graph.safetensors", "graph.json")
-PLAN, META, TENSORS = "plan.json", "meta.json", "tensors.safetensors"
-PROTOCOLS = ("test", "cross-validation", "none")
+RUN_FILES = (*storage.FILES, *storage.OUTPUTS, "run.json")  # every name under which a run may write a file
+NAMES = (str, int, float)  # of nodes, as JSON knows them
+MOST_COPIES = 100  # models of each member
+X_KINDS = ("given", "identity", "degree")
+HELD_OUT_PROTOCOLS = ("cross-validation", "validation", "reserved")  # of held-out labels
+LABELS, HELD_OUT = "labels.safetensors", "held_out."  # the prefix of arrays
+SPLIT_PARTS = ("", "train", "val", "test", "reserved")  # by the number that stands for them
+PROTOCOLS = ("test", "cross-validation", "none")  # of the scores
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,33 @@ class TrainedRun:
 
 
 @dataclass(frozen=True)
+class SplitFacts:
+    """A split and the reserved nodes, as JSON."""
+
+    kind: str
+    seed: int | None
+    hash: str
+    nodes: str  # one digit for each: its place in SPLIT_PARTS
+
+    @classmethod
+    def of(cls, parts: Split, reserved: Tensor | None = None) -> SplitFacts:
+        number = parts.train + 2 * parts.val.byte() + 3 * parts.test.byte()
+        number += 0 if reserved is None else 4 * reserved.byte()
+        return cls(parts.kind, parts.seed, parts.hash, (number + ord("0")).numpy().tobytes().decode())
+
+    def masks(self, num_nodes: int) -> tuple[Split, Tensor]:
+        """The split and the reserved nodes, [n]."""
+        if re.fullmatch(f"[0-4]{{{num_nodes}}}", self.nodes) is None:
+            raise ValueError(f"the split is not one digit from 0 to 4 for each of {num_nodes} nodes")
+        number = torch.frombuffer(bytearray(self.nodes.encode()), dtype=torch.uint8) - ord("0")
+        train, val, test, reserved = (number == k for k in range(1, 5))
+        parts = Split(train, val, test, self.kind, self.seed)
+        if parts.hash != self.hash:
+            raise ValueError(f"the hash of the split is {parts.hash}, not {self.hash!r:.40}")
+        return parts, reserved
+
+
+@dataclass(frozen=True)
 class _RunFacts:
     """run.json."""
 
@@ -116,7 +153,6 @@ def save_run(
     del plan["recipe"]
     facts = _RunFacts(plan, SplitFacts.of(run.split, run.reserved), run.results, about, environment())
     files = {**encode_trained(run.trained), "run.json": encode_json(dataclasses.asdict(facts))}
-    files |= encode_graph(graph) if run.plan.with_data else {}
     storage.replace(folder, {**files, **(outputs or {})}.items())
 
 
@@ -132,8 +168,7 @@ def load_run(folder: str | Path, data: str | Path | None = None) -> TrainedRun:
     with files.explained("trained.json"):
         if trained.run.seed != plan.seed:
             raise ValueError(f"seed is {trained.run.seed}, but run.json says {plan.seed}")
-    is_stored = plan.with_data and data is None
-    graph = decode_graph(files, plan.content) if is_stored else graph_of(plan, files.folder, data)
+    graph = graph_of(plan, files.folder, data)
     with files.explained("run.json"):
         parts, reserved = facts.split.masks(graph.num_nodes)
     _check_fit(files, trained, graph, parts)
@@ -150,7 +185,7 @@ def load_trained(folder: str | Path) -> Trained:
     return decode_trained(storage.load(folder))
 
 
-def read_run(files: storage.RunFolder) -> tuple[Plan, _RunFacts]:
+def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
     """What was planned and what came of it."""
     recipe: Recipe = files.read("recipe.json", Recipe)
     facts: _RunFacts = files.read("run.json", _RunFacts)
@@ -176,7 +211,7 @@ def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     return graph
 
 
-def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: Split) -> None:
+def _check_fit(files: RunFolder, trained: Trained, graph: Graph, parts: Split) -> None:
     """Refuse a model whose columns, labels or edges are not those of the graph and its split."""
     with files.explained("trained.json"):
         trained.check_columns(graph)
@@ -199,114 +234,218 @@ def _check_fit(files: storage.RunFolder, trained: Trained, graph: Graph, parts: 
                 raise ValueError("held-out nodes are not the training nodes of run.json")
 
 
-# a training that is not finished
+# a Trained alone
 
 
 @dataclass(frozen=True)
-class CheckpointFolder:
-    """The checkpoints of one model in a run folder, as `train.Checkpoints`.
+class _TrainedFacts:
+    """trained.json."""
 
-    Of processes that train together each has two such folders: `RankCheckpoints`.
-    """
+    class_names: tuple[str, ...]
+    num_columns: int
+    x_kind: str
+    nodes: list[Any]  # of KnownLabels, as `pattern` is
+    pattern: str
+    copies: int
+    relations: dict[str, float]  # the share of each edge type
+    seed: int
+    best_epoch: int
+    interrupted: bool
+    held_out: str  # the protocol; "" where no labels were held out
+    history: tuple[Epoch, ...]
+    calibration: Calibration | None
+    weights: EnsembleWeights | None
+    columns: Any
 
-    run: Path
-    name: str  # of the stage, and of the member
-    rank: str = ""
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        kinds = (int,) if self.pattern else NAMES
+        odd = [name for name in self.nodes if type(name) not in kinds][:1]
+        shares = self.relations.values()
+        problems = {
+            f"x_kind is {self.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}": self.x_kind not in X_KINDS,
+            f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
+            "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
+            f"copies is {self.copies}; it is 1 to {MOST_COPIES}": not 1 <= self.copies <= MOST_COPIES,
+            f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
+                len(shares) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in shares)
+            ),
+            f"held_out is {self.held_out!r:.40}; it is one of {', '.join(HELD_OUT_PROTOCOLS)}": (
+                self.held_out not in ("", *HELD_OUT_PROTOCOLS)
+            ),
+            f"nodes holds {str(odd)[1:-1]:.40}; a node is named by text or a number, or by its position": bool(odd),
+            "nodes names a node twice": not odd and len(set(self.nodes)) != len(self.nodes),
+            "the epochs are not numbered 1, 2, …": (
+                [epoch.epoch for epoch in self.history] != list(range(1, len(self.history) + 1))
+            ),
+            f"it has {len(self.history)} epochs, but the best is {self.best_epoch}": (
+                not 1 <= self.best_epoch <= len(self.history)
+            ),
+        }
+        for problem, holds in problems.items():
+            if holds:
+                raise ValueError(problem)
 
-    @property
-    def folder(self) -> Path:
-        return inside(inside(self.run, CHECKPOINT), self.name + self.rank)
-
-    def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        storage.replace(self.folder, [(TENSORS, encode_tensors(tensors)), (META, encode_json(meta))])
-
-    def latest(self) -> Checkpoint | None:
-        if not self.rank and any(self.folder.parent.glob(f"{self.name}-rank-*")):
-            raise ValueError(
-                f"{self.folder} was saved by several processes: start them again, with torchrun and --resume"
-            )
-        files = storage.read(self.folder)
-        if files is None:
-            return None
-        tensors: dict[str, Tensor] = files.read(TENSORS)
-        with files.explained(TENSORS):
-            if broken := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-                raise ValueError(f"{broken[0]} holds numbers that are not finite")
-        return Checkpoint(tensors, files.read(META, dict[str, Any]), self.folder / TENSORS, self.folder / META)
-
-
-@contextlib.contextmanager
-def claimed(folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """A run folder for a training, which no other process writes to while the block runs.
-
-    An error before the first checkpoint leaves no unfinished run behind.
-
-    Args:
-        resume: go on with the unfinished run of the same plan, if there is one.
-        overwrite: a run may be there; it stays until another is saved.
-    """
-    is_new = not folder.exists()
-    with holding(folder):
-        is_begun = is_unfinished(folder)
-        if (goes_on := resume and is_begun) and read_plan(folder) != plan:
-            raise ValueError(f"{folder} holds an unfinished run with other settings or data; choose another folder")
-        storage.check_free(folder, RUN_FILES)
-        if not goes_on:
-            if is_begun and not overwrite:
-                state = f"holds an unfinished run: `gcn-lpa train --resume --out {folder}` goes on with it"
-                raise ValueError(f"{folder} {state}; choose another folder, or --overwrite to start anew")
-            clear(folder)
-            if not overwrite and os.listdir(folder):
-                raise ValueError(f"{folder} is not empty; choose another folder, or --overwrite to start anew")
-            if os.path.lexists(folder / CHECKPOINT):
-                raise ValueError(f"{folder / CHECKPOINT} is not from a run; choose another folder, or move it away")
-            storage.replace(folder / CHECKPOINT, [(PLAN, encode_json(plan.to_dict()))])
-        try:
-            yield
-        except Exception:  # not Ctrl-C: such a run can be resumed
-            if not goes_on and not any((folder / CHECKPOINT).glob(f"*/{MANIFEST}")):
-                clear(folder)
-                if is_new and not os.listdir(folder):
-                    os.rmdir(folder)
-            raise
+    def check_fit(self, recipe: Recipe) -> None:
+        """Refuse what does not go with the recipe."""
+        if bool(self.relations) != (recipe.propagation == "relations"):
+            propagation = f"{recipe.propagation!r} in recipe.json"
+            raise ValueError(f"relations names {len(self.relations)} edge types, but propagation is {propagation}")
+        num_members = len(members_of(recipe))
+        if self.weights is not None and self.weights.num_members != num_members:
+            raise ValueError(f"num_members is {self.weights.num_members}, but recipe.json has {num_members}")
 
 
-def is_unfinished(folder: Path) -> bool:
-    """Whether a folder holds a run to go on with."""
-    return (inside(folder, CHECKPOINT) / MANIFEST).exists()
+def encode_trained(trained: Trained) -> dict[str, bytes]:
+    """The files that hold it."""
+    known, run, held_out = trained.known, trained.run, trained.held_out
+    facts = _TrainedFacts(
+        class_names=trained.class_names,
+        num_columns=trained.num_columns,
+        x_kind=trained.x_kind,
+        nodes=storable_names(known.nodes) or list(known.nodes),
+        pattern=known.pattern,
+        copies=trained.model.copies,
+        relations=dict(trained.relations),
+        seed=run.seed,
+        best_epoch=run.best_epoch,
+        interrupted=run.interrupted,
+        held_out="" if held_out is None else held_out.protocol,
+        history=run.history,
+        calibration=trained.calibration,
+        weights=trained.weights,
+        columns=None if trained.columns is None else trained.columns.to_json(),
+    )
+    arrays = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
+    if held_out is not None:
+        more = {name: getattr(held_out, name) for name in ("node", "y", "probability", "fold")}
+        arrays |= {HELD_OUT + name: tensor for name, tensor in more.items() if tensor is not None}
+    return {
+        "trained.json": encode_json(dataclasses.asdict(facts), indent=None),
+        "recipe.json": encode_json(trained.recipe.to_dict()),
+        "model.safetensors": encode_tensors(trained.model.state_dict()),
+        LABELS: encode_tensors({"y": known.y, "trains": known.trains, **arrays}),
+    }
 
 
-def unfinished_plan(folder: Path) -> Plan | None:
-    """The plan of the run that a folder holds unfinished; without one, nothing that belongs to it stays either."""
-    if is_unfinished(folder):
-        return read_plan(folder)
-    if (folder / CHECKPOINT).exists():  # a process was killed while it cleaned up
-        with holding(folder):
-            clear(folder)
-    return None
+def decode_trained(files: RunFolder) -> Trained:
+    """What `encode_trained` gave."""
+    facts: _TrainedFacts = files.read("trained.json", _TrainedFacts)
+    recipe: Recipe = files.read("recipe.json", Recipe)
+    with files.explained("recipe.json"):
+        if recipe.method not in METHODS:
+            raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
+    with files.explained("trained.json"):
+        facts.check_fit(recipe)
+        columns = None if facts.columns is None else Columns.from_json(facts.columns)
+        if columns is not None and columns.num_features not in (0, facts.num_columns):  # 0: features stood in
+            raise ValueError(f"columns make {columns.num_features} features, not {facts.num_columns}")
+    with files.explained(LABELS):
+        arrays = files.read(LABELS)
+        known, scaling = _decode_labels(arrays, facts, recipe)
+        held_out = _decode_held_out(arrays, facts)
+    with files.explained("model.safetensors"):
+        model = _decode_model(files, facts, recipe, scaling)
+    return Trained(
+        model=model,
+        recipe=recipe,
+        target=Classes(facts.class_names),
+        num_columns=facts.num_columns,
+        x_kind=facts.x_kind,
+        scaling=scaling,
+        known=known,
+        run=Run(recipe, facts.seed, facts.history, facts.best_epoch, facts.interrupted),
+        calibration=facts.calibration,
+        weights=facts.weights,
+        columns=columns,
+        held_out=held_out,
+        relations=facts.relations,
+    )
 
 
-def is_finished(folder: Path, plan: Plan) -> bool:
-    """Whether a folder holds the finished run of a plan; one of another plan is refused."""
-    if unfinished_plan(folder) is not None or not (folder / MANIFEST).exists():
-        return False
-    if read_run(storage.load(folder))[0] != plan:
-        raise ValueError(f"{folder} holds a finished run with other settings or data; choose another folder")
-    return True
+def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: Recipe) -> tuple[KnownLabels, Scaling]:
+    shape, num_classes = (len(facts.nodes),), len(facts.class_names)
+    problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
+    y, trains = checked(arrays["y"], shape, torch.int64, problem), checked(arrays["trains"], shape, torch.bool, problem)
+    checked(y, shape, torch.int64, f"y holds classes beyond the {num_classes} of trained.json", 0, num_classes - 1)
+    learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
+    learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
+    features = "raw" if facts.x_kind == "identity" else recipe.features
+    scaling = Scaling.from_arrays(features, learned, facts.num_columns)
+    return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
 
 
-def read_plan(folder: Path) -> Plan:
-    files = storage.read(inside(folder, CHECKPOINT))
-    if files is None or PLAN not in files.files or files.is_old:
-        command = f"gcn-lpa train NAME_OR_FOLDER --out {shlex.quote(str(folder))} --overwrite"
-        raise ValueError(f"{folder / CHECKPOINT}: no plan that this version of gcn-lpa wrote; start anew: {command}")
-    plan: Plan = files.read(PLAN, Plan)
-    return plan
+def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> HeldOut | None:
+    if not facts.held_out:
+        return None
+    node, fold = arrays[f"{HELD_OUT}node"], arrays.get(f"{HELD_OUT}fold")
+    m, c = len(node), len(facts.class_names)
+    checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
+    if not (node.diff() > 0).all():
+        raise ValueError(problem)
+    if (fold is not None) != (facts.held_out == "cross-validation"):
+        raise ValueError(f"fold goes with a cross-validation, and these labels are {facts.held_out}")
+    if fold is not None:
+        checked(fold, (m,), torch.int64, "fold is not a number for each node", least=0)
+    problem = f"y is not a class for each node, one of the {c} of trained.json"
+    y = checked(arrays[f"{HELD_OUT}y"], (m,), torch.int64, problem, 0, c - 1)
+    problem = f"probability is not {m} rows of {c} probabilities"
+    p = checked(arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, 0, 1)
+    return HeldOut(node, y, p, facts.held_out, fold)
 
 
-def clear(folder: Path) -> None:
-    """Remove what only an unfinished run needs; a folder of another kind, such as a finished run, stays."""
-    place = inside(folder, CHECKPOINT)
-    inner = [inside(place, name) for name in (os.listdir(place) if place.is_dir() else ())]
-    for path in (*filter(Path.is_dir, inner), place):
-        storage.discard(path, (PLAN, META))
+def checked(
+    tensor: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype | tuple[torch.dtype, ...],
+    problem: str,
+    least: float = -sys.float_info.max,
+    most: float = sys.float_info.max,
+) -> Tensor:
+    """A tensor of a file, which has this shape and type, and numbers from `least` to `most`; else `problem` says what is wrong."""
+    fits = tensor.shape == torch.Size(shape) and tensor.dtype in (dtype if isinstance(dtype, tuple) else (dtype,))
+    if fits and tensor.numel() and tensor.dtype != torch.bool:
+        low, high = map(float, tensor.aminmax())
+        fits = least <= low and high <= most  # not a NaN either
+    if not fits:
+        raise ValueError(problem)
+    return tensor
+
+
+def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scaling: Scaling) -> Ensemble:
+    """An ensemble with the tensors of a folder."""
+    state, num_bytes = files.read("model.safetensors"), len(files.files["model.safetensors"])
+    # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
+    blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
+    recipes = members_of(recipe).values()
+    ensemble = Ensemble(
+        [[METHODS[one.method].build(one, blank, facts.seed) for _ in range(facts.copies)] for one in recipes]
+    )
+    for name, tensor in ensemble.state_dict().items():
+        kept = state.get(name, tensor)
+        if kept.dtype != tensor.dtype:
+            raise ValueError(f"{name} is of {kept.dtype}; it is of {tensor.dtype}")
+        if not torch.isfinite(kept).all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+    ensemble.load_state_dict(state)
+    return ensemble.eval()
+
+
+def _blank(facts: _TrainedFacts, scaling: Scaling, num_columns: int) -> Graph:
+    """A graph of one node that has the columns and classes of the model: enough to build it."""
+    nothing = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    widths = 1, num_columns + scaling.num_added
+    adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
+    types = EdgeTypes.without_edges(tuple(facts.relations), 1) if facts.relations else None
+    blocks = scaling.blocks_of(facts.num_columns + scaling.num_added)
+    y, names = torch.tensor([-1]), facts.class_names
+    return Graph(adjacency, x, y, names, range(1), x_kind=facts.x_kind, edge_types=types, blocks=blocks)
+
+
+def storable_names(names: Sequence[Any]) -> list[Any] | None:
+    """Ids that JSON knows, text and numbers; None: positions."""
+    if isinstance(names, range):
+        return None
+    if odd := [name for name in names if type(name) not in NAMES]:
+        raise ValueError(f"node {odd[0]!r} cannot be stored: ids that are text or numbers can")
+    return list(names)

@@ -51,7 +51,6 @@ class Plan:
     recipe: Recipe
     seed: int = 0
     split: str | None = "uniform"
-    with_data: bool = False
     checkpoint_every: int = 50
     reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
     minutes: float = 0.0  # that training may take, about; 0: as long as it takes
@@ -76,7 +75,6 @@ def make_plan(
     changes: Mapping[str, Any] | None = None,
     seed: int = 0,
     split: str | None = None,
-    with_data: bool = False,
     checkpoint_every: int = 50,
     reserve: float = 0.0,
     minutes: float = 0.0,
@@ -120,7 +118,7 @@ def make_plan(
             f"choose one of {forms_for_new_edges()}"
         )
     content = graph.content_hash(64)
-    return Plan(source, content, settings, seed, kind, with_data, checkpoint_every, reserve, minutes), graph
+    return Plan(source, content, settings, seed, kind, checkpoint_every, reserve, minutes), graph
 
 
 def chosen_recipe(

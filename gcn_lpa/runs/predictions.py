@@ -32,9 +32,8 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.predict import Prediction
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.folder import TrainedRun, graph_of, read_run
+from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
 from gcn_lpa.runs.plan import Source
-from gcn_lpa.runs.trained_files import decode_graph, decode_trained
 from gcn_lpa.trained import HeldOut, Trained
 
 PROMISES = {
@@ -240,10 +239,9 @@ def predict_on(
     graph = read_like(plan.source, trained, on, root, options or {})
     before, note = None, ""
     try:
-        is_stored = plan.with_data and data is None
-        before = decode_graph(files, plan.content) if is_stored else graph_of(plan, files.folder, data)
+        before = graph_of(plan, files.folder, data)
     except ValueError as error:
-        if plan.with_data or data is not None:
+        if data is not None:
             raise
         note = str(error)
     if before is None and (trained.x_kind == "identity" or has_free_weights(trained.model)):

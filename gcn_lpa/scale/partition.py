@@ -29,14 +29,14 @@ from gcn_lpa.data.describe import node_hops
 from gcn_lpa.data.files import encode_json, holding
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.tasks import clusters, with_classes
 from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
+from gcn_lpa.runs.folder import SPLIT_PARTS, checked, storable_names
 from gcn_lpa.runs.plan import Source
-from gcn_lpa.runs.trained_files import SPLIT_PARTS, checked, decode_edges, decode_matrix, storable_names
 from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
 FORMAT = 1
@@ -272,7 +272,9 @@ def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks
         scaling = _scaling_of(recipe, facts, files.read(SCALINGS))
     with files.explained(name):
         tensors = files.read(name)
-        adjacency = decode_edges(tensors, "adjacency", (own, own + halo_size))
+        adjacency = decode_matrix(tensors, "adjacency", (own, own + halo_size))
+        if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
+            raise ValueError("an edge has a weight that is not positive and finite")
         halo = _halo_of(tensors, facts, ranks.rank)
         problem = f"kind, y and nothing are not a part of the split, one of {len(facts.known)} classes and a mark for each node"
         kind = checked(tensors["kind"], (own,), torch.int64, problem, 0, 3)
@@ -282,10 +284,16 @@ def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks
         if (y[train | val] < 0).any():
             raise ValueError(f"y is not one of {len(facts.known)} classes wherever nodes train or validate")
         shape = own, facts.num_columns
-        raw = tensors["x"].numpy() if "x" in tensors else decode_matrix(tensors, "x", shape).to_scipy()
+        problem = f"x is not {own} rows of {facts.num_columns} finite numbers"
+        if "x" in tensors:
+            raw = checked(tensors["x"], shape, (torch.float32, torch.float16), problem).numpy()
+        else:
+            cells = decode_matrix(tensors, "x", shape)
+            checked(cells.values, cells.values.shape, torch.float32, problem)
+            raw = cells.to_scipy()
         scaled = scaling(raw, tensors["structure"].numpy() if scaling.num_added else None)
         if scaled.shape != (own, facts.num_columns + scaling.num_added):
-            raise ValueError(f"x is not {own} rows of {facts.num_columns} columns")
+            raise ValueError(problem)
     is_sparse = scipy.sparse.issparse(scaled)
     x = SparseMatrix.from_scipy(scaled) if is_sparse else torch.from_numpy(scaled.astype(np.float32))
     matrix = adjacency.to_scipy()
@@ -299,6 +307,24 @@ def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks
     graph = Graph(part, x, shown, facts.known, range(own), facts.graph, facts.directed, x_kind=facts.x_kind)
     train_at, val_at = (mask.nonzero().squeeze(1) for mask in (train, val))
     return RankPart(graph, train_at, val_at, y[val], nothing, scaling)
+
+
+def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
+    """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be."""
+    rowptr, col, values = (tensors[f"{name}.{part}"] for part in ("rowptr", "col", "values"))
+    problem = f"the rows of {name} are not those of a matrix of {shape[0]} x {shape[1]}"
+    (num_rows, num_columns), m, whole = shape, len(col), (torch.int32, torch.int64)
+    checked(rowptr, (num_rows + 1,), whole, problem, 0, m)
+    checked(col, (m,), whole, problem, 0, min(num_columns, 2**31) - 1)
+    if values.shape != (m,) or values.dtype != torch.float32 or num_columns < 1:
+        raise ValueError(problem)
+    size = rowptr.long().diff()
+    if int(rowptr[0]) != 0 or int(rowptr[-1]) != m or int(size.min()) < 0:
+        raise ValueError(problem)
+    place = torch.repeat_interleave(torch.arange(num_rows), size) * num_columns + col
+    if not (place.diff() > 0).all():
+        raise ValueError(problem)
+    return SparseMatrix(Pattern(rowptr, col, shape), values)
 
 
 def _scaling_of(recipe: Recipe, facts: PartFacts, learned: Mapping[str, Tensor]) -> Scaling:

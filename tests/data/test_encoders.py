@@ -31,8 +31,6 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.runs.storage import RunFolder
-from gcn_lpa.runs.trained_files import decode_graph, encode_graph
 from gcn_lpa.trained import Trained
 from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
 
@@ -362,13 +360,6 @@ def test_a_trained_model_keeps_its_columns_and_refuses_others(tmp_path, mixed):
     wrong = dataclasses.replace(load(other), x=read.x)  # as many columns by chance
     with pytest.raises(ValueError, match=r"read it with columns=trained\.columns"):
         predict_proba(again, wrong)
-
-
-def test_a_stored_graph_keeps_its_columns(tmp_path, mixed):
-    graph = load(mixed)
-    again = decode_graph(RunFolder(tmp_path, encode_graph(graph)))
-    assert (again.columns, again.blocks) == (graph.columns, graph.blocks)
-    assert again.content_hash() == graph.content_hash()
 
 
 @pytest.mark.long

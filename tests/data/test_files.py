@@ -100,7 +100,7 @@ def test_leftovers_of_a_killed_writer_are_removed_and_those_of_a_live_one_are_no
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    plan, graph = make_plan(Source("karate"), changes=QUICK, split="uniform", with_data=True)
+    plan, graph = make_plan(Source("karate"), changes=QUICK, split="uniform")
     train_run(plan, graph, folder, device="cpu")
     return folder
 

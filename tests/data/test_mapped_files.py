@@ -62,9 +62,9 @@ def test_features_of_a_file_give_the_answers_of_those_in_memory(folder, dtype, n
             assert batch.read() is batch.graph
 
 
-def test_a_run_keeps_a_graph_with_features_of_16_bits(folder, tmp_path):
+def test_a_run_reads_features_of_16_bits_again(folder, tmp_path):
     np.save(folder / "features.npy", numbers(np.float16))
-    plan, graph = make_plan(Source(str(folder)), changes={"epochs": 2, "members": ""}, with_data=True)
+    plan, graph = make_plan(Source(str(folder)), changes={"epochs": 2, "members": ""})
     train_run(plan, graph, tmp_path / "run", device="cpu")
     again = load_run(tmp_path / "run").graph
     assert torch.equal(again.x, graph.x) and not any("no features" in note for note in graph.notes)

@@ -52,13 +52,13 @@ from gcn_lpa.data import array_files
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.data.table import read_delimited, read_parquet
-from gcn_lpa.train import Watch
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.storage import FORMAT
 from gcn_lpa.runs.train_run import resume_run, train_run
+from gcn_lpa.train import Watch
 
 REFUSALS = (ValueError, OSError, ImportError, MemoryError)  # what a command prints as one line
 MOST_SECONDS, MOST_MEGABYTES, HANGS_AFTER = 5.0, 500.0, 30.0
@@ -556,7 +556,7 @@ def prepare(top):
     (top / "csv" / "nodes.csv").write_text(NODES)
     (top / "csv" / "edges.csv").write_text(EDGES)
     in_fork(lambda: write_parquet(top / "parquet"))
-    plan, graph = make_plan(Source("karate"), changes=SETTINGS, split="uniform", with_data=True)
+    plan, graph = make_plan(Source("karate"), changes=SETTINGS, split="uniform")
     train_run(plan, graph, top / "unsigned run", device="cpu", threads=1)
     (top / "signed run").rmdir()
     shutil.copytree(top / "unsigned run", top / "signed run")

@@ -11,19 +11,19 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.folder import (
+from gcn_lpa.runs.folder import RUN_FILES, load_run
+from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST
+from gcn_lpa.runs.train_run import (
     PLAN,
-    RUN_FILES,
     CheckpointFolder,
     claimed,
     clear,
     is_finished,
-    load_run,
+    resume_run,
+    train_run,
     unfinished_plan,
 )
-from gcn_lpa.runs.plan import Source, make_plan
-from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST
-from gcn_lpa.runs.train_run import resume_run, train_run
 
 QUICK = {"epochs": 2, "hidden": 4, "edge_rank": 4}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path, tensors, meta, com
 
 
 def test_a_plan_comes_back(tmp_path):
-    plan, _ = planned(seed=4, split="stratified", with_data=True, checkpoint_every=7)
+    plan, _ = planned(seed=4, split="stratified", checkpoint_every=7)
     assert unfinished_plan(tmp_path) is None
     storage.replace(tmp_path / CHECKPOINT, [(PLAN, encode_json(plan.to_dict()))])
     assert unfinished_plan(tmp_path) == plan

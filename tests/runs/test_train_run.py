@@ -1,7 +1,6 @@
 """Run folders: what comes back is what was trained, and a graph that is not the one it was trained on is refused."""
 
 import csv
-import dataclasses
 import io
 import json
 import os
@@ -14,7 +13,6 @@ import torch
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.train import Watch
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, Case, recipe_for
 from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of
@@ -22,12 +20,11 @@ from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
-from gcn_lpa.runs import storage
-from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.folder import load_run, storable_names
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import table_text, write_table
 from gcn_lpa.runs.train_run import evaluate_run, resume_run, train_run
-from gcn_lpa.runs.trained_files import decode_graph, encode_graph
+from gcn_lpa.train import Watch
 from tests.helpers.trainings import trained_alone
 
 EVERY_METHOD = [m if m in ("gcn-lpa", "lpa", "mlp") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
@@ -177,31 +174,10 @@ def test_one_label_a_class_trains_and_is_not_scored(tmp_path):
     assert int(right.sum()) >= 32
 
 
-@pytest.mark.long
-def test_a_graph_can_be_kept_in_the_run_folder(own, tmp_path):
-    before = trained(Source(str(own)), tmp_path / "run", with_data=True)
-    (own / "nodes.csv").unlink()
-    after = load_run(tmp_path / "run")
-    assert after.graph.content_hash(64) == before.graph.content_hash(64)
-    assert list(after.graph.node_names) == list(before.graph.node_names)
-
-
-@pytest.mark.parametrize("name", ["karate", "digits", "tiny", "directed"])
-def test_a_graph_survives_its_files(name, tmp_path, tiny):
-    made = {"tiny": tiny, "directed": Graph.from_edges([("a", "b")], x=torch.ones(2, 3), directed=True)}
-    graph = made.get(name) or load(name)
-    if name == "tiny":
-        graph = dataclasses.replace(graph, public=split(graph))
-    again = decode_graph(storage.RunFolder(tmp_path, encode_graph(graph)))
-    assert again.content_hash(64) == graph.content_hash(64)
-    assert repr(again) == repr(graph)
-    assert (again.public is None) == (graph.public is None)
-
-
 def test_ids_that_json_does_not_know_are_not_stored():
     graph = Graph.from_edges([((1, 2), (3, 4))])
     with pytest.raises(ValueError, match=r"node \(1, 2\) cannot be stored: ids that are text or numbers can"):
-        encode_graph(graph)
+        storable_names(graph.node_names)
 
 
 @pytest.mark.long

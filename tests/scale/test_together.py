@@ -23,17 +23,18 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.runs import storage
-from gcn_lpa.runs.folder import CheckpointFolder, load_run
+from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run, table_text
-from gcn_lpa.runs.train_run import train_run
+from gcn_lpa.runs.train_run import CheckpointFolder, train_run
 from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
 from gcn_lpa.scale.planner import Size, estimate
 from gcn_lpa.scale.together import Order, require_in_parts
-from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.train import World
+from tests.helpers.changed_folders import changed, entry, made, without
 from tests.helpers.rank_jobs import (
     commanded,
     ended,
@@ -398,6 +399,48 @@ def test_a_part_that_was_changed_is_refused_by_name(name, tmp_path):
     (tmp_path / "cut" / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(ValueError, match=name):
         read_part(tmp_path / "cut", read_facts(tmp_path / "cut"), Recipe(), SimpleNamespace(rank=1))
+
+
+NAN, FAR = float("nan"), 2_000_000_000
+
+# What a kernel would read with: each of these was a crash, or 15 GB, before it was checked.
+PART = {
+    "negative columns": made("adjacency.col", lambda col: -col - 1),
+    "columns far away": made("adjacency.col", entry(3, FAR)),
+    "last rowptr far away": made("adjacency.rowptr", entry(-1, FAR)),
+    "last rowptr too small": made("adjacency.rowptr", entry(-1, 3)),
+    "rowptr descending": made("adjacency.rowptr", entry(5, 0)),
+    "first rowptr": made("adjacency.rowptr", entry(0, 1)),
+    "rowptr too short": made("adjacency.rowptr", lambda rowptr: rowptr[:-1]),
+    "columns of floats": made("adjacency.col", torch.Tensor.float),
+    "columns in two dimensions": made("adjacency.col", lambda col: torch.stack([col, col])),
+    "columns out of order": made("adjacency.col", lambda col: col.flip(0)),
+    "too few weights": made("adjacency.values", lambda values: values[:-1]),
+    "weights of another type": made("adjacency.values", torch.Tensor.double),
+    "weight NaN": made("adjacency.values", entry(0, NAN)),
+    "weight infinite": made("adjacency.values", entry(0, float("inf"))),
+    "weight negative": made("adjacency.values", entry(0, -1.0)),
+    "feature NaN": made("x", entry(2, NAN)),
+    "features too narrow": made("x", lambda x: x[:, :2]),
+    "features too short": made("x", lambda x: x[:-1]),
+    "features of another type": made("x", torch.Tensor.double),
+    "label beyond the classes": made("y", entry(0, 3)),
+    "label negative": made("y", entry(0, -2)),
+    "labels too short": made("y", lambda y: y[:-1]),
+    "labels of floats": made("y", torch.Tensor.float),
+    "rows sent that are of others": made("send", entry(0, FAR)),
+    "rows of nobody": made("ids", entry(0, FAR)),
+    "no labels": without("y"),
+}
+
+
+def test_a_part_that_kernels_cannot_walk_is_refused_before_they_try(tmp_path):
+    cut_into(tmp_path / "cut", "sbm", 2, n=40, classes=3, features=5)
+    for k, (name, change) in enumerate(PART.items()):
+        folder = changed(tmp_path / "cut", tmp_path / str(k), "part-1.safetensors", change)
+        with pytest.raises(ValueError, match=r"part-1\.safetensors"):  # and not an error of a kernel
+            read_part(folder, read_facts(folder), Recipe(), SimpleNamespace(rank=1))
+            pytest.fail(f"{name} was read")
 
 
 def test_the_command_writes_the_parts_and_says_how_to_train_them(tmp_path):
