@@ -20,10 +20,10 @@ from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_facts, run_
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gcn_lpa.train import Epoch, JobName, Watch
     from gcn_lpa.graph import Graph
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.runs.plan import Source
+    from gcn_lpa.train import Epoch, JobName, Watch
 
 
 P = ParamSpec("P")
@@ -283,12 +283,12 @@ def print_warnings(notes: Iterable[str], as_json: bool) -> None:
 
 
 def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
-    """Print on stderr how much memory a training takes, if that is much; too little memory is an error of the training."""
+    """Print on stderr how much memory a training takes, if that is much; too little memory is an error."""
     from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.scale.planner import MUCH, room_for
+    from gcn_lpa.scale.planner import MUCH, require_room
 
-    room = room_for(graph, recipe, choose_device(device))
-    if room is not None and room.is_enough and room.needed >= MUCH and not MANNERS.quiet:
+    room = require_room(graph, recipe, choose_device(device))
+    if room is not None and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
 
 

@@ -31,6 +31,7 @@ GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
 RECORDED, UNRECORDED = 235e6, 50e6  # bytes for cuBLAS where a step is recorded and where not, measured on an H200
 CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on the estimate is printed before training
+SMALL = 5e6  # rows and entries times columns; training on fewer takes less than 100 MB
 CLUSTERS = (3, 10, 30, 100, 300, 1000)  # tried where the whole graph does not fit
 
 
@@ -272,11 +273,10 @@ def _numbers(path: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Room:
-    """What a training takes beside the graph that is loaded, what is free, and what would fit where it does not."""
+    """What a training takes beside the graph that is loaded, and what is free."""
 
     needed: float
     free: float
-    advice: str = ""
 
     @property
     def is_enough(self) -> bool:
@@ -287,8 +287,15 @@ class Room:
         return f"training takes about {gigabytes(self.needed)} of memory, and {gigabytes(self.free)} are free"
 
 
-def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
-    """Whether a training fits into the memory of a device; None where there is no formula for the method."""
+def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
+    """Whether a training fits into the memory of a device; one that cannot fit is an error that says what would.
+
+    None where there is no formula for the method, and on a CPU of a graph so small that the answer is known.
+    """
+    width = graph.num_features + recipe.hidden * recipe.gcn_layers + recipe.edge_rank
+    width += graph.num_classes * (recipe.lpa_iterations + recipe.propagation_steps)
+    if device.type == "cpu" and (graph.num_nodes + graph.adjacency.num_entries + width) * width < SMALL:
+        return None
     size, free = Size.of(graph), available_memory(device)
     for clusters in (recipe.clusters, *(number for number in CLUSTERS if recipe.clusters < number <= size.nodes)):
         found = estimate(size, recipe.replace(clusters=clusters))
@@ -297,18 +304,11 @@ def room_for(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
         needed = found.gpu if device.type == "cuda" else found.peak - found.loaded
         if clusters == recipe.clusters:
             room = Room(needed, free)
+            if room.is_enough:
+                return room
         if Room(needed, free).is_enough:
-            advice = f"--clusters {clusters} would take about {gigabytes(needed)}"
-            return room if clusters == recipe.clusters else dataclasses.replace(room, advice=advice)
-    return dataclasses.replace(room, advice="no number of clusters would fit: it takes a larger machine")
-
-
-def require_room(graph: Graph, recipe: Recipe, device: torch.device) -> Room | None:
-    """`room_for`, but a training that cannot fit is an error that says what would."""
-    room = room_for(graph, recipe, device)
-    if room is not None and not room.is_enough:
-        raise ValueError(f"{room}; {room.advice}")
-    return room
+            raise ValueError(f"{room}; --clusters {clusters} would take about {gigabytes(needed)}")
+    raise ValueError(f"{room}; no number of clusters would fit: it takes a larger machine")
 
 
 def gigabytes(size: float) -> str:

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 from benchmarks import memory
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.options import print_room
+from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.sparse import Pattern
 from gcn_lpa.graph import Graph
-from gcn_lpa.recipes import DEFAULT, PAPER, Recipe
+from gcn_lpa.recipes import DEFAULT, LAYERS, PAPER, Recipe
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.scale import planner
-from gcn_lpa.scale.planner import Size, estimate, require_room, room_for
+from gcn_lpa.scale.planner import Size, estimate, require_room
 from tests.helpers.random_graphs import random_graph
 
 CPU = torch.device("cpu")
@@ -154,19 +155,32 @@ def test_a_training_that_cannot_fit_is_refused_with_what_would(monkeypatch, tmp_
         monkeypatch.setattr(planner, "available_memory", lambda device, free=free: free)
         with pytest.raises(ValueError, match=rf"training takes about .* MB of memory, and .* are free; .*{advice}"):
             require_room(graph, wide, CPU)
-    plan, karate = make_plan(Source("karate"))
+    plan, digits = make_plan(Source("digits"))
     monkeypatch.setattr(planner, "available_memory", lambda device: 1000.0)
     with pytest.raises(ValueError, match="training takes about"):
-        train_run(plan, karate, tmp_path / "run", device="cpu")
+        train_run(plan, digits, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 
 def test_what_fits_is_not_refused_although_the_estimate_is_a_little_high(monkeypatch):
     graph = random_graph(2000, 10, 8, 3)
-    room = room_for(graph, DEFAULT, CPU)
-    monkeypatch.setattr(planner, "available_memory", lambda device: 0.85 * room.needed)
-    assert require_room(graph, DEFAULT, CPU).needed == room.needed
-    assert room_for(graph, DEFAULT.replace(method="appnp"), CPU) is None  # no formula
+    needed = require_room(graph, DEFAULT, CPU).needed
+    monkeypatch.setattr(planner, "available_memory", lambda device: 0.85 * needed)
+    assert require_room(graph, DEFAULT, CPU).needed == needed
+    assert require_room(graph, DEFAULT.replace(method="appnp"), CPU) is None  # no formula
+
+
+RECIPES = [DEFAULT, LAYERS, *PAPER.values(), *(Recipe(edges=form) for form in EDGE_FORMS), Recipe(hidden=400)]
+RECIPES += [Recipe(gcn_layers=9), Recipe(lpa_iterations=80, loss="held_out"), Recipe(edge_rank=300)]
+
+
+@pytest.mark.parametrize("shape", [(30, 3, 2, 2), (300, 2, 40, 5), (1000, 3, 2, 2), (20, 19, 500, 2), (10, 2, 5, 20)])
+def test_what_is_not_estimated_takes_little(monkeypatch, shape):
+    graph = random_graph(*shape)
+    small = [recipe for recipe in RECIPES if require_room(graph, recipe, CPU) is None]
+    monkeypatch.setattr(planner, "SMALL", 0.0)
+    assert all(require_room(graph, recipe, CPU).needed < 100e6 for recipe in small)
+    assert len(small) > 1 or shape[2] == 500
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
