@@ -473,7 +473,7 @@ def suspicion_of(log_ratio: float, rate: float) -> float:
 def label_evidence(names: Sequence[str], label: int, model: np.ndarray, counts: np.ndarray) -> str:
     """In words: the labels of the neighbours, and the prediction of models that were not trained on the node's own."""
     best, total, most = int(model.argmax()), int(counts.sum()), int(counts.argmax())
-    predicted = f"the model, not shown this label, says {names[best]} ({percent(model[best])})"
+    predicted = f"the model, not shown this label, predicts {names[best]} ({percent(model[best])})"
     if best != label:
         predicted += f", {names[label]} {percent(model[label])}"
     if total == 0:

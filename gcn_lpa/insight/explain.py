@@ -28,9 +28,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, Vote, VotePath, hops_in_words, rounded
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
-from gcn_lpa.methods.networks import LabelInput
 from gcn_lpa.methods.registry import members_of
-from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import Prediction, posteriors
 from gcn_lpa.propagation import feature_influence, label_influence, one_hot, propagate_labels
 from gcn_lpa.recipes import Recipe
@@ -118,11 +116,6 @@ class Explainer:
     def prediction(self) -> Prediction:
         return Prediction(self.trained, self.graph, self.given, posteriors(self.trained, self.graph))
 
-    @property
-    def probabilities(self) -> Tensor:
-        """The model's, before calibration; the shares of the labels for unreached nodes without features, [n, c]."""
-        return self.prediction.uncalibrated
-
     @cached_property
     def distance(self) -> np.ndarray:
         """Hops from each node to the nearest label that votes, infinite where none can reach it, [n]."""
@@ -134,13 +127,13 @@ class Explainer:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
         at, classes = self.graph.index_of(node), self.graph.class_names
         with few_threads(self.graph, self.trained.recipe):
-            here, names = slice(at, at + 1), [*classes, None]
-            label, lpa = int(winners(self.probabilities[here])[0]), int(winners(self.scores[here])[0])
-            agrees = bool(are_highest(self.scores[here], np.array([label]))[0])
+            names, probabilities = [*classes, None], self.prediction.uncalibrated[at]
+            label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (probabilities, self.scores[at]))
+            scores = self.scores[at].numpy().round(EQUAL)
             votes, others = self._votes(at, top)
             features, feature_notes = self._features(at, top)
             notes = (*self._notes(at), *feature_notes)
-        probabilities, scores, near = self.probabilities[at].tolist(), self.scores[at].tolist(), self.distance[at]
+        near = self.distance[at]
         return Explanation(
             node=self.graph.node_names[at],
             status=self.prediction.status[at],
@@ -148,11 +141,11 @@ class Explainer:
             distance=int(near) if np.isfinite(near) else None,
             method=self.trained.recipe.method,
             label=classes[label],
-            probability=probabilities[label],
-            probabilities=dict(zip(classes, probabilities, strict=True)),
+            probability=float(probabilities[label]),
+            probabilities=dict(zip(classes, probabilities.tolist(), strict=True)),
             lpa_label=names[lpa],
-            scores=dict(zip(classes, scores, strict=True)),
-            agree=None if lpa < 0 else agrees,
+            scores=dict(zip(classes, self.scores[at].tolist(), strict=True)),
+            agree=None if lpa < 0 else bool(scores[label] == scores.max()),
             hops=self.hops,
             votes=votes,
             others=others,
@@ -172,12 +165,13 @@ class Explainer:
         rows = wanted.nonzero().squeeze(1)
         names, ids = [*self.graph.class_names, None], [*self.graph.node_names, None]
         with few_threads(self.graph, self.trained.recipe):
-            labels, lpa = winners(self.probabilities[rows]), winners(self.scores[rows])
-            agree = are_highest(self.scores[rows], labels).tolist()
+            probabilities, scores = self.prediction.uncalibrated[rows], self.scores[rows].numpy().round(EQUAL)
+            labels, lpa = winners(probabilities), winners(self.scores[rows])
+            agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
             columns: dict[str, list[Any]] = {
                 "id": [ids[at] for at in rows.tolist()],
                 "label": [names[k] for k in labels.tolist()],
-                "probability": [rounded(p, 6) for p in self.probabilities[rows, labels].tolist()],
+                "probability": [rounded(p, 6) for p in probabilities[torch.arange(len(rows)), labels].tolist()],
                 "lpa_label": [names[k] for k in lpa.tolist()],
                 "agree": [None if k < 0 else same for k, same in zip(lpa.tolist(), agree, strict=True)],
                 "lpa_score": [rounded(s, 6) for s in self.scores[rows, labels].tolist()],
@@ -258,44 +252,42 @@ class Explainer:
             return (), [WITHOUT_FEATURES[method.features].format(recipe.method)]
         start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64)
         start[at] = 1
-        shares, notes = self._feature_walk(at, start)
+        shares, note = self._feature_shares(start)
         shares = shares / shares.sum()
         if smoothed := self._smoothed_share:
             smoothing = self.placed.adjacency.symmetric_normalized().to("cpu").to(torch.float64)
             walked = personalized(smoothing.T, start, members_of(recipe)[SMOOTHED]).squeeze(1)
             shares = (1 - smoothed) * shares + smoothed * walked / walked.sum()
         order = ranked(shares.numpy())[:top].tolist()
-        return tuple(Influence(self.graph.node_names[b], float(shares[b])) for b in order), notes
+        return tuple(Influence(self.graph.node_names[b], float(shares[b])) for b in order), [note] if note else []
 
-    def _feature_walk(self, at: int, start: Tensor) -> tuple[Tensor, list[str]]:
-        """How much of the features of each node arrives at one, in any unit, [n], and notes about it; `start` is 1 at that node."""
+    def _feature_shares(self, start: Tensor) -> tuple[Tensor, str]:
+        """How much of the features of each node arrives at one, in any unit, [n], and a note; `start` is 1 at that node, [n, 1]."""
         recipe, models, how = self.trained.recipe, self.trained.model.first, self.trained.method.features
-        nodes = torch.tensor([at])
+        nodes, how = start.squeeze(1).nonzero().squeeze(1), recipe.propagation if how == "layers" else how
         if how == "own":
-            return start.squeeze(1), []
+            return start.squeeze(1), ""
         if how == "given_edges":
             steps = f"{recipe.gcn_layers} steps along the given edges"
             note = f"features: {steps}; what {recipe.method} itself makes of an edge is not in it"
-            return feature_influence(self.transition, nodes, recipe.gcn_layers)[0], [note]
-        how = recipe.propagation if how == "layers" else how
+            return feature_influence(self.transition, nodes, recipe.gcn_layers)[0], note
         if how == "relations":  # |γ_0| + Σ_r Σ_k |γ_rk| P_r^k, row by row
             matrices = [matrix.to(torch.float64).T for matrix in edge_type_matrices(self.graph)]
             parts = walk_edge_types(mean_size(models, "own"), mean_size(models, "gamma"), matrices, start)
-            note = "features: predictions walk each kind of edge by itself, and labels vote along all edges together"
-            return torch.stack(parts).sum(dim=0).squeeze(1), [note]
-        networks = [model.gcn if isinstance(model, LabelInput) else model for model in models]
-        smoothing = self.placed.adjacency.symmetric_normalized()
-        if all(isinstance(network, GCNLPA) for network in networks):
-            with torch.no_grad():
-                found = [network.smoothing(self.placed).values for network in networks]
-            smoothing = smoothing.with_values(torch.stack(found).mean(dim=0))
-        smoothing = smoothing.to("cpu").to(torch.float64)
+            note = (
+                "features: predictions propagate along each edge type separately, labels vote along all edges together"
+            )
+            return torch.stack(parts).sum(dim=0).squeeze(1), note
+        with torch.no_grad():
+            found = [model.smoothing(self.placed) for model in models]
+        mean = torch.stack([matrix.values for matrix in found]).mean(dim=0)
+        smoothing = found[0].with_values(mean).to("cpu").to(torch.float64)
         if how == "personalized":
-            return personalized(smoothing.T, start, recipe).squeeze(1), []
+            return personalized(smoothing.T, start, recipe).squeeze(1), ""
         if how == "hops":  # Σ_k |γ_k| S^k, row by row
-            return walk(mean_size(models, "gamma"), smoothing.T, start).squeeze(1), []
-        note = "features: what each layer adds of the node's own (residual) is not counted"
-        return feature_influence(smoothing, nodes, recipe.gcn_layers)[0], [note] if recipe.residual else []
+            return walk(mean_size(models, "gamma"), smoothing.T, start).squeeze(1), ""
+        note = "features: what each layer adds of the node's own (residual) is not counted" if recipe.residual else ""
+        return feature_influence(smoothing, nodes, recipe.gcn_layers)[0], note
 
     @cached_property
     def _smoothed_share(self) -> float:
@@ -312,19 +304,19 @@ class Explainer:
 
     def _is_prior(self, at: int) -> bool:
         """Whether the shares of the labels stand in for the prediction of the model: see `Prediction.uncalibrated`."""
-        return not torch.equal(self.probabilities[at], self.prediction.output[at])
+        return not torch.equal(self.prediction.uncalibrated[at], self.prediction.output[at])
 
     def _notes(self, at: int) -> list[str]:
         graph, notes, method = self.graph, [], self.trained.recipe.method
         walks = self.trained.method.features
         if shares := self.trained.shares:
-            notes.append(f"labels vote beside the model, with {100 * shares['votes']:.0f} % of the weight")
+            notes.append(f"label votes have {100 * shares['votes']:.0f} % of the ensemble weight")
         if smoothed := self._smoothed_share:
             both = f"{method} {100 * (1 - smoothed):.0f} %, {SMOOTHED} {100 * smoothed:.0f} %"
-            notes.append(f"two models look at features, and are counted by how much each is heard: {both}")
+            notes.append(f"features: those that two members read, by their ensemble weights: {both}")
         others = [name for name in self.trained.recipe.members.split() if name in shares and name != SMOOTHED]
         if beside := [f"{name} {100 * shares[name]:.0f} %" for name in others]:
-            notes.append(f"models of other kinds speak too, and are not explained here: {', '.join(beside)}")
+            notes.append(f"other members of the ensemble are not explained here: {', '.join(beside)}")
         if walks == "own":
             notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")
         elif self.trained.recipe.edges == "fixed" or not self.trained.model.edge_parameters():
@@ -339,11 +331,11 @@ class Explainer:
             origin = "comes from features alone"
             if walks == "none" or self._is_prior(at):
                 has_labels = bool((self.given >= 0).any())
-                origin = "is the shares of all given labels" if has_labels else "is alike for all classes"
+                origin = "is the shares of all given labels" if has_labels else "is equal for all classes"
             kind = (
                 "training label" if self.prediction.status[at] == "reached" else "label"
-            )  # of a validation node at most
-            notes.append(f"no {kind} can reach this node: what is said of it {origin}")
+            )  # reached: by validation nodes
+            notes.append(f"no {kind} can reach this node: its prediction {origin}")
         elif self.distance[at] > self.hops:
             near = int(self.distance[at])
             nearest = f"the nearest is {hops_in_words(near)} away, ask with hops {near}"
@@ -403,13 +395,6 @@ def winners(scores: Tensor) -> np.ndarray:
     shown = scores.numpy().round(EQUAL)
     first: np.ndarray = np.where(shown.max(axis=1, initial=0) > 0, shown.argmax(axis=1), -1)
     return first
-
-
-def are_highest(scores: Tensor, classes: np.ndarray) -> np.ndarray:
-    """Whether no class scores higher than the one of `classes`, for each row, bool [r]."""
-    shown = scores.numpy().round(EQUAL)
-    highest: np.ndarray = shown[np.arange(len(classes)), classes] == shown.max(axis=1, initial=0)
-    return highest
 
 
 def ranked(shares: np.ndarray) -> np.ndarray:

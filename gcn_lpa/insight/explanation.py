@@ -99,7 +99,7 @@ class Explanation:
         verdict = {None: "", True: "they agree", False: "they disagree"}[self.agree]
         nothing = f"nothing: no label within {hops_in_words(self.hops)}"
         lpa = (self.lpa_label, in_words(self.scores[self.lpa_label]), verdict) if self.lpa_label else (nothing, "", "")
-        both = [("", f"{self.method} says", self.label, in_words(self.probability), ""), ("", "LPA says", *lpa)]
+        both = [("", f"{self.method} predicts", self.label, in_words(self.probability), ""), ("", "LPA predicts", *lpa)]
         lines = [self.title, *aligned(both)]
         if self.votes:
             number = len(self.votes) + self.others.num_voters
@@ -119,7 +119,7 @@ class Explanation:
             features = [("", in_words(one.share), str(one.node)) for one in self.features]
             if (unlisted := 1 - sum(one.share for one in self.features)) > 10.0**-EQUAL:
                 features.append(("", in_words(unlisted), "all others"))
-            lines += ["", "whose features the model looks at", *aligned(features)]
+            lines += ["", "whose features the model reads", *aligned(features)]
         if self.notes:
             lines += ["", *(f"note: {note}" for note in self.notes)]
         return "\n".join(lines)
@@ -129,7 +129,7 @@ class Explanation:
         lpa = f"nothing within {self.hops} hops" if self.lpa_label is None else self.lpa_label
         scores = (self.method, self.label, self.probability), ("LPA", lpa, self.scores.get(self.lpa_label or ""))
         votes = [(v.share, v.node, v.label, " → ".join(map(str, v.path.nodes))) for v in self.votes]
-        both = html_table(self.title, scores, ("who", "says", "score"))
+        both = html_table(self.title, scores, ("model", "prediction", "score"))
         return both + html_table("votes", votes, ("share", "node", "label", "strongest path")) + html_notes(self.notes)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.predict import Prediction
+from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.trained import Trained
 
@@ -63,18 +63,23 @@ def suggest(
         candidates: the nodes that may be suggested, a mask or positions; None for all.
         sharpness: the exponent of the uncertainty; 0 looks for nodes amid uncertain ones, certain or not themselves.
     """
+    return suggestions(Explainer.of(trained, graph), n=n, candidates=candidates, sharpness=sharpness)
+
+
+def suggestions(
+    explainer: Explainer, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0
+) -> list[Suggestion]:
+    """`suggest` for a model and graph whose predictions and learned transition are at hand."""
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
-    trained.check_columns(graph)
-    names = trained.class_names
+    graph, names, labeled = explainer.graph, explainer.trained.class_names, explainer.given >= 0
     if len(names) < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
-    labeled = trained.given(graph)
     open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
-    probabilities = Prediction.of(trained, graph).uncalibrated
-    unsure, walk = uncertainty(probabilities), transition_of(trained, trained.prepare(graph))
+    probabilities, walk = explainer.prediction.uncalibrated, explainer.transition
+    unsure = uncertainty(probabilities)
     likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
     found: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
@@ -104,15 +109,6 @@ def uncertainty(probabilities: Tensor) -> Tensor:
     """The entropy of each row as a share of the highest there is, [n]: 0 certain, 1 all classes alike."""
     nats: Tensor = torch.special.entr(probabilities).sum(dim=1)
     return nats / math.log(probabilities.shape[1])
-
-
-def transition_of(trained: Trained, prepared: Graph) -> SparseMatrix:
-    """The D*⁻¹A* that a model has learned, in float64 on the CPU; D⁻¹A where it learns no edges."""
-    if not trained.model.edge_parameters():
-        return prepared.adjacency.to("cpu").to(torch.float64).row_normalized()
-    with torch.no_grad():
-        transition: SparseMatrix = trained.model.transition(prepared.to(trained.device))
-    return transition.detach().to("cpu").to(torch.float64)
 
 
 def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor) -> Tensor:

@@ -27,6 +27,9 @@ class Predictor(Protocol):
     def transition(self, graph: Graph) -> SparseMatrix:
         """D*⁻¹A*, the matrix that labels walk: with learned edges, or else the given ones."""
 
+    def smoothing(self, graph: Graph) -> SparseMatrix:
+        """The matrix that features walk."""
+
     def edge_parameters(self) -> list[nn.Parameter]: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Any: ...
@@ -61,6 +64,9 @@ class OnGivenEdges(nn.Module):
 
     def transition(self, graph: Graph) -> SparseMatrix:
         return graph.adjacency.row_normalized()
+
+    def smoothing(self, graph: Graph) -> SparseMatrix:
+        return graph.adjacency.symmetric_normalized()
 
     def edge_parameters(self) -> list[nn.Parameter]:
         return []

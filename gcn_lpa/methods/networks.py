@@ -122,6 +122,9 @@ class LabelInput(Network):
     def weights(self) -> nn.ParameterList:
         return cast(Convolutions, self.gcn.body).weights
 
+    def smoothing(self, graph: Graph) -> SparseMatrix:
+        return self.gcn.smoothing(graph)
+
     def forward(self, graph: Graph) -> Tensor:
         return self.reading(graph, known_labels(graph), None)
 

@@ -29,7 +29,7 @@ from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.insight.suggest import suggest
+from gcn_lpa.insight.suggest import suggestions as suggested
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
 from gcn_lpa.report.graph_view import graph_view
@@ -156,7 +156,7 @@ def contents(
             labels = section(lambda: rank_labels(graph, fitted.value))
             edges = section(lambda: rank_edges(graph, fitted.value))
     say("choosing nodes to label next")
-    suggestions = section(lambda: suggest(trained, graph, n=ROWS, candidates=~run.split.test & ~run.used))
+    suggestions = section(lambda: suggested(subject.explainer, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")
     listed = [*subject.least_sure, *(one.node for one in suggestions.value or ())]
     listed += [graph.index_of(one.node) for one in (labels.value.findings[:ROWS] if labels.value else ())]

@@ -27,13 +27,12 @@ from gcn_lpa.insight.drawing import BLACK, CLASS_COLORS, PALE, draw_explanation
 from gcn_lpa.insight.explain import Explainer, explain, explain_all, strongest_paths
 from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.insight.what_if import changed, other_edges, what_if
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.propagation import label_influence, propagate_labels
-from gcn_lpa.recipes import LAYERS, PAPER
+from gcn_lpa.recipes import LAYERS, PAPER, WITH_FEW_LABELS
 from gcn_lpa.train import Run
 from gcn_lpa.trained import KnownLabels, Trained
 
@@ -224,7 +223,7 @@ def test_an_unreached_node_without_features_gets_the_shares_of_the_labels():
         why = explain(trained, graph, node)
         assert why.probabilities == pytest.approx({"a": 1 / 3, "b": 2 / 3})
         assert (why.label, why.features) == ("b", ())
-        assert why.notes[-1] == "no label can reach this node: what is said of it is the shares of all given labels"
+        assert why.notes[-1] == "no label can reach this node: its prediction is the shares of all given labels"
         assert reported.label[node] == table.label[node] == "b"
         assert reported.probability[node] == pytest.approx(table.probability[node], abs=1e-6) == pytest.approx(2 / 3)
     relabelled = what_if(trained, graph, relabel={0: "b"})
@@ -306,7 +305,7 @@ def test_the_status_of_a_node_says_how_far_a_label_is():
     assert "its own vote counts" in found[0].notes[-1]
     assert "no label within 2 hops: the nearest is 3 hops away, ask with hops 3" in found[3].notes
     assert "no label can reach this node" in found[4].notes[-1]
-    assert "LPA says       nothing: no label within 2 hops" in str(found[3])
+    assert "LPA predicts       nothing: no label within 2 hops" in str(found[3])
     assert found[5].votes == found[3].votes == ()
     plain = METHODS["lpa"].settings()
     trained = learn(graph, known, [], plain, device="cpu")
@@ -412,7 +411,7 @@ def test_what_cannot_be_explained_on_another_graph_is_refused_with_a_reason():
     lpa = learn(home, [0, 1], [2], METHODS["lpa"].settings(), device="cpu")
     why = explain(lpa, with_names(*ELSEWHERE["none of its nodes"]), "p")
     assert list(why.probabilities.values()) == pytest.approx([0.5, 0.5])
-    assert "no label can reach this node: what is said of it is alike for all classes" in why.notes
+    assert "no label can reach this node: its prediction is equal for all classes" in why.notes
 
 
 @pytest.mark.parametrize(
@@ -492,7 +491,7 @@ def test_two_models_that_look_at_features_are_counted_by_their_weight():
         {k: share for k, share in enumerate(expected) if share > 0}, abs=1e-9
     )
     said = f"gcn-lpa {100 * first:.0f} %, smoothed-lr {100 * second:.0f} %"
-    assert f"two models look at features, and are counted by how much each is heard: {said}" in found.notes
+    assert f"features: those that two members read, by their ensemble weights: {said}" in found.notes
     assert not any("not explained" in note for note in found.notes)
     alike = dataclasses.replace(trained, weights=None, recipe=trained.recipe.replace(votes=False))
     expected = (hops / hops.sum() + pagerank[36] / pagerank[36].sum()) / 2
@@ -585,7 +584,7 @@ def test_without_an_edge_the_model_says_what_it_says_of_a_graph_built_without_it
     labels = KnownLabels.of(rebuilt, known, torch.zeros_like(known))  # without names they belong to a pattern of edges
     one, other = Explainer.of(trained, graph), Explainer.of(dataclasses.replace(trained, known=labels), rebuilt)
     nodes = (~known).nonzero().squeeze(1).tolist()
-    assert_reported(answer.model, graph, nodes, one.probabilities.numpy(), other.probabilities.numpy())
+    assert_reported(answer.model, graph, nodes, one.prediction.output.numpy(), other.prediction.output.numpy())
     assert_reported(answer.lpa, graph, nodes, one.scores.numpy(), other.scores.numpy())
     assert answer.lpa.num_moved > 0
     arrow = "→" if directed else "–"
@@ -780,8 +779,8 @@ def odd_run(tmp_path_factory):
 def test_explain_prints_who_voted(karate_run):
     lines = ok("explain", karate_run, "--node", 5, "--hops", 2, "--top", 2).splitlines()
     assert lines[0].startswith("node 5: ")
-    assert lines[1].startswith("  gcn-lpa says  ")
-    assert lines[2].startswith("  LPA says      ")
+    assert lines[1].startswith("  gcn-lpa predicts  ")
+    assert lines[2].startswith("  LPA predicts      ")
     assert lines[4].startswith("votes of ")
     assert lines[5].split() == ["share", "node", "label", "by", "hops", "strongest", "path"]
     assert " 5 → " in lines[6]

@@ -15,7 +15,7 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.suggest import covered, reach, read_candidates, suggest, transition_of, uncertainty
+from gcn_lpa.insight.suggest import covered, reach, read_candidates, suggest, uncertainty
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.contract import OnGivenEdges
@@ -162,17 +162,6 @@ def test_hidden_labels_change_nothing_and_two_calls_agree(method):
     assert found == suggest(trained, scrambled, n=6) == suggest(other, scrambled, n=6)
     assert not given[[one.node for one in found]].any()
     assert all(one.guess != one.runner_up and one.probability >= one.runner_up_probability for one in found)
-
-
-def test_the_walk_is_the_one_the_model_learned():
-    graph = load("sbm", n=40, classes=2, features=4, degree=4.0)
-    trained = learn(graph, graph.labeled, [], QUICK, device="cpu")
-    prepared = QUICK.prepare(graph)
-    learned = trained.model.transition(prepared).to_dense().double()
-    assert torch.equal(transition_of(trained, prepared).to_dense(), learned)
-    given = graph.adjacency.to_dense().double()
-    found = transition_of(saying([], graph), graph).to_dense()
-    assert torch.allclose(found, given / given.sum(dim=1, keepdim=True), rtol=0, atol=1e-15)
 
 
 def test_candidates_are_read_from_a_file_of_ids(tmp_path):

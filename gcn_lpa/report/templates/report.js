@@ -283,7 +283,7 @@
     box.append(make("h4", "", `${why.method} (full) and label propagation (hatched)`));
     const k = name => view.classes.indexOf(name);
     for (const [name, model, lpa] of why.classes) if (model >= 0.005 || lpa >= 0.005) box.append(bars(classText(k(name)), model, lpa));
-    if (why.lpa) box.append(make("p", "hint", why.agree ? "Both say the same." : `Label propagation says ${why.lpa}.`));
+    if (why.lpa) box.append(make("p", "hint", why.agree ? "Label propagation agrees." : `Label propagation predicts ${why.lpa}.`));
     if (why.votes.length) {
       box.append(make("h4", "", `Labels that vote, within ${why.hops} hop${why.hops > 1 ? "s" : ""}`));
       const list = make("ul");
