@@ -32,12 +32,11 @@ from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES, choose_recipe
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
-from gcn_lpa.recipes import FIXED_EDGES, LAYERS, Recipe
+from gcn_lpa.recipes import FIXED_EDGES, LAYERS, WITHOUT_FEATURES, Recipe, choose_recipe
 from gcn_lpa.stats import mean_of
 from gcn_lpa.trained import Trained
 from reproduction.code_version import code_hash

@@ -26,7 +26,7 @@ from tables import TABLES, write_table
 from gcn_lpa import learn, load, split
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.learning.choose_recipe import case_of, recipe_for
+from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from reproduction.code_version import code_hash

@@ -25,7 +25,7 @@ from gcn_lpa import evaluate, learn, load, split
 from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.learning.choose_recipe import choose_recipe
+from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of

@@ -34,11 +34,11 @@ from gcn_lpa import load
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import case_of, recipe_for
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.trees import neighbour_columns, without_loops
 from gcn_lpa.predict import predict_proba
+from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of

@@ -5,7 +5,7 @@ from pathlib import Path
 from gcn_lpa import learn, load, split, what_if
 from gcn_lpa.insight.drawing import draw_explanation
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
+from gcn_lpa.recipes import WITHOUT_FEATURES
 
 club = load("karate")
 parts = split(club, seed=0)

@@ -17,7 +17,6 @@ from gcn_lpa.insight.explain import explain_all as explain_all
 from gcn_lpa.insight.suggest import suggest as suggest
 from gcn_lpa.insight.tune import tune as tune
 from gcn_lpa.insight.what_if import what_if as what_if
-from gcn_lpa.learning.choose_recipe import choose_recipe as choose_recipe
 from gcn_lpa.learning.learn import calibrate as calibrate
 from gcn_lpa.learning.learn import learn as learn
 from gcn_lpa.methods.registry import METHODS as METHODS
@@ -31,6 +30,7 @@ from gcn_lpa.propagation import propagate_labels as propagate_labels
 from gcn_lpa.pyg import LPARegularizer as LPARegularizer
 from gcn_lpa.recipes import DEFAULT as DEFAULT
 from gcn_lpa.recipes import Recipe as Recipe
+from gcn_lpa.recipes import choose_recipe as choose_recipe
 from gcn_lpa.report.page import write_report as write_report
 from gcn_lpa.runs.folder import TrainedRun as TrainedRun
 from gcn_lpa.runs.folder import load_run as load_run

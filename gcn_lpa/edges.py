@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.engine.random import glorot
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix, glorot
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:

@@ -31,11 +31,10 @@ from gcn_lpa.data.scaling import of_sinks
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import edge_table, predict_proba
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Recipe, choose_recipe
 
 FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")
 

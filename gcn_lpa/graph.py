@@ -167,9 +167,9 @@ class Graph:
         y = self.y.to(device)
         if y is self.y:  # it is there already
             return self
-        moved = {"adjacency": self.adjacency.to(device), "x": self.x.to(device), "y": y}
         types = None if self.edge_types is None else self.edge_types.to(device)
-        return dataclasses.replace(self, **moved, edge_types=types)
+        adjacency, x = self.adjacency.to(device), self.x.to(device)
+        return dataclasses.replace(self, adjacency=adjacency, x=x, y=y, edge_types=types)
 
     def reveal(self, mask: Tensor) -> Graph:
         """The same graph with the labels of the nodes in `mask` only; all others are -1."""

@@ -22,8 +22,7 @@ from torch.nn import functional as F
 
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import TINY
-from gcn_lpa.engine.random import Key, random_share
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import Recipe
 

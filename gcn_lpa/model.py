@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import Remembered
-from gcn_lpa.engine.random import Key, dropout, glorot
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot
 from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.recipes import Recipe
 

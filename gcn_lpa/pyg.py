@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcn_lpa.engine.fused import Remembered
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, labels_of
 from gcn_lpa.recipes import Recipe

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.engine.adam import Adam, Capturable, CapturedStep
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.engine.random import Key, dropout, glorot
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import Recipe

@@ -18,6 +18,7 @@ import typer
 from gcn_lpa.cli.options import (
     MANNERS,
     AsJson,
+    Command,
     Data,
     Device,
     Options,
@@ -26,7 +27,6 @@ from gcn_lpa.cli.options import (
     Threads,
     check_out,
     load_graph,
-    one_line_errors,
 )
 from gcn_lpa.cli.text import percent, print_json, print_table
 
@@ -173,11 +173,11 @@ def command_of(part: str) -> Callable[..., None]:
     signature = inspect.signature(reproduce, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "what"]
     run.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    return one_line_errors(run)
+    return run
 
 
 for _name, _said in PARTS.items():
-    app.command(_name, help=_said)(command_of(_name))
+    app.command(_name, cls=Command, help=_said)(command_of(_name))
 
 
 def _print_plan(lines: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -209,8 +209,7 @@ def _say_progress(progress: Any) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-@app.command()
-@one_line_errors
+@app.command(cls=Command)
 def measure(
     name: Annotated[
         str,
@@ -248,9 +247,8 @@ def subject_of(
 ) -> tuple[Graph, GCNLPA | None]:
     """The graph, and a GCN-LPA of convolutions: of a run folder, or trained here by the paper's recipe, or else by LAYERS."""
     from gcn_lpa.data.splits import split
-    from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
     from gcn_lpa.model import GCNLPA, Convolutions
-    from gcn_lpa.recipes import LAYERS, PAPER
+    from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
     from gcn_lpa.runs.folder import load_run
     from reproduction.training import learn_once
 
@@ -267,8 +265,7 @@ def subject_of(
     return graph, learn_once(graph, parts.train, parts.val, recipe, seed=seed).model
 
 
-@app.command()
-@one_line_errors
+@app.command(cls=Command)
 def bench(
     what: Annotated[str, typer.Argument(metavar="epochs|kernels", help="A training step, or one product.")],
     protocol: Annotated[

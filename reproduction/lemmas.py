@@ -20,8 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from gcn_lpa.data.splits import split
-from gcn_lpa.engine.random import glorot
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import SparseMatrix, glorot
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA, Convolutions
 from gcn_lpa.propagation import feature_influence, label_influence, propagate_labels

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import Loss
 from gcn_lpa.methods.label_propagation import AdaptiveLPA

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.engine.random import Key, dropout, glorot
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, glorot
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import Loss, labels_of
 from gcn_lpa.methods.networks import Network

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import Pattern
+from gcn_lpa.engine.sparse import Key, Pattern
 
 MASK = 0xFFFFFFFF
 

@@ -15,8 +15,7 @@ from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.describe import describe
 from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import split
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
-from gcn_lpa.recipes import LAYERS, PAPER
+from gcn_lpa.recipes import LAYERS, PAPER, WITHOUT_FEATURES
 from gcn_lpa.stats import Difference, mean_of, said_p
 from reproduction.checks import Check
 from reproduction.claims import BASELINES, READINGS, SETUP, TABLE1, TABLE2, TABLE2_METHODS, TABLE3, TABLE4_ROWS

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.model import GCNLPA
 from reproduction.claims import PROTOCOLS
 from reproduction.timing_rivals import ON_GPU_ONLY, RIVALS, Problem, Step, optimizer_of

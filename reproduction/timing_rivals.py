@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from gcn_lpa.data.datasets import load
 from gcn_lpa.engine.operations import apply
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe

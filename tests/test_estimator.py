@@ -21,8 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from gcn_lpa.estimator import GCNLPAClassifier, row_keys
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
-from gcn_lpa.recipes import LAYERS, Recipe
+from gcn_lpa.recipes import LAYERS, WITHOUT_FEATURES, Recipe
 
 ROOT = Path(__file__).parents[1]
 

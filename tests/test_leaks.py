@@ -9,20 +9,19 @@ from torch.nn import functional as F
 
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight import compare as comparison
 from gcn_lpa.insight.audit import audit_edges, audit_labels
 from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.learning import learn as folds
-from gcn_lpa.learning.choose_recipe import Case, recipe_for
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
-from gcn_lpa.recipes import DEFAULT, LOSSES, Recipe
+from gcn_lpa.recipes import DEFAULT, LOSSES, Case, Recipe, recipe_for
 from gcn_lpa.runs import train_run as stages
 from gcn_lpa.runs.plan import Plan, Source
 from gcn_lpa.runs.train_run import train_run

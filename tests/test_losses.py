@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, labels_of
 from gcn_lpa.model import GCNLPA

@@ -13,12 +13,11 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.engine.random import Key, random_share
+from gcn_lpa.engine.sparse import Key, random_share
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.recipes import DEFAULT, LAYERS, LOSSES, OFFICIAL, PAPER
+from gcn_lpa.recipes import DEFAULT, LAYERS, LOSSES, OFFICIAL, PAPER, WITHOUT_FEATURES
 from tests.helpers import twin
 from tests.helpers.small_graphs import (
     FEATURES,

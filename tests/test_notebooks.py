@@ -24,7 +24,7 @@ from gcn_lpa import (
     predictions,
     read_csv,
 )
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
+from gcn_lpa.recipes import WITHOUT_FEATURES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = WITHOUT_FEATURES.replace(epochs=10)

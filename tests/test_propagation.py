@@ -14,8 +14,7 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import class_block
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, labels_of
 from gcn_lpa.propagation import feature_influence, label_influence, propagate_labels

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from gcn_lpa import model, pyg
 from gcn_lpa.edges import AGNN, GAT
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.pyg import LPARegularizer
 from gcn_lpa.recipes import LAYERS, LOSSES

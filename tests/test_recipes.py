@@ -5,8 +5,17 @@ import json
 
 import pytest
 
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, WITHOUT_FEATURES
-from gcn_lpa.recipes import DEFAULT, LAYERS, LOSSES, OFFICIAL, PAPER, Recipe, recipe_of_paper
+from gcn_lpa.recipes import (
+    DEFAULT,
+    LAYERS,
+    LOSSES,
+    OFFICIAL,
+    PAPER,
+    WITH_FEW_LABELS,
+    WITHOUT_FEATURES,
+    Recipe,
+    recipe_of_paper,
+)
 
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
 TABLE_4 = {  # as printed, row by row

@@ -94,7 +94,7 @@ def dataset_lines(found: Iterable[DatasetSize]) -> list[str]:
 def structural_note(graph: Graph) -> str | None:
     """The structural features that the default recipe adds to the columns of a graph; None: nothing."""
     from gcn_lpa.data.scaling import num_structural
-    from gcn_lpa.learning.choose_recipe import choose_recipe
+    from gcn_lpa.recipes import choose_recipe
 
     recipe = choose_recipe(graph, graph.labeled)
     if recipe.structure and graph.x_kind == "given":

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gcn_lpa.engine import operations as ops
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 
 TINY = 1e-6  # of label mass, so that a vote of zero has a logarithm
 SMALL = 50_000  # rows below which a step is bound by its launches, and each product of its own costs more than it saves

@@ -16,8 +16,7 @@ from gcn_lpa.engine.gpu_kernels import ENDLESS, HUBS, Bits, Listed, bits, listed
 from gcn_lpa.engine.operations import version_of
 
 if TYPE_CHECKING:
-    from gcn_lpa.engine.random import Key
-    from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+    from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
 
 PRECISION = "ieee"  # float32 products; "tf32x3" is as exact and slightly faster, see benchmarks/results
 FORWARD = (16, 2, 1)  # rows a program, entries a step, warps: measured on an H200

@@ -6,27 +6,45 @@ the transpose once for both gradients, so a matrix whose entries are learned cos
 
 Nothing here builds an [E, d] array and no kernel uses atomics: the same input gives the same bits.
 The kernels are in `cpu_kernels.py` (Numba) and `gpu_kernels.py` (Triton).
+
+Random bits come by counter: a hash of (seed, step, layer, row id, column), the same on every device and in every batch. First
+weights come from a `torch.Generator` instead: they are drawn once, on the CPU.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcn_lpa.engine import operations as ops
 
-if TYPE_CHECKING:
-    from gcn_lpa.engine.random import Key
-
 LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric are there larger ones
 EDGE_LAYER = 1000  # names random bits that are not a layer's dropout
+
+
+class Key(NamedTuple):
+    """Names the random bits of one training step. The same key gives the same bits on every device and rank.
+
+    `step` may be a tensor on the device, so that a captured step draws new bits at each replay; so may `seed`, so that a
+    stack of models has one each. `rows` are the ids of a process's rows, where it does not have all.
+    """
+
+    seed: int | Tensor
+    step: int | Tensor = 0
+    rows: Tensor | None = None
+
+    def step_tensor(self, device: torch.device) -> Tensor:
+        if isinstance(self.step, Tensor):
+            return self.step
+        return torch.full((1,), self.step, dtype=torch.int64, device=device)
 
 
 class Pattern:
@@ -34,14 +52,16 @@ class Pattern:
 
     Nothing changes after construction, so what is derived from a pattern is worked out once and kept with it.
 
-    Where several processes share the rows of a matrix (`scale.ranks.Part`), `gathered`, `ids_of`, `total` and `most_rows` are
+    Where several processes share the rows of a matrix (`scale.ranks.Part`), `gathered`, `ids`, `total` and `most_rows` are
     about all of them.
     """
 
     is_part = False
+    ids: Tensor | None = None  # of the columns in the whole matrix, [m]; None: their positions
     cut_from: tuple[str, Tensor] | None = None  # fingerprint of a larger pattern, and the number of each entry there
     # arrays of the pattern whose transpose this is, and not the pattern: two that hold each other would outlive their graph
     _transpose_of: tuple[Tensor, Tensor, Tensor] | None = None
+    _turned: Pattern | None = None  # the transpose, once `order` is known; None: it is the pattern itself
 
     def __init__(self, rowptr: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
         fits = max(len(col), *shape) < 2**31
@@ -61,22 +81,18 @@ class Pattern:
     @property
     def T(self) -> Pattern:
         """The transpose: the pattern itself where both have the same entries, as in an undirected graph."""
-        turned = self._transposed[0]
-        return self if turned is None else turned
-
-    @property
-    def order(self) -> Tensor:
-        """Entry k of the transpose is entry order[k] of the matrix, [E]."""
-        return self._transposed[1]
+        _ = self.order
+        return self if self._turned is None else self._turned
 
     @cached_property
-    def _transposed(self) -> tuple[Pattern | None, Tensor]:
-        """`T`, None where it is the pattern itself, and `order`: sorted anew each time they would dominate the backward pass."""
+    def order(self) -> Tensor:
+        """Entry k of the transpose is entry order[k] of the matrix, [E]; sorting anew would dominate the backward pass."""
         if self._transpose_of is not None:
             rowptr, row, order = self._transpose_of
             inverse = torch.empty_like(order)
             inverse[order.long()] = torch.arange(len(order), dtype=order.dtype, device=self.device)
-            return Pattern(rowptr, row, (self.shape[1], self.shape[0])), inverse
+            self._turned = Pattern(rowptr, row, (self.shape[1], self.shape[0]))
+            return inverse
         if self.col.is_cuda:
             order = torch.sort(self.col, stable=True).indices.to(self.col.dtype)
             counts = torch.bincount(self.col, minlength=self.shape[1])
@@ -89,14 +105,14 @@ class Pattern:
             rowptr, row = torch.from_numpy(csc.indptr).to(dtype), torch.from_numpy(csc.indices).to(dtype)
             order = torch.from_numpy(csc.data)
         is_square = self.shape[0] == self.shape[1] and not self.is_part
-        if is_square and torch.equal(row, self.col) and torch.equal(rowptr, self.rowptr):
-            return None, order
-        return self._as_transpose(rowptr, row, order), order
+        if not (is_square and torch.equal(row, self.col) and torch.equal(rowptr, self.rowptr)):
+            self._turn(rowptr, row, order)
+        return order
 
-    def _as_transpose(self, rowptr: Tensor, row: Tensor, order: Tensor) -> Pattern:
-        turned = Pattern(rowptr, row, (self.shape[1], self.shape[0]))
-        turned._transpose_of = self.rowptr, self.col, order
-        return turned
+    def _turn(self, rowptr: Tensor, row: Tensor, order: Tensor) -> None:
+        """Keep the transpose that has these arrays."""
+        self._turned = Pattern(rowptr, row, (self.shape[1], self.shape[0]))
+        self._turned._transpose_of = self.rowptr, self.col, order
 
     @cached_property
     def reverse(self) -> Tensor:
@@ -112,10 +128,9 @@ class Pattern:
         if blocks is None:
             blocks = Pattern(*self._copies(count), (count * self.shape[0], count * self.shape[1]))
             at = torch.arange(count, dtype=blocks.col.dtype, device=self.device).unsqueeze(1)
-            order, turned = (self.order + at * self.num_entries).flatten().to(blocks.col.dtype), None
-            if self.T is not self:
-                turned = blocks._as_transpose(*self.T._copies(count), order)
-            blocks.__dict__["_transposed"] = turned, order
+            order = blocks.__dict__["order"] = (self.order + at * self.num_entries).flatten().to(blocks.col.dtype)
+            if self._turned is not None:
+                blocks._turn(*self._turned._copies(count), order)
             for old in list(self._repeated)[:-3]:  # stacks shrink: only the last few sizes are needed again
                 self._repeated.pop(old, None)  # another thread may have been here
             self._repeated[count] = blocks
@@ -158,12 +173,10 @@ class Pattern:
         if col is self.col:  # it is there already
             return self
         moved = Pattern(self.rowptr.to(device), col, self.shape)
-        if "_transposed" in self.__dict__:
-            turned, order = self._transposed[0], self.order.to(device)
-            there = (
-                None if turned is None else moved._as_transpose(turned.rowptr.to(device), turned.col.to(device), order)
-            )
-            moved.__dict__["_transposed"] = there, order
+        if "order" in self.__dict__:
+            order = moved.__dict__["order"] = self.order.to(device)
+            if self._turned is not None:
+                moved._turn(self._turned.rowptr.to(device), self._turned.col.to(device), order)
         if self.cut_from is not None:
             moved.cut_from = self.cut_from[0], self.cut_from[1].to(device)
         return moved
@@ -171,10 +184,6 @@ class Pattern:
     def gathered(self, x: Tensor) -> Tensor:
         """What stands in each row, [n, …], for each column, [m, …]: in a square matrix the same."""
         return x
-
-    def ids_of(self, columns: Tensor) -> Tensor:
-        """The columns by their numbers in the whole matrix."""
-        return columns
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of what each process has."""
@@ -394,16 +403,8 @@ class SparseMatrix:
     def _kept_edges(self, rate: float, key: Key) -> Tensor:
         """Which entries a step keeps, [E]."""
         ones = SparseMatrix(self.pattern, torch.ones_like(self.values))
-        return (ones.dropout(rate, key, EDGE_LAYER).values > 0) | (self.pattern.row == self.pattern.col)
-
-    def dropout(self, rate: float, key: Key, layer: int, rows: Tensor | None = None) -> SparseMatrix:
-        """Entries set to zero at random and the rest scaled up; the pattern stays. `rows` are global row ids."""
-        rows = key.rows if rows is None else rows
-        row = self.pattern.row if rows is None else rows.index_select(0, self.pattern.row)
-        col, step = self.pattern.ids_of(self.pattern.col), key.step_tensor(self.device)
-        dropped = self.with_values(ops.apply(ops.Dropout, self.values, row, col, rate, key.seed, step, layer))
-        dropped.__dict__["is_identity"] = False  # a step that is being recorded may not ask the device
-        return dropped
+        kept: Tensor = (dropout(ones, rate, key, EDGE_LAYER).values > 0) | (self.pattern.row == self.pattern.col)
+        return kept
 
     def square_norms(self, weights: Tensor | None = None) -> Tensor:
         """Σ_d w_d x_id² of each row, [n]."""
@@ -438,3 +439,37 @@ class SparseMatrix:
 
     def detach(self) -> SparseMatrix:
         return SparseMatrix(self.pattern, self.values.detach())
+
+
+def dropout(x: Any, rate: float, key: Key | None, layer: int, rows: Tensor | None = None) -> Any:
+    """Dropout of a Tensor or SparseMatrix by counter: without a key, or at rate 0, x itself. A pattern stays as it is.
+
+    The bits of an element depend on (seed, step, layer, row id, column) alone, so dense and sparse, CPU and GPU,
+    a batch and the whole graph drop the same elements. `rows` gives the global ids of the rows of a batch; None: those of the key.
+    """
+    if key is None or rate == 0:
+        return x
+    rows, bits = key.rows if rows is None else rows, (rate, key.seed, key.step_tensor(x.device), layer)
+    if isinstance(x, Tensor):
+        row = torch.arange(len(x), device=x.device) if rows is None else rows
+        return ops.apply(ops.Dropout, x, row, None, *bits)
+    pattern: Pattern = x.pattern
+    row = pattern.row if rows is None else rows.index_select(0, pattern.row)
+    col = pattern.col if pattern.ids is None else pattern.ids.index_select(0, pattern.col)
+    dropped = x.with_values(ops.apply(ops.Dropout, x.values, row, col, *bits))
+    dropped.__dict__["is_identity"] = False  # a step that is being recorded may not ask the device
+    return dropped
+
+
+def random_share(rows: Tensor, share: float, key: Key, layer: int) -> Tensor:
+    """A random choice of about `share` of the rows, by their ids, as a boolean mask; all of them at share 1."""
+    if not 0 < share < 1:
+        return torch.full((len(rows),), share >= 1, device=rows.device)
+    kept: Tensor = dropout(torch.ones(len(rows), 1, device=rows.device), 1 - share, key, layer, rows)
+    return kept.squeeze(1) > 0
+
+
+def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
+    """Uniform in ±√(6 / (fan_in + fan_out)), Glorot and Bengio (2010)."""
+    bound = math.sqrt(6 / (shape[0] + shape[-1]))
+    return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)

@@ -15,11 +15,10 @@ from gcn_lpa.data.checks import check_seed, meant
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.train import num_epochs
 

@@ -27,14 +27,13 @@ from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
 from gcn_lpa.learning.many import Outcomes, fit_many
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 

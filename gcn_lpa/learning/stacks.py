@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from gcn_lpa.engine.adam import Capturable, CapturedStep
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.train import (
     PHASES,
     Best,

@@ -8,14 +8,13 @@ that need labels to predict read those of the graph they are given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from gcn_lpa.engine.random import Key
-    from gcn_lpa.engine.sparse import SparseMatrix
+    from gcn_lpa.engine.sparse import Key, SparseMatrix
     from gcn_lpa.graph import Graph
     from gcn_lpa.losses import Loss
 
@@ -31,6 +30,7 @@ class Predictor(Protocol):
         """The matrix that features walk."""
 
     def edge_parameters(self) -> list[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Any: ...
     def train(self, mode: bool = True) -> Any: ...

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.engine.random import Key, dropout, glorot
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph

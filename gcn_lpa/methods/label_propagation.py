@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gcn_lpa.edges import edge_form
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.propagation import propagate_labels

@@ -6,9 +6,9 @@ class and no epoch to choose, and learns in addition from the nodes it is most c
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -91,17 +91,13 @@ def affine_layers(
     return [*zip(weights[:-1], biases[:-1], strict=True), (weight, bias)]
 
 
-def on_one_thread(learns: Callable[[Any, Graph, Tensor], None]) -> Callable[[Any, Graph, Tensor], None]:
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
     """scikit-learn on one thread: several times as fast for a few hundred rows, and sums are added in one order."""
+    from threadpoolctl import threadpool_limits
 
-    @wraps(learns)
-    def limited(model: Any, graph: Graph, nodes: Tensor) -> None:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1):
-            learns(model, graph, nodes)
-
-    return limited
+    with threadpool_limits(1):
+        yield
 
 
 def only(graph: Graph, nodes: Tensor) -> Graph:
@@ -126,7 +122,7 @@ class SmoothedLR(AtOnce):
         self.register_buffer("weight", torch.zeros(graph.num_features, graph.num_classes))
         self.register_buffer("bias", torch.zeros(graph.num_classes))
 
-    @on_one_thread
+    @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         nodes, y = nodes.cpu(), only(graph, nodes).y.cpu()
         labels, rows = y[nodes], self.rows(graph, nodes)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.engine.random import Key, dropout, glorot, random_share
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot, random_share
 from gcn_lpa.losses import SEED_LAYER, Labels, Loss, labels_of
 from gcn_lpa.methods.contract import OnGivenEdges
 from gcn_lpa.methods.hops import Perceptron, personalized

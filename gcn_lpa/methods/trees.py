@@ -27,7 +27,7 @@ from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.linear import UNSEEN, affine_layers, on_one_thread, only
+from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only
 from gcn_lpa.propagation import one_hot, propagate_labels
 from gcn_lpa.recipes import Recipe
 
@@ -140,7 +140,7 @@ class NeighbourLR(NearbyColumns):
         super().make_room(kept)
         self.weight = self.weight.new_zeros(self.width, self.num_classes)
 
-    @on_one_thread
+    @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         shown, rows = only(graph, nodes), nodes.cpu().numpy()
         y = shown.y.index_select(0, nodes).cpu().numpy()
@@ -258,7 +258,7 @@ class Trees(NearbyColumns):
                 raise ValueError(f"feature names columns beyond the {self.width} that the trees read")
             self.empty(len(feature))
 
-    @on_one_thread
+    @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         shown = only(graph, nodes)
         labels = shown.y.index_select(0, nodes)

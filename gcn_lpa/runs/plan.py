@@ -15,9 +15,8 @@ from gcn_lpa.data.splits import require_classes
 from gcn_lpa.data.splits import split as split_nodes
 from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import Case, case_of, named_recipe, recipe_for
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Case, Recipe, case_of, named_recipe, recipe_for
 
 
 @dataclass(frozen=True)

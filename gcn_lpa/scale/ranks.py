@@ -208,15 +208,12 @@ class Part(Pattern):
 
     def __init__(self, rowptr: Tensor, col: Tensor, halo: Halo, ranks: Ranks) -> None:
         super().__init__(rowptr, col, (len(rowptr) - 1, len(halo.ids)))
-        self.halo, self.ranks, self.most_rows = halo, ranks, halo.most_rows
+        self.halo, self.ranks, self.ids, self.most_rows = halo, ranks, halo.ids, halo.most_rows
 
     def gathered(self, x: Tensor) -> Tensor:
         if len(x) != self.shape[0]:
             raise ValueError(f"{self.shape[0]} rows are this rank's own, not {len(x)}")
         return _Gathered.apply(self, x)  # type: ignore[no-any-return, no-untyped-call]
-
-    def ids_of(self, columns: Tensor) -> Tensor:
-        return self.halo.ids.index_select(0, columns)
 
     def total(self, values: Tensor) -> Tensor:
         return self.ranks.total(values)

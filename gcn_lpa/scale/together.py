@@ -27,12 +27,11 @@ from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import case_for
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import prediction_table
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Recipe, case_for
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import table_text

@@ -15,9 +15,9 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.what_if import MOVED, what_if
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba, predictions
+from gcn_lpa.recipes import WITHOUT_FEATURES
 from tests.helpers.ring_runs import run_of
 
 

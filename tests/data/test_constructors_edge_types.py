@@ -21,14 +21,13 @@ from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import part_of, what_if
-from gcn_lpa.learning.choose_recipe import WITH_STRUCTURE, Case, recipe_for
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs, together
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
 from gcn_lpa.learning.tasks import batches_of, task_of
 from gcn_lpa.methods.hops import edge_type_matrices
 from gcn_lpa.methods.registry import gcn_lpa
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.recipes import DEFAULT, FIXED_EDGES
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, WITH_STRUCTURE, Case, recipe_for
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.train_run import CheckpointFolder
 from gcn_lpa.scale.partition import write_partition

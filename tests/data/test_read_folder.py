@@ -20,8 +20,8 @@ from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.methods.registry import METHODS, members_of
+from gcn_lpa.recipes import choose_recipe
 from tests.helpers.bad_files import BAD_FILES, EDGES, NODES
 
 NAN, INF = float("nan"), float("inf")

@@ -14,8 +14,7 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import mean_cost
 from gcn_lpa.model import GCNLPA

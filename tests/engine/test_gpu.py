@@ -7,8 +7,7 @@ import torch
 
 from gcn_lpa import Graph, split
 from gcn_lpa.data.datasets import load
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA

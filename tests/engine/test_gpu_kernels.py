@@ -8,8 +8,7 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 # The interpreter is on before the kernels are imported.
 # isort: split
 from gcn_lpa.engine import gpu_kernels
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout
 from tests.helpers import reference_kernels
 from tests.helpers.reference_kernels import use_kernels
 
@@ -215,7 +214,7 @@ def test_dropout_draws_the_same_bits_as_the_reference(dtype, seed, step, layer):
     for kernels in (gpu_kernels, reference_kernels):
         with use_kernels(kernels):
             arguments = 0.3, Key(seed, step), layer
-            both = [(dropout(x, *arguments, ids), sparse.dropout(*arguments, ids).values) for ids in (None, rows)]
+            both = [(dropout(x, *arguments, ids), dropout(sparse, *arguments, ids).values) for ids in (None, rows)]
             results.append([tensor for pair in both for tensor in pair])
     for ours, theirs in zip(*results, strict=True):
         assert_same_bits(ours, theirs)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from gcn_lpa.engine import cpu_kernels, operations
 from gcn_lpa.engine.operations import Transpose
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout
 from tests.helpers import reference_kernels
 from tests.helpers.reference_kernels import use_kernels
 from tests.helpers.small_graphs import random_walk, sparse_of

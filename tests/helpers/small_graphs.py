@@ -5,8 +5,7 @@ import dataclasses
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.engine.random import Key, dropout
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, Labels, labels_of
 from gcn_lpa.methods.hops import edge_type_matrices

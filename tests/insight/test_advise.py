@@ -17,7 +17,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight.advise import advise, stratified_folds
 from gcn_lpa.insight.compare import compare
-from gcn_lpa.learning.choose_recipe import case_of, recipe_for
+from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.stats import Mean, resampled_mean
 
 QUICK = {"changes": {"epochs": 15, "members": ""}, "device": "cpu", "repeats": 5}

@@ -20,11 +20,10 @@ from gcn_lpa.insight.compare import (
     compare,
     recipes_of,
 )
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, WITH_STRUCTURE
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate
-from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, Recipe
+from gcn_lpa.recipes import DEFAULT, OFFICIAL, PAPER, WITH_FEW_LABELS, WITH_STRUCTURE, Recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 
 QUICK = {"epochs": 3, "hidden": 4}

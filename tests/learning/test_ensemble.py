@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from gcn_lpa.data.splits import split
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES, Case, recipe_for
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import MEMBERS, members_of
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import DEFAULT, WITHOUT_FEATURES, Case, recipe_for
 from gcn_lpa.trained import Trained
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.estimator import GCNLPAClassifier
-from gcn_lpa.learning.choose_recipe import choose_recipe
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT, LAYERS
+from gcn_lpa.recipes import DEFAULT, LAYERS, choose_recipe
 from gcn_lpa.runs.folder import load_run
 
 WORDS = [f"word{k}" for k in range(230)]

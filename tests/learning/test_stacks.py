@@ -14,8 +14,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.learning import stacks
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
 from gcn_lpa.learning.tasks import Job, task_of

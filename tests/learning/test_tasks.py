@@ -9,7 +9,7 @@ from gcn_lpa import train
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.adam import Adam
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import batches_of, clusters, task_of

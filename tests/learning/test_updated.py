@@ -11,13 +11,12 @@ from scipy.special import log_softmax, softmax
 
 from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.learning.ensemble import REACH, SMOOTHING, EnsembleWeights, Parts
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.updated import Updated, among_voters
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
-from gcn_lpa.recipes import DEFAULT, LAYERS
+from gcn_lpa.recipes import DEFAULT, LAYERS, WITHOUT_FEATURES
 from gcn_lpa.trained import Trained
 
 QUICK = {"epochs": 5, "patience": 0, "hidden": 4}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.hops import hop_weights
 from gcn_lpa.methods.registry import BODIES, gcn_lpa

@@ -8,13 +8,12 @@ from sklearn.linear_model import LogisticRegression
 
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods import linear as smoothed
 from gcn_lpa.methods.linear import PENALTY, SUREST
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import DEFAULT
+from gcn_lpa.recipes import DEFAULT, WITH_FEW_LABELS
 from tests.helpers.trainings import trained_alone
 
 RECIPE = METHODS["smoothed-lr"].fair(DEFAULT).replace(features="raw", structure=False, propagation_steps=4)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gcn_lpa.engine.random import Key, random_share
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.methods.label_propagation import AdaptiveLPA

@@ -12,14 +12,6 @@ from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import (
-    WITH_FEW_LABELS,
-    WITH_STRUCTURE,
-    WITHOUT_FEATURES,
-    case_of,
-    choose_recipe,
-    recipe_for,
-)
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.trees import (
@@ -37,6 +29,14 @@ from gcn_lpa.methods.trees import (
     without_loops,
 )
 from gcn_lpa.predict import evaluate, predict_proba
+from gcn_lpa.recipes import (
+    WITH_FEW_LABELS,
+    WITH_STRUCTURE,
+    WITHOUT_FEATURES,
+    case_of,
+    choose_recipe,
+    recipe_for,
+)
 from gcn_lpa.trained import Trained
 from tests.helpers.changed_folders import changed, entry, made
 

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks import aggregations, pages
 from gcn_lpa.data.files import write_json
-from gcn_lpa.engine.random import Key
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import LAYERS

@@ -8,9 +8,9 @@ import torch
 
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.propagation import feature_influence
+from gcn_lpa.recipes import WITHOUT_FEATURES
 from reproduction.influence import (
     intra_class_feature_influence,
     intra_class_label_influence,

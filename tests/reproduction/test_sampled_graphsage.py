@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa.engine.random import Key
+from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import PAPER
 from reproduction.methods import settings_of

@@ -13,8 +13,8 @@ from gcn_lpa.cli.app import app as library
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITHOUT_FEATURES
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.recipes import WITHOUT_FEATURES
 from reproduction.checks import walk_matrix
 from reproduction.commands import app
 from reproduction.counterexamples import COUNTEREXAMPLES, diamond, double_star, line, ring, star

@@ -14,12 +14,11 @@ from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import WITH_FEW_LABELS, Case, recipe_for
 from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import edge_table, evaluate, predict_proba, scores
-from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, Recipe
+from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER, WITH_FEW_LABELS, Case, Recipe, recipe_for
 from gcn_lpa.runs.folder import load_run, storable_names
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import table_text, write_table

@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.choose_recipe import (
+from gcn_lpa.recipes import (
     COLUMNS,
+    DEFAULT,
+    FIXED_EDGES,
+    OFFICIAL,
+    PAPER,
     WITH_FEW_LABELS,
     WITH_STRUCTURE,
     WITHOUT_FEATURES,
@@ -17,7 +21,6 @@ from gcn_lpa.learning.choose_recipe import (
     choose_recipe,
     recipe_for,
 )
-from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER
 
 EVERY_CASE = [Case(*facts) for facts in itertools.product((False, True), COLUMNS, (False, True))]
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from gcn_lpa.engine import cpu_kernels
-from gcn_lpa.engine.random import Key, dropout, glorot, random_share
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot, random_share
 from tests.helpers import reference_kernels
 from tests.helpers.reference_kernels import use_kernels
 from tests.helpers.small_graphs import sparse_of
@@ -56,7 +55,7 @@ def test_both_backends_draw_the_same_bits(dtype, seed, step, layer):
     for kernels in (reference_kernels, cpu_kernels):
         with use_kernels(kernels):
             arguments = 0.3, Key(seed, step), layer
-            both = [(dropout(x, *arguments, ids), sparse.dropout(*arguments, ids).values) for ids in (None, rows)]
+            both = [(dropout(x, *arguments, ids), dropout(sparse, *arguments, ids).values) for ids in (None, rows)]
             results.append([bits(*pair) for pair in both])
     assert results[0] == results[1]
 
@@ -72,7 +71,7 @@ def test_a_batch_loses_the_same_elements_as_the_whole_graph(backend):
     assert torch.equal(dropout(batch, 0.5, Key(1), 0, rows), dropout(x, 0.5, Key(1), 0)[rows])
     sparse = some_features(50)
     few = SparseMatrix.from_scipy(sparse.to_scipy()[rows.numpy()], torch.float64)
-    assert torch.equal(few.dropout(0.5, Key(1), 0, rows).to_dense(), sparse.dropout(0.5, Key(1), 0).to_dense()[rows])
+    assert torch.equal(dropout(few, 0.5, Key(1), 0, rows).to_dense(), dropout(sparse, 0.5, Key(1), 0).to_dense()[rows])
 
 
 def test_seed_step_and_layer_each_change_the_bits(backend):
