@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -247,7 +248,14 @@ def graph_warnings(graph: Graph) -> list[str]:
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
             notes.append(f"{WARNING}the labels {some(names)} differ by {how}, and are read as classes apart")
-    notes += _misspelt_classes(graph)
+    sizes = np.bincount(graph.y[graph.labeled].cpu().numpy(), minlength=graph.num_classes)
+    order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
+    for rare, frequent in itertools.product(order, order):
+        name, other = graph.class_names[rare], graph.class_names[frequent]
+        if 0 < RARER * sizes[rare] <= sizes[frequent] and _is_misspelt(name, other):
+            counts = f"({sizes[rare]:,} and {sizes[frequent]:,} nodes)"
+            problem = f"may be {other!r} misspelt {counts}; they are read as two classes"
+            notes.append(f"{WARNING}the label {name!r} {problem}")
     if not graph.num_edges:
         how = "edges come from edges.csv"
         notes.append(f"{WARNING}there are no edges: every node is labelled by its features alone; {how}")
@@ -257,21 +265,6 @@ def graph_warnings(graph: Graph) -> list[str]:
     elif types and graph.x_kind != "given":
         how = "--propagation relations weighs them all the same"
         notes.append(f"{WARNING}without features the default recipe does not weigh edge types; {how}")
-    return notes
-
-
-def _misspelt_classes(graph: Graph) -> list[str]:
-    """Warnings about classes one letter apart from another that is ten times as frequent."""
-    sizes = np.bincount(graph.y[graph.labeled].cpu().numpy(), minlength=graph.num_classes)
-    order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
-    notes = []
-    for rare in order:
-        for frequent in order:
-            name, other = graph.class_names[rare], graph.class_names[frequent]
-            if 0 < RARER * sizes[rare] <= sizes[frequent] and _is_misspelt(name, other):
-                counts = f"({sizes[rare]:,} and {sizes[frequent]:,} nodes)"
-                problem = f"may be {other!r} misspelt {counts}; they are read as two classes"
-                notes.append(f"{WARNING}the label {name!r} {problem}")
     return notes
 
 

@@ -84,7 +84,7 @@ def read_csv(
             tells. "direction", where there is no such column, takes the two directions of directed edges for types.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
-            weight, in this order. A file whose first row clearly names id and label, or source and target, keeps it.
+            weight, in this order. A file whose first row has usual names for both id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
@@ -231,25 +231,16 @@ class _Reading:
         if path.suffix == ".parquet":
             return read_parquet(path)
         table = read_delimited(path, roles, header=self.header, encoding=self.encoding, delimiter=self.delimiter)
-        if self.header or not self.has_header(table, roles):
+        if self.header:
+            return table
+        cells = [column.iloc[0] for column in table.columns.values() if len(column.iloc[0]) > 1]  # "a" is no clear name
+        names = [
+            next((cell for cell in cells if cell.strip().lower() in USUAL_NAMES[role]), None) for role in roles[:2]
+        ]
+        if None in names or any(column.iloc[1:].isin(names).any() for column in table.columns.values()):
             return table
         self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
         return dataclasses.replace(named_by_first_row(table), first_row_names=False)
-
-    def has_header(self, table: Table, roles: tuple[str, ...]) -> bool:
-        """Whether the first row clearly is a header: it names both roles, and no cell below says the same.
-
-        A name of one letter is not clear.
-        """
-        first: dict[str, str] = {column: cells.iloc[0].strip() for column, cells in table.columns.items()}
-        naming: set[str] = set()
-        for role in roles[:2]:
-            clear, wanted = {usual for usual in USUAL_NAMES[role] if len(usual) > 1}, getattr(self, role)
-            asked = None if wanted in first else wanted
-            named = (column for column, cell in first.items() if cell and (cell == asked or cell.lower() in clear))
-            naming.update(itertools.islice(named, 1))
-        names = [first[column] for column in naming]
-        return len(naming) == 2 and not any(table.columns[column].iloc[1:].isin(names).any() for column in naming)
 
     def require_files(self, edges: Table | None) -> None:
         """Refuse a column that is asked for where there is no file that could have it."""

@@ -88,7 +88,14 @@ def split(
     if kind == "per_class":
         train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
     else:
-        num_train, num_val, num_test = _sizes(fractions, len(nodes))
+        if len(fractions) != 3 or min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
+            right = "three shares of the labelled nodes that sum to at most 1"
+            raise ValueError(f"fractions are {right}, not {fractions}")
+        num_val, num_test = int(fractions[1] * len(nodes)), int(fractions[2] * len(nodes))
+        is_exhaustive = math.isclose(sum(fractions), 1)
+        num_train = len(nodes) - num_val - num_test if is_exhaustive else int(fractions[0] * len(nodes))
+        if num_train == 0:
+            raise ValueError(f"no node is left to train on: {fractions} of {len(nodes)} labelled nodes")
         if kind == "stratified":
             nodes = _spread_classes(nodes, labels[nodes], (num_val, num_test))
         val, test = nodes[:num_val], nodes[num_val : num_val + num_test]
@@ -139,17 +146,6 @@ def _split_of(
     for mask, nodes in zip(masks, (train, val, test), strict=True):
         mask[torch.from_numpy(nodes)] = True
     return Split(*masks.unbind(), kind, seed)  # type: ignore[call-arg,arg-type]
-
-
-def _sizes(fractions: tuple[float, float, float], num_labeled: int) -> tuple[int, int, int]:
-    if len(fractions) != 3 or min(fractions) < 0 or not sum(fractions) <= 1 + 1e-9:
-        raise ValueError(f"fractions are three shares of the labelled nodes that sum to at most 1, not {fractions}")
-    num_val, num_test = int(fractions[1] * num_labeled), int(fractions[2] * num_labeled)
-    exhaustive = math.isclose(sum(fractions), 1)
-    num_train = num_labeled - num_val - num_test if exhaustive else int(fractions[0] * num_labeled)
-    if num_train == 0:
-        raise ValueError(f"no node is left to train on: {fractions} of {num_labeled} labelled nodes")
-    return num_train, num_val, num_test
 
 
 def _spread_classes(nodes: np.ndarray, labels: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:

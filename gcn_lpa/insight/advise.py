@@ -127,7 +127,18 @@ def advise(
             on_record=on_record,
         )
         lines = _lines(graph, found, splits)
-    verdict, sentence, method = _verdict(lines) if lines else _verdict_untrained(graph, counts)
+    if lines:
+        verdict, sentence, method = _verdict(lines)
+    elif graph.num_edges == 0:
+        verdict, method = NEUTRAL, FEATURES_ONLY[0]
+        sentence = "The graph has no edges: it cannot help, and there is nothing to compare."
+    else:
+        classes = int((counts > 0).sum())
+        verdict, method = TOO_FEW, "gcn" if graph.x_kind == "given" else "lpa"
+        sentence = (
+            f"Too few labels to tell: {int(counts.sum())} labelled nodes in {classes} {'class' if classes == 1 else 'classes'}; "
+            f"a comparison needs {FEWEST_LABELS} labels and two classes."
+        )
     if method == BEST:  # then `over_best` of the others is their difference to it
         behind = next(line.over_best for line in lines if line.method == "gcn-lpa")
         method = "gcn-lpa" if behind is None or behind.is_noise else BEST
@@ -204,8 +215,8 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Ad
 
 def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
-    best = _best(lines)
-    with_graph = _best([line for line in lines if line.method not in FEATURES_ONLY])
+    ranked = sorted(lines, key=lambda line: -line.accuracy.mean)  # stable: of equals the first
+    best, with_graph = ranked[0], next(line for line in ranked if line.method not in FEATURES_ONLY)
     if best.over_commonest.is_noise or best.over_commonest.mean < 0:
         points = f"{signed(best.over_commonest)} points against always saying the commonest class"
         if best.over_commonest.mean + (best.over_commonest.interval or 0) > HIDDEN:
@@ -221,7 +232,7 @@ def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
         over = f"{signed(best.over_commonest)} points over always saying the commonest class"
         sentence = f"The edges carry the labels: {rate}, {over}; there are no features to compare with.{also}"
         return HELPS, sentence, best.method
-    features = _best([line for line in lines if line.method in FEATURES_ONLY]).method
+    features = next(line.method for line in ranked if line.method in FEATURES_ONLY)
     if not gain.is_noise and gain.mean > 0:
         sentence = f"The graph helps: {rate}, {signed(gain)} points over features alone ({features}).{also}"
         return HELPS, sentence, with_graph.method
@@ -234,23 +245,6 @@ def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
         return TOO_FEW, f"Too few labels to tell whether the graph helps: {compared}.", best.method
     sentence = f"The graph makes no measurable difference: {compared}. {features} is the simpler choice."
     return NEUTRAL, sentence, features
-
-
-def _best(lines: Sequence[AdviceLine]) -> AdviceLine:
-    """The most accurate, the first of equals."""
-    return max(lines, key=lambda line: line.accuracy.mean)
-
-
-def _verdict_untrained(graph: Graph, counts: Tensor) -> tuple[str, str, str]:
-    """The same where there is nothing to compare."""
-    if graph.num_edges == 0:
-        return NEUTRAL, "The graph has no edges: it cannot help, and there is nothing to compare.", FEATURES_ONLY[0]
-    classes = int((counts > 0).sum())
-    sentence = (
-        f"Too few labels to tell: {int(counts.sum())} labelled nodes in {classes} {'class' if classes == 1 else 'classes'}; "
-        f"a comparison needs {FEWEST_LABELS} labels and two classes."
-    )
-    return TOO_FEW, sentence, "gcn" if graph.x_kind == "given" else "lpa"
 
 
 def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:

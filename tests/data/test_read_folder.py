@@ -643,10 +643,6 @@ def test_one_of_two_files_has_a_header(folder):
     graph = load(path, header=False)
     assert graph.content_hash() == load(folder(edges_csv=EDGES)).content_hash()
     assert "the first row of nodes.csv names its columns, and is read as a header all the same" in graph.notes
-    path = folder(nodes_csv="a,red,1\nb,blue,2\nc,,3\n", edges_csv="one,other\na,b\nb,c\n")
-    other = load(path, header=False, source="one", target="other")
-    assert other.adjacency.to_dense().equal(graph.adjacency.to_dense())
-    assert (other.y.tolist(), other.x.tolist()) == (graph.y.tolist(), graph.x.tolist())
 
 
 def test_without_a_header_words_that_are_nodes_stay_data(folder):
