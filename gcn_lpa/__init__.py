@@ -17,8 +17,14 @@ __all__ = sorted(_MODULE)
 
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name == "__version__":
-        value: Any = _version()
+        from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+        try:
+            value = version("gcn-lpa")
+        except PackageNotFoundError:  # a copy that nobody installed
+            value = "unknown"
     elif name in _MODULE:
         value = getattr(import_module(_MODULE[name]), name)
     else:
@@ -27,16 +33,6 @@ def __getattr__(name: str) -> Any:
         )
     globals()[name] = value  # found without this function from now on
     return value
-
-
-def _version() -> str:
-    """That of the installed package; "unknown" of a copy that nobody installed."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to import
-
-    try:
-        return version("gcn-lpa")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def __dir__() -> list[str]:

@@ -18,11 +18,11 @@ import typer
 from gcn_lpa.cli.options import (
     MANNERS,
     AsJson,
-    Command,
     Data,
     Device,
     Options,
     Overwrite,
+    PlainCommand,
     Root,
     Threads,
     check_out,
@@ -177,7 +177,7 @@ def command_of(part: str) -> Callable[..., None]:
 
 
 for _name, _said in PARTS.items():
-    app.command(_name, cls=Command, help=_said)(command_of(_name))
+    app.command(_name, cls=PlainCommand, help=_said)(command_of(_name))
 
 
 def _print_plan(lines: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -209,7 +209,7 @@ def _say_progress(progress: Any) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-@app.command(cls=Command)
+@app.command(cls=PlainCommand)
 def measure(
     name: Annotated[
         str,
@@ -265,7 +265,7 @@ def subject_of(
     return graph, learn_once(graph, parts.train, parts.val, recipe, seed=seed).model
 
 
-@app.command(cls=Command)
+@app.command(cls=PlainCommand)
 def bench(
     what: Annotated[str, typer.Argument(metavar="epochs|kernels", help="A training step, or one product.")],
     protocol: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import shlex
 import sys
 import time
@@ -71,10 +72,7 @@ def train(
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
     from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.runs.storage import PAGE, PREDICTIONS
-    from gcn_lpa.scale.partition import is_partition
-    from gcn_lpa.scale.ranks import is_torchrun, refused
-    from gcn_lpa.scale.together import Order
+    from gcn_lpa.runs.storage import PAGE, PARTS, PREDICTIONS, has_file
 
     start = time.perf_counter()
     if name is None:
@@ -85,7 +83,9 @@ def train(
         return options.print_run(trained, as_json, start)
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
-    if is_partition(name):
+    if has_file(Path(name), PARTS):
+        from gcn_lpa.scale.together import Order
+
         whole = {"--split": split, "--report": report, "--reserve": reserve, "--root": root}
         if given := [flag for flag, value in {**whole, "--minutes": minutes, "--option": option}.items() if value]:
             what = "is not for the parts of a graph, whose split was chosen with the parts"
@@ -96,7 +96,9 @@ def train(
         settings = Path(name), out, method, recipe, changes, seed
         order = Order(*settings, checkpoint_every, resume, overwrite, device, threads, timeout)
         return train_in_parts(order, as_json, start)
-    if is_torchrun():
+    if {"RANK", "WORLD_SIZE"} <= os.environ.keys():  # of torchrun
+        from gcn_lpa.scale.ranks import refused
+
         raise refused(f"{name} is one graph: gcn-lpa partition {name} --parts N --out DIR cuts it for torchrun")
     if report and out is None:
         raise BadParameter("--report goes with --out DIR, where the page is put")
@@ -192,7 +194,8 @@ def predict(
         return options.print_or_write(table, out, excel_safe, as_json)
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
-    found = gcn_lpa.predict_on(run, on, data, root=root, options=options.reading(on, option), **wanted)
+    like = options.source_of(on, root, option)
+    found = gcn_lpa.predict_on(run, on, data, root=root, options=like.options, **wanted)
     if as_json:
         facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
         if out is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
-from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_facts, run_lines, visible
+from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_lines, visible
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ class Manners:
 
     quiet: bool = False
     debug: bool = False
-
-    @property
-    def shows_progress(self) -> bool:
-        return sys.stderr.isatty() and not self.quiet
 
 
 MANNERS = Manners()
@@ -85,35 +81,15 @@ def check_out(*files: Path | None, overwrite: bool) -> None:
             check_output(file, overwrite=overwrite)
 
 
-def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Make a function a command whose failures are one line on stderr."""
-    return app.command(cls=UnderHeadings)(one_line_errors(function))
+class PlainCommand(typer.core.TyperCommand):
+    """A command whose failures are one line on stderr, and whose --help lists the options that people use first by themselves."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error that a user can put right ends the program with one line.
 
-class UnderHeadings(typer.core.TyperCommand):
-    """A command whose --help lists the options that people use first under a separate heading."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                heading = getattr(parameter, "rich_help_panel", None) or usual
-                sections.setdefault(heading, []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-
-def one_line_errors(function: Callable[P, None]) -> Callable[P, None]:
-    """The function, but an error that a user can put right ends the program with one line on stderr.
-
-    torch, which every command needs, is imported here, and the garbage collector works again that `main` has switched off:
-    imports make a million objects, nearly all of which stay. What is frozen is not walked through again.
-    """
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        torch, which every command needs, is imported here, and the garbage collector works again that `main` has switched off:
+        imports make a million objects, nearly all of which stay. What is frozen is not walked through again.
+        """
         try:
             import torch  # noqa: F401
 
@@ -121,7 +97,7 @@ def one_line_errors(function: Callable[P, None]) -> Callable[P, None]:
                 gc.freeze()
                 gc.enable()
             with contextlib.redirect_stdout(VisibleStream(sys.stdout)):
-                function(*args, **kwargs)
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
@@ -137,9 +113,19 @@ def one_line_errors(function: Callable[P, None]) -> Callable[P, None]:
             print(f"gcn-lpa: {visible(message)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
-    return run
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                heading = getattr(parameter, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
+command = app.command(cls=PlainCommand)
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -187,10 +173,12 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_of(name: str, root: Path | None, options: Iterable[str] | None) -> Source:
-    """The graph that a command names."""
+    """The graph that a command names; `options` are KEY=VALUE of the data set, or of `read_csv`."""
+    from gcn_lpa.data.datasets import reading_options
     from gcn_lpa.runs.plan import Source
 
-    return Source(name, None if root is None else str(root), reading(name, options))
+    types = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
+    return Source(name, None if root is None else str(root), _typed(options, types, "KEY=VALUE with a key of"))
 
 
 def load_graph(name: str, root: Path | None, options: Iterable[str] | None) -> Graph:
@@ -201,14 +189,6 @@ def graph_words(root: Path | None, options: Iterable[str] | None) -> list[str]:
     """The words of a command line that name the same graph again, after its name."""
     words = [] if root is None else ["--root", str(root)]
     return words + [word for option in options or () for word in ("-o", option)]
-
-
-def reading(name: str, options: Iterable[str] | None) -> dict[str, Any]:
-    """Options KEY=VALUE of a data set, or of `read_csv`, with their types."""
-    from gcn_lpa.data.datasets import reading_options
-
-    types = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
-    return _typed(options, types, "KEY=VALUE with a key of")
 
 
 def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
@@ -250,9 +230,24 @@ def show(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
 
 def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
     """Print the result of a training and the time of all its stages since `start`; an interrupted one ends with 130."""
-    seconds = time.perf_counter() - start
-    show(as_json, {**run_facts(trained), "total_seconds": seconds}, run_lines(trained, seconds))
-    if trained.run.interrupted:
+    run, seconds = trained.run, time.perf_counter() - start
+    facts = {
+        "graph": trained.graph.name,
+        "recipe": trained.plan.recipe.to_dict(),
+        "seed": run.seed,
+        "split": trained.split.hash,
+        "best_epoch": run.best_epoch,
+        "epochs": len(run.history),
+        "val_accuracy": run.best.val_accuracy,
+        "interrupted": run.interrupted,
+        "seconds": run.seconds,
+        "results": dataclasses.asdict(trained.results),
+        **({"relations": dict(shares)} if (shares := trained.trained.relations) else {}),
+        "out": None if trained.folder is None else str(trained.folder),
+        "total_seconds": seconds,
+    }
+    show(as_json, facts, run_lines(trained, seconds))
+    if run.interrupted:
         raise typer.Exit(130)
 
 
@@ -295,7 +290,7 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
 @contextlib.contextmanager
 def status() -> Iterator[Callable[[str], None]]:
     """A function that shows what is being done, in one line on stderr where that is a terminal."""
-    shows = MANNERS.shows_progress
+    shows = sys.stderr.isatty() and not MANNERS.quiet
 
     def say(text: str) -> None:
         if shows:
@@ -313,10 +308,10 @@ USUAL_EPOCHS = 300  # of a training whose patience ends it
 
 @contextlib.contextmanager
 def progress() -> Iterator[Watch]:
-    """A bar on stderr where that is a terminal, at most 80 columns wide, for all models that the command trains."""
+    """A bar on stderr where that is a terminal, at most 80 columns wide: the epochs of all models that the command trains."""
     from gcn_lpa.train import Watch
 
-    if not MANNERS.shows_progress:
+    if MANNERS.quiet or not sys.stderr.isatty():
         yield Watch()
         return
     from rich.console import Console
@@ -326,21 +321,21 @@ def progress() -> Iterator[Watch]:
     left = TimeRemainingColumn(compact=True), TextColumn("left")
     with Progress(*columns, *left, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, stage="", state="")
-        shares: dict[JobName, float] = {}  # of each model, how much of it is trained
-
-        def advance(name: JobName, share: float, **words: Any) -> None:
-            shares[name] = share
-            bar.update(task, completed=sum(shares.values()), total=len(shares), **words)
+        planned: dict[JobName, int] = {}  # epochs of each model
+        done: dict[JobName, int] = {}
 
         def on_plan(names: Iterable[JobName]) -> None:
-            for name in names:
-                advance(name, 0.0)
+            planned.update({name: min(name.epochs, USUAL_EPOCHS) for name in names})
+            bar.update(task, total=sum(planned.values()))
+
+        def advance(name: JobName, epoch: int, **words: Any) -> None:
+            done[name] = min(epoch, planned[name])
+            bar.update(task, completed=sum(done.values()), **words)
 
         def on_epoch(name: JobName, epoch: Epoch) -> None:
             loss = "" if epoch.loss is None else f"loss {epoch.loss:.3g} "
             accuracy = "" if epoch.val_accuracy is None else f"validation {percent(epoch.val_accuracy)} "
             state = f"{epoch.epoch}/{name.epochs} {loss}{accuracy}".strip()
-            share = min(1.0, epoch.epoch / min(name.epochs, USUAL_EPOCHS))
-            advance(name, share, stage=f"{name.stage} {name.member}".strip(), state=state)
+            advance(name, epoch.epoch, stage=f"{name.stage} {name.member}".strip(), state=state)
 
-        yield Watch(on_plan=on_plan, on_epoch=on_epoch, on_done=lambda name: advance(name, 1.0))
+        yield Watch(on_plan=on_plan, on_epoch=on_epoch, on_done=lambda name: advance(name, planned[name]))

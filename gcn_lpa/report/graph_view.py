@@ -44,7 +44,7 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     shown = np.sort(inside[np.argsort(-weight[inside], kind="stable")[:MOST_EDGES]])
     drawn = links[nodes][:, nodes].tocsr()
     truth = subject.trained.classes_of(graph).numpy()
-    largest = float(weight.max(initial=0)) or 1.0
+    largest, probabilities = float(weight.max(initial=0)) or 1.0, subject.prediction.probabilities
     return {
         "names": [str(graph.node_names[at]) for at in nodes.tolist()],
         "classes": list(names),
@@ -54,8 +54,8 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
         "statuses": list(STATUS),
         "directed": graph.directed,
         "xy": _packed(np.round(positions(drawn) * 65535), np.uint16),
-        "label": _packed(subject.probabilities.argmax(dim=1).numpy()[nodes], np.uint16),
-        "probability": _packed(np.round(subject.confidence.numpy()[nodes] * 65535), np.uint16),
+        "label": _packed(probabilities.argmax(dim=1).numpy()[nodes], np.uint16),
+        "probability": _packed(np.round(probabilities.amax(dim=1).numpy()[nodes] * 65535), np.uint16),
         "kind": _packed(subject.kind[nodes], np.uint8),
         "status": _packed(np.array([STATUS.index(subject.prediction.status[at]) for at in nodes]), np.uint8),
         "truth": _packed(truth[nodes], np.int16),
@@ -115,7 +115,9 @@ def positions(adjacency: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray
         force += PUSH * spacing * mass[:, None] * _push(xy, mass / mass.mean())
         force -= PUSH * mass[:, None] * (xy - xy.mean(axis=0)) / (GRAVITY * spacing)
         if step >= ROUNDS - LAST_ROUNDS:
-            force += mass[:, None] * _part(xy, 0.35 * spacing)
+            far, who = cKDTree(xy).query(xy, k=min(NEAREST + 1, n))
+            short = np.maximum(0.35 * spacing - far, 0) / np.maximum(far, 1e-12)
+            force += mass[:, None] * ((xy[:, None] - xy[who]) * short[:, :, None]).sum(axis=1)
         force /= mass[:, None]
         length = np.linalg.norm(force, axis=1, keepdims=True)
         heat = 3 * spacing * (1 - step / ROUNDS) + 0.05 * spacing
@@ -164,15 +166,6 @@ def _kernels() -> tuple[np.ndarray, np.ndarray]:
     square = x**2 + y**2
     square[0, 0] = 1.0
     return np.fft.rfft2(x / square), np.fft.rfft2(y / square)
-
-
-def _part(xy: np.ndarray, least: float) -> np.ndarray:
-    """How far nodes move that are closer than `least` to one of their nearest, [n, 2]."""
-    near = min(NEAREST + 1, len(xy))
-    far, who = cKDTree(xy).query(xy, k=near)
-    away = xy[:, None] - xy[who]
-    short = np.maximum(least - far, 0) / np.maximum(far, 1e-12)
-    return np.asarray((away * short[:, :, None]).sum(axis=1))
 
 
 def sample(adjacency: scipy.sparse.csr_array, first: Iterable[int], most: int) -> np.ndarray:

@@ -128,7 +128,8 @@ def _draw_nodes(
     width = 0.2 + 2.2 * thin * np.sqrt(inside.data[heavy] / inside.data.max(initial=1e-9))
     axes.add_collection(LineCollection(list(ends), linewidths=width, colors="#BBBBBB", alpha=thin**0.7, zorder=1))
     outline = 0.7 if len(kept) <= MOST_OUTLINED else 0.0
-    label, sure = subject.probabilities.argmax(dim=1).numpy()[kept], subject.confidence.numpy()[kept]
+    probabilities = subject.prediction.probabilities.numpy()[kept]
+    label, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     given = subject.kind[kept] == 1
     reached = np.array([subject.prediction.status[at] != "unreachable" for at in kept.tolist()])
     keys: list[tuple[str, dict[str, Any], str]] = []

@@ -44,8 +44,10 @@ MANIFEST = "manifest.json"
 REPLACED = "replaced.json"  # in a hidden folder: the manifest of what goes
 FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors")  # of a model
 PREDICTIONS, PAGE = "predictions.csv", "report.html"
+PARTS = "parts.json"  # of a graph in parts
 OUTPUTS = (PREDICTIONS, PAGE)  # for people: listed, and never read back
 CHECKPOINT = "checkpoint"  # the folder of what only an unfinished run needs
+PLAIN = re.compile(r"(?!(?:manifest|replaced)\.json\Z)\w[\w.-]*", re.ASCII)  # a name that a file of a state can have
 HIDDEN = f".{'[0-9a-f]' * 16}.new"
 Entry = dict[str, Any]  # what a manifest says of a file: {"sha256": ..., "size": ...}
 
@@ -150,6 +152,11 @@ def listed(folder: Path) -> dict[str, Entry]:
     return {} if manifest is None else _entries(manifest, folder / MANIFEST)
 
 
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a folder holds a file of a state, or what a process left of it that was killed while it wrote."""
+    return (folder / name).is_file() or any(folder.glob(f"{HIDDEN}/{name}"))
+
+
 def inside(folder: str | Path, name: str) -> Path:
     """A folder or file of a run folder, which may be absent but is not a link to somewhere else."""
     path = Path(folder) / name
@@ -178,29 +185,21 @@ def _entries(data: bytes, path: Path) -> dict[str, Entry]:
         raise FileError(f"{path}: not a manifest: it names no format")
     if manifest["format"] not in (1, FORMAT):
         raise FileError(f"{path}: format {manifest['format']!r}, but this version of gcn-lpa reads format {FORMAT}")
-    entries = manifest.get("files")
-    if (
-        isinstance(entries, dict)
-        and all(map(_is_entry, entries.items()))
-        and data == _encode_manifest(entries, manifest["format"])
-    ):
-        return entries
-    raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
+    entries: dict[str, Entry] = manifest.get("files", {})
+    is_whole = isinstance(entries, dict) and all(
+        PLAIN.fullmatch(name)
+        and isinstance(entry, dict)
+        and entry.keys() == {"sha256", "size"}
+        and re.fullmatch("[0-9a-f]{64}", str(entry["sha256"]))
+        for name, entry in entries.items()
+    )
+    if not is_whole or data != _encode_manifest(entries, manifest["format"]):
+        raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
+    return entries
 
 
 def _encode_manifest(entries: Mapping[str, Entry], number: int = FORMAT) -> bytes:
     return encode_json({"format": number, "files": dict(sorted(entries.items()))})
-
-
-def _is_entry(item: tuple[str, Any]) -> bool:
-    name, entry = item
-    if not _is_plain(name) or not isinstance(entry, dict) or entry.keys() != {"sha256", "size"}:
-        return False
-    return re.fullmatch("[0-9a-f]{64}", str(entry["sha256"])) is not None
-
-
-def _is_plain(name: str) -> bool:
-    return re.fullmatch(r"\w[\w.-]*", name, re.ASCII) is not None and name not in (MANIFEST, REPLACED)
 
 
 def _hidden(folder: Path, manifest: bytes) -> Path:
@@ -274,7 +273,7 @@ def check_free(folder: Path, names: Collection[str], known: Mapping[str, Entry] 
     """
     known = listed(folder) if known is None else known
     for name in names:
-        if not _is_plain(name):
+        if not PLAIN.fullmatch(name):
             raise ValueError(
                 f"{name!r} cannot be a file of a run folder: letters, digits, '_', '-' and '.' make its name"
             )

@@ -40,7 +40,7 @@ from gcn_lpa.runs.plan import Source
 from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
 FORMAT = 1
-FACTS, SCALINGS, NODES, NAMES_FILE = "parts.json", "scalings.safetensors", "nodes.safetensors", "nodes.json"
+FACTS, SCALINGS, NODES, NAMES_FILE = storage.PARTS, "scalings.safetensors", "nodes.safetensors", "nodes.json"
 WAYS = ("metis", "ranges")
 STATUS = ("labeled", "reached", "unreachable")
 
@@ -135,7 +135,9 @@ def write_partition(
         parts: which nodes train, validate and test.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and is_partition(folder)))):
+    if folder.exists() and (
+        not folder.is_dir() or (os.listdir(folder) and not (overwrite and storage.has_file(folder, FACTS)))
+    ):
         how = "it is no partition, so that it is not replaced" if overwrite else "--overwrite replaces a partition"
         raise ValueError(f"{folder} exists; choose another folder ({how})")
     if graph.edge_types is not None:
@@ -217,11 +219,6 @@ def _scalings(graph: Graph) -> dict[str, Tensor]:
     columns = graph.scaling("raw", structure=True).structure
     assert columns is not None
     return {name: torch.from_numpy(array) for name, array in {**arrays, "structure": columns}.items()}
-
-
-def is_partition(folder: str | Path) -> bool:
-    """Whether a folder holds parts of a graph, or what a process left that was killed while it wrote them."""
-    return (Path(folder) / FACTS).is_file() or any(Path(folder).glob(f"{storage.HIDDEN}/{FACTS}"))
 
 
 def read_facts(folder: str | Path) -> PartFacts:

@@ -102,7 +102,7 @@ class Estimate:
 def estimate(size: Size, recipe: Recipe) -> Estimate | None:
     """What training this recipe takes; of an ensemble, its largest member. None: of a method there is no formula for."""
     members = members_of(recipe).values()
-    known = [_Model(own, len(members), recipe.votes) for own in members if METHODS[own.method].build is gcn_lpa]
+    known = [_MemberMemory(own, len(members), recipe.votes) for own in members if METHODS[own.method].build is gcn_lpa]
     return max((model.estimate(size) for model in known), key=lambda found: found.peak, default=None)
 
 
@@ -119,7 +119,7 @@ class _Held(NamedTuple):
     forward: float
 
 
-class _Model:
+class _MemberMemory:
     """One member of an ensemble: how much it holds on a graph of a size."""
 
     def __init__(self, recipe: Recipe, num_members: int, votes: bool) -> None:

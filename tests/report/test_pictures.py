@@ -107,9 +107,8 @@ def test_nodes_have_the_colour_of_their_class_and_given_labels_an_outline(subjec
 
 def test_a_node_out_of_reach_is_pale(subject, drawn, tmp_path):
     nobody = ["unreachable"] * subject.graph.num_nodes
-    said, transition = subject.probabilities, subject.explainer.transition
-    subject.explainer = SimpleNamespace(prediction=SimpleNamespace(status=nobody), transition=transition)
-    assert said is subject.probabilities
+    prediction = SimpleNamespace(status=nobody, probabilities=subject.prediction.probabilities)
+    subject.explainer = SimpleNamespace(prediction=prediction, transition=subject.explainer.transition)
     pictures.draw_map(subject, tmp_path / "x.png")
     assert drawn[0].legends[0].get_texts()[0].get_text() == "out of reach of any label"
     edge = {to_hex(color).upper() for color in drawn[0].axes[0].collections[1].get_edgecolors()}
