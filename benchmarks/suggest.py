@@ -24,7 +24,7 @@ from gcn_lpa import load, suggest
 from gcn_lpa.cli.text import print_table
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import choose_device, environment
-from gcn_lpa.insight.suggest import uncertainty
+from gcn_lpa.insight.advise import uncertainty
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores

@@ -9,12 +9,12 @@ from gcn_lpa.data.splits import split as split
 from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
 from gcn_lpa.graph import Graph as Graph
 from gcn_lpa.insight.advise import advise as advise
+from gcn_lpa.insight.advise import suggest as suggest
 from gcn_lpa.insight.audit import audit_edges as audit_edges
 from gcn_lpa.insight.audit import audit_labels as audit_labels
 from gcn_lpa.insight.compare import compare as compare
 from gcn_lpa.insight.explain import explain as explain
 from gcn_lpa.insight.explain import explain_all as explain_all
-from gcn_lpa.insight.suggest import suggest as suggest
 from gcn_lpa.insight.tune import tune as tune
 from gcn_lpa.insight.what_if import what_if as what_if
 from gcn_lpa.learning.learn import calibrate as calibrate

@@ -13,8 +13,8 @@ from gcn_lpa.engine.sparse import Key
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.insight import advise as advice
 from gcn_lpa.insight import compare as comparison
+from gcn_lpa.insight.advise import suggest
 from gcn_lpa.insight.audit import audit_edges, audit_labels
-from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.learning import learn as folds
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS

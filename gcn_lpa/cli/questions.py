@@ -213,7 +213,7 @@ def suggest(
     as_json: options.AsJson = False,
 ) -> None:
     """Say which nodes to label next. Those the model is unsure of, near others it is unsure of."""
-    from gcn_lpa.insight.suggest import read_candidates, suggestion_table
+    from gcn_lpa.insight.advise import read_candidates, suggestion_table
     from gcn_lpa.runs.predictions import write_table
 
     options.check_out(out, overwrite=overwrite)

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from gcn_lpa.data.datasets import DatasetSize
     from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
-    from gcn_lpa.insight.advise import Advice
+    from gcn_lpa.insight.advise import Advice, Suggestion
     from gcn_lpa.insight.compare import Comparison
-    from gcn_lpa.insight.suggest import Suggestion
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
     from gcn_lpa.recipes import Recipe

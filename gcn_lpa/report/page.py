@@ -27,9 +27,9 @@ from gcn_lpa.data.describe import describe
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.advise import advise
+from gcn_lpa.insight.advise import suggestions as suggested
 from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.insight.suggest import suggestions as suggested
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
 from gcn_lpa.report.graph_view import graph_view

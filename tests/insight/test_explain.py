@@ -23,9 +23,9 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.edges import Free, both_directions
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.insight.advise import suggest
 from gcn_lpa.insight.drawing import BLACK, CLASS_COLORS, PALE, draw_explanation
 from gcn_lpa.insight.explain import Explainer, explain, explain_all, strongest_paths
-from gcn_lpa.insight.suggest import suggest
 from gcn_lpa.insight.what_if import changed, other_edges, what_if
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn

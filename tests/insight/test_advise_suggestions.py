@@ -15,7 +15,7 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.suggest import covered, reach, read_candidates, suggest, uncertainty
+from gcn_lpa.insight.advise import covered, reach, read_candidates, suggest, uncertainty
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.contract import OnGivenEdges
