@@ -89,7 +89,7 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
 
 def one_of_each(trained: Trained) -> Trained:
     """Of every member the model of one fold, in place of five."""
-    members = [[trained.model.models(k)[0]] for k in range(len(trained.model.members))]
+    members = [[trained.model.members[k][0]] for k in range(len(trained.model.members))]
     return dataclasses.replace(trained, model=Ensemble(members).eval())
 
 

@@ -55,7 +55,6 @@ from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.networks import edge_index
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import evaluate, predict_proba
-from gcn_lpa.propagation import one_hot
 from gcn_lpa.recipes import LAYERS
 from gcn_lpa.stats import mean_of
 from reproduction.ledger import Ledger
@@ -136,7 +135,7 @@ def audited_labels(job):
     fitted = cross_fit(graph, parts.train, recipe, repeats=job["repeats"], **options)
     once = cross_fit(graph, parts.train, recipe, repeats=1, **options).probabilities.numpy()
     rank = {row.node: place for place, row in enumerate(rank_labels(graph, fitted).findings)}
-    seeds = one_hot(graph.reveal(parts.train).y, graph.num_classes, torch.float64)
+    seeds = graph.target.seeds(graph.reveal(parts.train).y, torch.float64)
     votes = votes_without_own(joined(graph), seeds).numpy()
     losses = {}
     for method in ("gcn-lpa", "gcn"):

@@ -55,10 +55,6 @@ class Convolutions(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:] if recipe.bias)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths[1:-1] if recipe.layer_norm)
 
-    def draw_skips(self, generator: torch.Generator) -> None:
-        """Draw W' after the edges have drawn theirs: a seed gives the same start with and without them."""
-        self.skips = nn.ParameterList(glorot(*weight.shape, generator=generator) for weight in self.weights)
-
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
@@ -110,8 +106,9 @@ class GCNLPA(nn.Module):
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
         self.body = (body or Convolutions)(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
-        if recipe.residual and isinstance(self.body, Convolutions):
-            self.body.draw_skips(generator)
+        if recipe.residual and isinstance(self.body, Convolutions):  # W' after the edges: the same start without them
+            skips = (glorot(*weight.shape, generator=generator) for weight in self.body.weights)
+            self.body.skips = nn.ParameterList(skips)
         self._labels = Remembered(labels_of)  # the same at every step
 
     def edge_scores(self, graph: Graph) -> SparseMatrix:
@@ -143,7 +140,8 @@ class GCNLPA(nn.Module):
         """
         recipe, bits, key = self.recipe, key if self.training else None, key or Key(0)
         labels = self._labels(recipe, graph, nodes, key.seed, key.rows)
-        scores = self.edge_scores(graph) if self.has_lpa else None  # shared by both walks
+        has_lpa = recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio
+        scores = self.edge_scores(graph) if has_lpa else None  # shared by both walks
         transition = None if scores is None else self.transition(graph, bits, scores)
         smoothing = transition if transition is not None and self.is_one_walk else self.smoothing(graph, bits, scores)
         gcn = labels.mean_cost(self.body(graph, smoothing, bits, labels.nodes), "logits")  # Eq. (17)
@@ -156,11 +154,6 @@ class GCNLPA(nn.Module):
     def is_one_walk(self) -> bool:
         """Whether features walk the matrix that labels walk."""
         return self.recipe.normalization == "row"
-
-    @property
-    def has_lpa(self) -> bool:
-        recipe = self.recipe
-        return bool(recipe.lpa_weight and recipe.lpa_iterations and recipe.lpa_ratio)
 
     def edge_parameters(self) -> list[nn.Parameter]:
         return list(self.edges.parameters())

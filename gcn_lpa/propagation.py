@@ -77,11 +77,6 @@ def leave_one_out_votes(transition: SparseMatrix, seeds: Tensor, iterations: int
     return torch.where(votes > TINY, votes, 0)  # what the subtraction leaves of a vote of zero is rounding
 
 
-def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype | None = None) -> Tensor:
-    """A row of mass 1 for each class, zero rows where it is -1, [n, c]."""
-    return (y.unsqueeze(1) == torch.arange(num_classes, device=y.device)).to(dtype or torch.get_default_dtype())
-
-
 @dataclass(frozen=True)
 class LabelInfluence:
     """The weight of each label in the score of each of several nodes: I_l(v_a, v_b; k) = ∂y_a^(k) / ∂y_b, Definition 2."""
@@ -91,7 +86,7 @@ class LabelInfluence:
 
     @property
     def total(self) -> Tensor:
-        """I_l(v_a, v_b; k), [b, n]. `total @ one_hot(labels)` is Y^(k) of `nodes`, before the last reset of Eq. (2)."""
+        """I_l(v_a, v_b; k), [b, n]. `total @ seeds` is Y^(k) of `nodes`, before the last reset of Eq. (2)."""
         return self.by_length.sum(dim=0)
 
 

@@ -83,10 +83,6 @@ class Classes:
         costs = F.cross_entropy(outputs.transpose(1, 2), y, reduction="none")
         return outputs.argmax(dim=2) == y, costs.double()
 
-    def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """What members and label votes are pooled as, float64, [n, c]."""
-        return F.log_softmax(outputs.double(), dim=1)
-
     def scores(self, truth: Tensor, guess: Tensor, names: Sequence[str] | None = None) -> Scores:
         """The scores of guesses, numbers of these classes, for true classes, numbers of `names`; None: of these classes too.
 
@@ -103,9 +99,9 @@ class Classes:
         c = len(every)
         confusion = torch.bincount(c * truth + guess, minlength=c * c).view(c, c).numpy()
         right, true, called = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-        f1 = _share(2 * right, true + called)
-        columns = (_share(right, called), _share(right, true), f1, true)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
+        parts, wholes = np.stack([right, right, 2 * right]), np.stack([called, true, true + called])
+        precision, recall, f1 = np.divide(parts, wholes, out=np.zeros((3, c)), where=wholes > 0)  # 0 of nothing
+        rows = zip(*(column.tolist() for column in (precision, recall, f1, true)), strict=True)
         return Scores(
             accuracy=float(right.sum() / len(truth)),
             macro_f1=float(f1[true + called > 0].mean()),
@@ -113,9 +109,3 @@ class Classes:
             per_class={name: ClassScores(*row) for name, row in zip(every, rows, strict=True)},
             confusion=confusion.tolist(),
         )
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole, 0 where the whole is 0."""
-    share: np.ndarray = np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
-    return share

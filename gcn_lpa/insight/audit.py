@@ -29,7 +29,7 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.tasks import with_classes
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.propagation import leave_one_out_votes, one_hot
+from gcn_lpa.propagation import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.train import Epoch, JobName, Watch
 from gcn_lpa.trained import Trained
@@ -280,7 +280,7 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
-    around, seeds = joined(graph), one_hot(torch.where(given, labels, -1), graph.num_classes, torch.float64)
+    around, seeds = joined(graph), graph.target.seeds(torch.where(given, labels, -1), torch.float64)
     votes = votes_without_own(around, seeds)[nodes]  # [m, c]
     model = fitted.probabilities[nodes]
     evidence = torch.stack([model.clamp_min(LEAST).log(), votes.log1p()], dim=2).numpy()  # [m, c, 2]

@@ -30,7 +30,7 @@ from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, V
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction, posteriors
-from gcn_lpa.propagation import feature_influence, label_influence, one_hot, propagate_labels
+from gcn_lpa.propagation import feature_influence, label_influence, propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.trained import Trained
 
@@ -109,7 +109,7 @@ class Explainer:
     @cached_property
     def scores(self) -> Tensor:
         """LPA's: Y^(k) before the last reset of Eq. (2), [n, c]."""
-        seeds = one_hot(self.graph.y, self.graph.num_classes, torch.float64)
+        seeds = self.graph.target.seeds(self.graph.y, torch.float64)
         return propagate_labels(self.transition, seeds, self.hops)
 
     @cached_property

@@ -19,7 +19,6 @@ from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, plain
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.updated import carried
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.propagation import one_hot
 from gcn_lpa.trained import Trained
 
 MOVED = 1e-6  # of a probability or score: less is rounding
@@ -170,7 +169,7 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
         if removed:
             notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
         predicted = (y < 0).nonzero().squeeze(1)
-        labels = one_hot(explainer.graph.y, explainer.graph.num_classes, torch.float64)
+        labels = explainer.graph.target.seeds(explainer.graph.y, torch.float64)
         is_labeled = explainer.graph.labeled.unsqueeze(1)
         scores = torch.where(is_labeled, labels, explainer.scores)  # Eq. (2): a labelled node keeps its label
         return WhatIf(

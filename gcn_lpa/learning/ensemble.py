@@ -34,19 +34,10 @@ class Ensemble(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(nn.ModuleList(models) for models in members)
 
-    def models(self, member: int) -> list[Any]:
-        """The models of a member, one for each fold."""
-        return list(cast(nn.ModuleList, self.members[member]))
-
     @property
     def first(self) -> list[Any]:
-        """The models of the first member, which is the recipe itself."""
-        return self.models(0)
-
-    @property
-    def copies(self) -> int:
-        """How many models each member has."""
-        return len(self.first)
+        """The models of the first member, which is the recipe itself, one for each fold."""
+        return list(cast(nn.ModuleList, self.members[0]))
 
     @property
     def device(self) -> torch.device:
@@ -54,15 +45,15 @@ class Ensemble(nn.Module):
 
     def parts(self, graph: Graph) -> list[Tensor]:
         """The log-probabilities of each member, float64, [n, c] each."""
-        logs_of, parts = graph.target.log_probabilities, []
-        for k in range(len(self.members)):
-            logs = [logs_of(model(graph)) for model in self.models(k)]
-            parts.append(logs[0] if len(logs) == 1 else logs_of(torch.stack(logs).mean(dim=0)))
+        parts = []
+        for models in cast("list[nn.ModuleList]", self.members):
+            logs = [F.log_softmax(model(graph).double(), dim=1) for model in models]
+            parts.append(logs[0] if len(logs) == 1 else F.log_softmax(torch.stack(logs).mean(dim=0), dim=1))
         return parts
 
     def forward(self, graph: Graph) -> Tensor:
         """Log-probabilities, or what a single model gives, [n, c]."""
-        if len(self.members) == self.copies == 1:
+        if len(self.members) == len(self.first) == 1:
             return cast(Tensor, self.first[0](graph))
         return torch.stack(self.parts(graph)).mean(dim=0)
 
@@ -219,16 +210,13 @@ def _pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: T
     chosen = F.one_hot(y, c).T.to(stack.dtype)
     eye = 2 * pull * torch.eye(number, dtype=stack.dtype)
 
-    def pool(w: Tensor) -> Tensor:  # [p, c, m]
-        return torch.einsum("pk,pkcm->pcm", w, stack)
-
-    def cost(pooled: Tensor, w: Tensor) -> Tensor:  # [p]
+    def pool(w: Tensor) -> tuple[Tensor, Tensor]:  # [p, c, m], and the cost of each, [p]
+        pooled = torch.einsum("pk,pkcm->pcm", w, stack)
         nodes = pooled.logsumexp(dim=1) - (pooled * chosen).sum(dim=1)
-        return nodes.sum(dim=1) + pull * (w - prior).square().sum(dim=1)
+        return pooled, nodes.sum(dim=1) + pull * (w - prior).square().sum(dim=1)
 
     w = (prior if start is None else start).expand(pools, number)
-    pooled = pool(w)
-    here = cost(pooled, w)
+    pooled, here = pool(w)
     for _ in range(STEPS):
         p = F.softmax(pooled, dim=1)
         gradient = torch.einsum("pkcm,pcm->pk", stack, p - chosen) + 2 * pull * (w - prior)
@@ -238,8 +226,7 @@ def _pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: T
         move = torch.linalg.solve(spread + eye, gradient)
         while True:  # half as far in the pools that would get worse
             there = w - move
-            pooled = pool(there)
-            cost_there = cost(pooled, there)
+            pooled, cost_there = pool(there)
             worse = (cost_there > here) & (move.abs().amax(dim=1) > CLOSE)
             if not worse.any():
                 break

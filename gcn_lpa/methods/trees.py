@@ -22,13 +22,14 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only
-from gcn_lpa.propagation import one_hot, propagate_labels
+from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 
 MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maximum are taken, and trees are grown
@@ -371,7 +372,7 @@ def columns_of(graph: Graph, columns: Tensor | None) -> Tensor:
 
 def share_between(x: Tensor, y: Tensor) -> Tensor:
     """The share of the variance of each column that is between the classes y, in [0, 1], [d]; 0 of a constant one."""
-    x, seeds = x.double() - x.double().mean(dim=0), one_hot(y, int(y.max()) + 1, torch.float64)
+    x, seeds = x.double() - x.double().mean(dim=0), F.one_hot(y).double()
     sizes = seeds.sum(dim=0).clamp_min(1).unsqueeze(1)
     between, total = ((seeds.T @ x).square() / sizes).sum(dim=0), x.square().sum(dim=0)
     return torch.where(total > 0, between / total.clamp_min(1e-300), 0)
@@ -392,11 +393,12 @@ def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Te
 
 def votes_by_others(walk: SparseMatrix, y: Tensor, num_classes: int, steps: int, seed: int) -> Tensor:
     """Log shares of the classes among the labels that reach a node, but for those of its own fold, [n, 3c]."""
-    folds = vote_folds(y, seed)
-    votes = label_shares(walk, one_hot(y, num_classes), steps)
+    folds, classes = vote_folds(y, seed), torch.arange(num_classes, device=y.device)
+    seeds = (y.unsqueeze(1) == classes).to(torch.get_default_dtype())
+    votes = label_shares(walk, seeds, steps)
     for fold in range(int(folds.max()) + 1):
         here = folds == fold
-        votes[here] = label_shares(walk, one_hot(torch.where(here, -1, y), num_classes), steps)[here]
+        votes[here] = label_shares(walk, seeds * ~here.unsqueeze(1), steps)[here]
     return votes
 
 

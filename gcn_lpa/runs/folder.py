@@ -305,7 +305,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
         x_kind=trained.x_kind,
         nodes=storable_names(known.nodes) or list(known.nodes),
         pattern=known.pattern,
-        copies=trained.model.copies,
+        copies=len(trained.model.first),
         relations=dict(trained.relations),
         seed=run.seed,
         best_epoch=run.best_epoch,

@@ -32,7 +32,7 @@ from gcn_lpa.insight.audit import (
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.propagation import one_hot, propagate_labels
+from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from tests.helpers.trainings import trained_alone
 
@@ -106,7 +106,7 @@ def test_votes_without_own_by_hand():
     One vote for A; one for B; and half a vote for B through 3, whose other half is 0's own label and is left out.
     """
     graph = Graph.from_edges([(0, 1), (0, 2), (0, 3), (3, 4)], y=["A", "A", "B", None, "B"])
-    votes = votes_without_own(joined(graph), one_hot(graph.y, 2, torch.float64))
+    votes = votes_without_own(joined(graph), graph.target.seeds(graph.y, torch.float64))
     assert votes[0].tolist() == pytest.approx([1.0, 1.5])
     shares = {row.node: row.neighbours for row in audit_labels(given_to(graph), graph, folds=2, **FAST).findings}
     assert shares[0] == pytest.approx(1 / 2.5)
@@ -123,7 +123,7 @@ def test_votes_are_label_propagation_with_that_node_unlabelled(directed):
         edges, weights=random.uniform(0.5, 2, 30), num_nodes=14, y=random.integers(-1, 3, 14), directed=directed
     )
     around = joined(graph)
-    seeds = one_hot(graph.y, 3, torch.float64)
+    seeds = graph.target.seeds(graph.y, torch.float64)
     votes = votes_without_own(around, seeds)
     for node in graph.labeled.nonzero().squeeze(1).tolist():
         without = seeds.clone()

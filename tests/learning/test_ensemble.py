@@ -30,7 +30,7 @@ def test_a_member_predicts_the_mean_of_its_models_and_the_ensemble_that_of_its_m
     walks = [model.transition(prepared).values for model in (one, other)]
     assert torch.allclose(ensemble.transition(prepared).values, (walks[0] + walks[1]) / 2)
     assert len(ensemble.edge_parameters()) == 2 * len(one.edge_parameters()) > 0
-    assert (ensemble.copies, ensemble.device) == (2, torch.device("cpu"))
+    assert (len(ensemble.first), ensemble.device) == (2, torch.device("cpu"))
 
 
 def test_a_single_model_is_an_ensemble_that_gives_its_own_logits(blocks):

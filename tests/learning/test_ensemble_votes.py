@@ -17,7 +17,7 @@ from gcn_lpa.learning.ensemble import (
     label_votes,
     tempered,
 )
-from gcn_lpa.propagation import one_hot
+from gcn_lpa.target import Classes
 
 
 def log_rows(m, c, seed, truth=None, strength=0.0):
@@ -85,12 +85,12 @@ def test_without_held_out_labels_the_members_weigh_alike_and_no_vote_counts():
 
 def test_the_votes_of_a_path_are_those_counted_by_hand():
     path = Graph.from_edges([(0, 1), (1, 2)], num_nodes=3)  # 0 - 1 - 2, of which 0 is class 0 and 2 class 1
-    seeds = one_hot(torch.tensor([0, -1, 1]), 2)
+    seeds = Classes(("a", "b")).seeds(torch.tensor([0, -1, 1]))
     near, far = (log.exp() for log in label_votes(path.adjacency, seeds))
     assert near[1].tolist() == pytest.approx([0.5, 0.5])
     assert near[0].tolist() == pytest.approx([0.5, 0.5])  # its neighbour has no label: the prior alone
     assert far[1].tolist() == pytest.approx([0.5, 0.5])
-    only = label_votes(path.adjacency, one_hot(torch.tensor([0, -1, -1]), 2))[0].exp()
+    only = label_votes(path.adjacency, Classes(("a", "b")).seeds(torch.tensor([0, -1, -1])))[0].exp()
     assert only[1, 0].item() == pytest.approx((0.5 + SMOOTHING * 2 / 3) / (0.5 + SMOOTHING))  # half of its neighbours
     assert REACH >= 2
 
@@ -100,7 +100,9 @@ def test_the_label_of_a_node_does_not_move_the_share_of_its_neighbours():
     y = torch.tensor([0, 1, -1, 0, -1, 1])
     other = y.clone()
     other[0] = 1
-    before, after = (label_votes(ring.adjacency, one_hot(labels, 2))[0][0].exp() for labels in (y, other))
+    before, after = (
+        label_votes(ring.adjacency, Classes(("a", "b")).seeds(labels))[0][0].exp() for labels in (y, other)
+    )
     assert before.argmax() == after.argmax() == 1  # both neighbours of 0 are of class 1
     assert torch.allclose(before, after, rtol=0, atol=SMOOTHING)  # but for the prior, which counts all labels
 

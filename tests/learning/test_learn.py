@@ -142,5 +142,5 @@ def test_without_a_second_label_of_a_class_one_model_learns_for_a_fixed_time(blo
         blocks, nodes, recipe=DEFAULT.replace(epochs=300, hidden=4, members="", structure=False), device="cpu"
     )
     assert trained.held_out is None and trained.weights is None and trained.calibration is None
-    assert trained.model.copies == 1
+    assert len(trained.model.first) == 1
     assert trained.run.best_epoch == len(trained.run.history) == 200

@@ -68,7 +68,7 @@ def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose
     grown = [trained_alone(blocks, given & ~fold, fold, alone).model.first[0] for fold in folds]
     rounds = sorted(len(model.feature) for model in grown)
     monkeypatch.setattr("gcn_lpa.methods.trees.Trees.chosen_rounds", lambda *_: rounds[2])
-    for k, model in enumerate(trained.model.models(1)):
+    for k, model in enumerate(trained.model.members[1]):
         whole = trained_alone(blocks, given, [], alone, seed=k).model.first[0]
         states = model.state_dict(), whole.state_dict()
         assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
@@ -79,7 +79,7 @@ def test_weights_kept_while_training_are_those_of_another_training(blocks, monke
     monkeypatch.setattr("gcn_lpa.learning.learn.MANY_LABELS", 10**9)
     recipe = DEFAULT.replace(**SMALL, members="layers")
     kept = by_folds(blocks, recipe)
-    monkeypatch.setattr(Kept.__init__, "__defaults__", (bytes_kept,))
+    monkeypatch.setattr(Kept.__init__, "__defaults__", (bytes_kept, *Kept.__init__.__defaults__[1:]))
     again = by_folds(blocks, recipe)
     assert kept.weights == again.weights
     assert torch.equal(kept.held_out.probability, again.held_out.probability)
@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_the_members_or_folds_that_are_whole(blocks, stage, member,
     recipe = DEFAULT.replace(**SMALL, members="layers linear")
     trained = by_folds(blocks, recipe, watch=Watch(on_epoch=stop))
     assert trained.run.interrupted
-    assert (len(trained.model.members), trained.model.copies) == left
+    assert (len(trained.model.members), len(trained.model.first)) == left
     assert trained.held_out is trained.weights is trained.calibration is None
     assert predict_proba(trained, blocks).shape == (60, 3)
 
@@ -125,4 +125,4 @@ def test_where_no_class_has_two_labels_there_are_no_folds(blocks):
     assert by_folds(blocks, recipe, one_each).held_out is None
     one_each[int((blocks.y == 0).nonzero()[1])] = True
     trained = by_folds(blocks, recipe, one_each)
-    assert trained.model.copies == int(trained.held_out.fold.max()) + 1 == 4
+    assert len(trained.model.first) == int(trained.held_out.fold.max()) + 1 == 4

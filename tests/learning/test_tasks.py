@@ -199,7 +199,7 @@ def test_trees_beside_a_model_on_clusters_learn_from_the_whole_graph():
     recipe = DEFAULT.replace(clusters=2, members="trees", **QUICK)
     trained = learn(graph, [0, 7, 14, 21], [1, 8], recipe, device="cpu")
     alone = learn(graph, [0, 7, 14, 21], [1, 8], recipe.replace(clusters=0), device="cpu")
-    grown, other = (one.model.models(1)[0].state_dict() for one in (trained, alone))
+    grown, other = (one.model.members[1][0].state_dict() for one in (trained, alone))
     assert grown.keys() == other.keys()
     assert all(torch.equal(tensor, other[name]) for name, tensor in grown.items())
 

@@ -130,7 +130,7 @@ def test_with_few_labels_it_is_a_member_and_is_fitted_to_all_labels_once(monkeyp
     trained = learn(graph, labeled, None, recipe, device="cpu")
     assert recipe.members == "smoothed-lr"
     assert calls == [24] * 5 + [30]  # without each fold, and with all
-    bag = trained.model.models(1)
+    bag = trained.model.members[1]
     assert all(torch.equal(model.get_buffer("weight"), bag[0].get_buffer("weight")) for model in bag)
     logits = dense_smoothing(graph, 10, 0.1) @ (x @ bag[0].get_buffer("weight").double().numpy())
     said = trained.model.parts(trained.prepare(graph))[1]

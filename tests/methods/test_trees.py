@@ -466,7 +466,7 @@ def test_a_kept_model_of_places_is_read_as_it_was(tmp_path, directed, columns):
     trained.save_pretrained(tmp_path / "kept")
     again = Trained.from_pretrained(tmp_path / "kept")
     assert torch.equal(predict_proba(again, graph), predict_proba(trained, graph))
-    assert [again.model.models(k)[0].num_own for k in (1, 2)] == [columns + (7 if directed else 4)] * 2
+    assert [again.model.members[k][0].num_own for k in (1, 2)] == [columns + (7 if directed else 4)] * 2
     for name in TABULAR:
         one = learn(graph, torch.arange(40), [], METHODS[name].fair(recipe), device="cpu")
         kinds = ("undirected", "directed")
