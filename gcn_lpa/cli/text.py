@@ -34,11 +34,11 @@ def visible(text: str) -> str:
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+@dataclasses.dataclass
 class VisibleStream:
     """A stream to which everything is written as `visible` text."""
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    stream: Any
 
     def write(self, text: str) -> int:
         self.stream.write(visible(text))
@@ -177,25 +177,6 @@ def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]
     ]
 
 
-def run_facts(trained: TrainedRun) -> dict[str, Any]:
-    """The result of a training as JSON."""
-    run = trained.run
-    return {
-        "graph": trained.graph.name,
-        "recipe": trained.plan.recipe.to_dict(),
-        "seed": run.seed,
-        "split": trained.split.hash,
-        "best_epoch": run.best_epoch,
-        "epochs": len(run.history),
-        "val_accuracy": run.best.val_accuracy,
-        "interrupted": run.interrupted,
-        "seconds": run.seconds,
-        "results": dataclasses.asdict(trained.results),
-        **({"relations": dict(shares)} if (shares := trained.trained.relations) else {}),
-        "out": None if trained.folder is None else str(trained.folder),
-    }
-
-
 def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     """The result of a training that took `seconds`, all stages together."""
     from gcn_lpa.calibration import FEWEST
@@ -207,8 +188,12 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         f"{trained.graph.name}: {trained.plan.recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}, "
         f"{seconds:.1f} s"
     ]
-    for text in [*result_lines(trained.results), *weights(trained)]:
-        lines += wrapped(f"  {text}")
+    lines += [piece for line in result_lines(trained.results) for piece in wrapped(f"  {line}")]
+    shares = sorted(trained.trained.shares.items(), key=lambda item: -item[1])
+    if len(shares) > 2:
+        used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
+        unused = ", ".join(name for name, share in shares if share < 0.005)
+        lines += wrapped(f"  weight: {used}{unused and f'; none: {unused}'}")
     lines += [*relations(trained), *warning(trained.results)]
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:
@@ -225,16 +210,6 @@ def result_lines(results: Results) -> list[str]:
     rates = f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {found.num_nodes:,} nodes"
     folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
     return [rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
-
-
-def weights(trained: TrainedRun) -> list[str]:
-    """The weights of the members and of the label votes; no line where there are fewer than three."""
-    shares = sorted(trained.trained.shares.items(), key=lambda item: -item[1])
-    if len(shares) < 3:
-        return []
-    used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
-    unused = ", ".join(name for name, share in shares if share < 0.005)
-    return [f"weight: {used}{unused and f'; none: {unused}'}"]
 
 
 def relations(trained: TrainedRun) -> list[str]:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import gcn_lpa
 from gcn_lpa.calibration import FEWEST
@@ -63,15 +62,6 @@ class OpenRun:
         return self.explainer.prediction
 
     @cached_property
-    def probabilities(self) -> Tensor:
-        """Calibrated, as `predict_proba` gives them, [n, c]; those of the explainer are not."""
-        return self.explainer.prediction.probabilities
-
-    @cached_property
-    def confidence(self) -> Tensor:
-        return self.probabilities.amax(dim=1)
-
-    @cached_property
     def kind(self) -> np.ndarray:
         """What was done with the label of each node: a position in KINDS, [n]."""
         kind = torch.where(self.graph.labeled.cpu(), 2, 0)
@@ -83,7 +73,8 @@ class OpenRun:
     @cached_property
     def by_confidence(self) -> list[int]:
         """All nodes, the one with the lowest probability first."""
-        order: list[int] = np.argsort(self.confidence.numpy().round(12), kind="stable").tolist()
+        sure = self.prediction.probabilities.amax(dim=1)
+        order: list[int] = np.argsort(sure.numpy().round(12), kind="stable").tolist()
         return order
 
     @property
@@ -96,7 +87,7 @@ class OpenRun:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
         at = self.graph.index_of(node)
         why, names = self.explainer.explain(self.graph.node_names[at], top=VOTERS), self.trained.class_names
-        given = self.probabilities[at].tolist()
+        given = self.prediction.probabilities[at].tolist()
         classes = sorted(zip(names, given, (why.scores[name] for name in names), strict=True), key=lambda one: -one[1])
         return {
             "method": why.method,
@@ -167,6 +158,13 @@ def contents(
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
         calibration = Section(None, few)
+    names, known = trained.class_names, trained.known.on(graph)[0]
+    predicted = subject.prediction.probabilities.argmax(dim=1)[~run.used]
+    counts = (torch.bincount(y, minlength=len(names)).tolist() for y in (known[known >= 0], predicted))
+    hashes = {"graph (sha256 of its content)": run.plan.content, "split": run.split.hash}
+    if run.folder is not None:  # the page may be made before the file is there
+        weights = encode_tensors(trained.model.state_dict())
+        hashes["model.safetensors (sha256)"] = hashlib.sha256(weights).hexdigest()
     return {
         "name": graph.name,
         "method": trained.recipe.method,
@@ -174,7 +172,7 @@ def contents(
         "info": describe(graph),
         "results": run.results,
         "accuracy_range": None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
-        "class_rows": _class_rows(subject),
+        "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
         "curves": curves(run.run.history, run.run.best_epoch),
@@ -184,19 +182,11 @@ def contents(
         "suggestions": suggestions,
         "least_sure": subject.prediction.table().iloc[subject.least_sure].to_dict("records"),
         "command": command_of(run),
-        "hashes": _hashes(run),
+        "hashes": hashes,
         "environment": environment(),
         "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
-
-
-def _class_rows(subject: OpenRun) -> list[tuple[str, int, int]]:
-    names = subject.trained.class_names
-    known = subject.trained.known.on(subject.graph)[0]
-    predicted = subject.probabilities.argmax(dim=1)[~subject.run.used]
-    counts = (torch.bincount(y, minlength=len(names)).tolist() for y in (known[known >= 0], predicted))
-    return list(zip(names, *counts, strict=True))
 
 
 def wilson(rate: float, number: int, z: float = 1.96) -> tuple[float, float]:
@@ -217,14 +207,6 @@ def command_of(run: TrainedRun) -> str:
     for key, value in source.options.items():
         words += ["-o", f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"]
     return shlex.join(words)
-
-
-def _hashes(run: TrainedRun) -> dict[str, str]:
-    found = {"graph (sha256 of its content)": run.plan.content, "split": run.split.hash}
-    if run.folder is not None:  # the page may be made before the file is there
-        weights = encode_tensors(run.trained.model.state_dict())
-        found["model.safetensors (sha256)"] = hashlib.sha256(weights).hexdigest()
-    return found
 
 
 def _short(value: float) -> float:
@@ -266,36 +248,30 @@ def page_of(
         trains, device, say: as in `contents`.
         live: whether a server answers what the page asks.
     """
-    from jinja2 import Environment, FunctionLoader
+    from jinja2 import DictLoader, Environment
 
     page = contents(subject, trains=trains, device=device, say=say)
     say("drawing the graph")
     listed = [subject.graph.index_of(node) for node in page["explanations"]]
     view = {**graph_view(subject, listed), "explanations": page["explanations"], "live": live}
+    places = (files("gcn_lpa.report") / "templates" / name for name in ("report.html.j2", "report.js", "report.css"))
+    texts = {place.name: place.read_text(encoding="utf-8") for place in places}
+    script, style = texts["report.js"], texts["report.css"]
     environment = Environment(
-        loader=FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+        loader=DictLoader(texts), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["percent"] = lambda rate: "–" if rate is None else f"{100 * rate:.1f} %"
     environment.filters["number"] = lambda value: f"{value:,}"
-    script, style = _template("report.js"), _template("report.css")
-    given: dict[str, Any] = {"page": page, "view": view, "live": live, "rows": ROWS, "script": script, "style": style}
-    text = environment.get_template("report.html.j2").render(**given, policy=policy(script, style, live))
-    return text.encode("utf-8", "replace")  # a lone surrogate in a name has no UTF-8
-
-
-def policy(script: str, style: str, live: bool) -> str:
-    """The content security policy: our script, our style, and where a server answers, that server."""
     own = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     server = "'self'" if live else "'none'"
-    return (
+    policy = (
         f"default-src 'none'; script-src 'sha256-{own[0]}'; style-src 'sha256-{own[1]}'; connect-src {server}; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _template(name: str) -> str:
-    return (files("gcn_lpa.report") / "templates" / name).read_text(encoding="utf-8")
+    given: dict[str, Any] = {"page": page, "view": view, "live": live, "rows": ROWS, "script": script, "style": style}
+    text = environment.get_template("report.html.j2").render(**given, policy=policy)
+    return text.encode("utf-8", "replace")  # a lone surrogate in a name has no UTF-8
 
 
 WIDTH, HEIGHT = 440, 220  # of a chart
@@ -322,24 +298,25 @@ def chart(
         kept: x of a vertical line, the epoch that was kept.
     """
 
-    def across(x: float) -> float:
-        return round(LEFT + (x - low[0]) / ((high[0] - low[0]) or 1) * (WIDTH - LEFT - RIGHT), 1)
+    size = high[0] - low[0], high[1] - low[1]
 
-    def down(y: float) -> float:
-        return round(TOP + (1 - (min(y, high[1]) - low[1]) / ((high[1] - low[1]) or 1)) * (HEIGHT - TOP - BOTTOM), 1)
+    def place(x: float, y: float) -> tuple[float, float]:
+        across, up = (x - low[0]) / (size[0] or 1), (min(y, high[1]) - low[1]) / (size[1] or 1)
+        return round(LEFT + across * (WIDTH - LEFT - RIGHT), 1), round(TOP + (1 - up) * (HEIGHT - TOP - BOTTOM), 1)
 
-    def ticks(axis: int, at: Callable[[float], float]) -> list[tuple[float, str]]:
-        size = high[axis] - low[axis]
-        values = [low[axis] + size * k / 4 for k in range(5)]
-        return [(at(value), f"{value:.{0 if size >= 5 else 2}f}") for value in values]
-
-    drawn = [(name, css, " ".join(f"{across(x)},{down(y)}" for x, y in points)) for name, css, points in lines]
+    ticks = [[low[axis] + size[axis] * k / 4 for k in range(5)] for axis in (0, 1)]
+    texts = [[f"{value:.{0 if size[axis] >= 5 else 2}f}" for value in ticks[axis]] for axis in (0, 1)]
+    places = [place(x, y) for x, y in zip(*ticks, strict=True)]
     return {
         "names": names,
-        "ticks": (ticks(0, across), ticks(1, down)),
-        "lines": drawn,
-        "marks": [(across(x), down(y), radius, words) for x, y, radius, words in marks],
-        "kept": None if kept is None else across(kept),
+        "ticks": [
+            list(zip(at, words, strict=True)) for at, words in zip(zip(*places, strict=True), texts, strict=True)
+        ],
+        "lines": [
+            (name, css, " ".join("{},{}".format(*place(x, y)) for x, y in points)) for name, css, points in lines
+        ],
+        "marks": [(*place(x, y), radius, words) for x, y, radius, words in marks],
+        "kept": None if kept is None else place(kept, low[1])[0],
     }
 
 
