@@ -165,4 +165,4 @@ def demo_lines(graph: Graph, facts: dict[str, Any], why: Explanation, finding: L
         "",
         f"All of this took {facts['seconds']:.0f} s.",
     ]
-    return [piece for line in lines for piece in ([line] if len(line) <= 80 else text.wrapped(line))]
+    return text.fitted(lines)

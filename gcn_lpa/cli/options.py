@@ -304,6 +304,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 USUAL_EPOCHS = 300  # of a training whose patience ends it
+HOUR = 3600.0  # the time left is estimated from the epochs of as long, not of half a minute: models differ in speed
 
 
 @contextlib.contextmanager
@@ -319,7 +320,8 @@ def progress() -> Iterator[Watch]:
 
     columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
     left = TimeRemainingColumn(compact=True), TextColumn("left")
-    with Progress(*columns, *left, console=Console(stderr=True), transient=True) as bar:
+    about: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "speed_estimate_period": HOUR}
+    with Progress(*columns, *left, **about) as bar:
         task = bar.add_task("", total=None, stage="", state="")
         planned: dict[JobName, int] = {}  # epochs of each model
         done: dict[JobName, int] = {}

@@ -191,7 +191,8 @@ def audit(
         rank: Any = gcn_lpa.audit_labels if labels else gcn_lpa.audit_edges
         found = rank(audited.trained, audited.graph, **chosen)
     rows = found.findings[: top or (None if as_json or out is not None else 20)]
-    facts, lines = {**found.to_dict(), "out": None}, [*map(str, rows), "", found.summary]
+    facts = {**found.to_dict(), "out": None}
+    lines = text.fitted([*(line for row in rows for line in str(row).splitlines()), "", found.summary])
     facts["findings"] = [dataclasses.asdict(row) for row in rows] if out is None else []
     if out is not None:
         write_table(out, found.to_frame().head(len(rows)), excel_safe=excel_safe)

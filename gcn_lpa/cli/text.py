@@ -59,7 +59,14 @@ def percent(rate: float | None) -> str:
 def wrapped(text: str) -> list[str]:
     """A line in pieces of at most WIDTH columns, those after the first two blanks further in."""
     indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(text, WIDTH, subsequent_indent=f"{indent}  ", break_long_words=False) or [""]
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
+    ) or [""]
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Lines of at most WIDTH columns, of longer ones."""
+    return [piece for line in lines for piece in ([line] if len(line) <= WIDTH else wrapped(line))]
 
 
 def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -188,7 +195,7 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         f"{trained.graph.name}: {trained.plan.recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}, "
         f"{seconds:.1f} s"
     ]
-    lines += [piece for line in result_lines(trained.results) for piece in wrapped(f"  {line}")]
+    lines += fitted(f"  {line}" for line in result_lines(trained.results))
     shares = sorted(trained.trained.shares.items(), key=lambda item: -item[1])
     if len(shares) > 2:
         used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
@@ -308,16 +315,16 @@ def comparison_lines(found: Comparison) -> list[str]:
         compared = ("", "") if row.difference is None else (str(row.difference), said_p(row.difference.p_value))
         rows.append((row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}"))
     header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds")
-    lines = [*table_lines(header, rows), "", found.verdict]
+    lines = [found.verdict]
     if found.not_converged:
         lines.append(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
     for field, without in found.unused.items():
         lines.append(f"--{field.replace('_', '-')} is not used by {', '.join(without)}")
-    return [
-        *lines,
+    lines.append(
         "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. seconds: median of a split, "
-        f"on {found.device}.",
-    ]
+        f"on {found.device}."
+    )
+    return [*table_lines(header, rows), "", *fitted(lines)]
 
 
 def advice_lines(found: Advice, command: str) -> list[str]:

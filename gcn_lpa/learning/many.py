@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -325,10 +326,14 @@ def _serve(work: Work, connection: Connection) -> None:
 
 
 def _failure(error: Exception) -> bytes:
-    """The message of an error; of one that cannot be pickled and read again, its text."""
+    """The message of an error, with its traceback as a note; of one that cannot be pickled and read again, its text."""
+    note = f"In a process of this training:\n{''.join(traceback.format_exception(error))}"
+    error.add_note(note)
     try:
         message = pickle.dumps(("failed", error))
         pickle.loads(message)
     except Exception:
-        return pickle.dumps(("failed", RuntimeError(f"{type(error).__name__}: {error}")))
+        plain = RuntimeError(f"{type(error).__name__}: {error}")
+        plain.add_note(note)
+        return pickle.dumps(("failed", plain))
     return message

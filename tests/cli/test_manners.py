@@ -7,17 +7,24 @@ import os
 import re
 import subprocess
 import sys
+import traceback
+from types import SimpleNamespace
 
 import pytest
+import rich.progress
 from typer.testing import CliRunner
 
+from gcn_lpa.cli import options
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.what_if import MOVED, what_if
+from gcn_lpa.learning import many
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Job
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import WITHOUT_FEATURES
+from gcn_lpa.train import Epoch, JobName
 from tests.helpers.ring_runs import run_of
 
 
@@ -48,6 +55,55 @@ def test_quiet_leaves_warnings_out_and_keeps_errors(tmp_path):
 def test_debug_shows_where_an_error_comes_from():
     assert isinstance(said("--debug", "evaluate", "nowhere").exception, ValueError)
     assert isinstance(said("evaluate", "nowhere").exception, SystemExit)  # one line, and no longer in debug
+
+
+def test_debug_shows_where_an_error_of_a_worker_process_comes_from(monkeypatch):
+    def broken_in_the_loop(*_):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(many, "FEWEST_NODES", 0)  # several processes, for a graph as small as this
+    monkeypatch.setattr(Job, "run", broken_in_the_loop)
+    train = "train", "karate", "--device", "cpu", "--threads", 2
+    error = said("--debug", *train).exception
+    shown = "".join(traceback.format_exception(error))
+    assert isinstance(error, ValueError)
+    assert "In a process of this training:" in shown and "in broken_in_the_loop" in shown
+    assert said(*train).stderr == "gcn-lpa: no such thing\n"
+
+
+def test_the_time_left_is_that_of_all_models_of_the_command(monkeypatch):
+    """Five folds of 100 epochs and one model of 900, of which 300 are usual: 800 epochs, of a second each."""
+    bars, clock = [], SimpleNamespace(now=0.0)
+
+    class Noted(rich.progress.Progress):
+        def __init__(self, *columns, **options):
+            super().__init__(*columns, get_time=lambda: clock.now, **options)
+            bars.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Noted)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    names = [*(JobName(f"fold-{k}", epochs=100) for k in range(1, 6)), JobName("fit", epochs=900)]
+    with options.progress() as watch:
+        watch.on_plan(names)
+        (task,) = bars[0].tasks
+        assert task.total == 800
+        for number in range(1, 41):
+            clock.now += 1
+            watch.on_epoch(names[0], Epoch(number, 0.5, 0.5, 0.0, 0.9, 0.3, 1.0))
+        assert task.time_remaining == 760
+        watch.on_done(names[0])  # its patience is over: 100 of 800
+        assert task.completed == 100
+        for name in names[1:]:
+            watch.on_done(name)
+        assert task.finished
+
+
+def test_audit_and_compare_fit_80_columns(folder):
+    audits = [said("audit", folder, what, "--folds", 2, "--repeats", 1).stdout for what in ("--labels", "--edges")]
+    compared = said("compare", "karate", "--methods", "lpa,lr", "--splits", 2).stdout
+    for shown in (*audits, compared):
+        assert len(shown.splitlines()) > 3
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_completion_is_offered():
