@@ -150,12 +150,12 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self._neighborhood is None:
-            found = self._nodes_named(X, self.graph_, reset=False)
-            return np.asarray(self.label_distributions_[found])
+            nodes = self._nodes_named(X, self.graph_, reset=False)
+            return np.asarray(self.label_distributions_[nodes])
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        found = self._neighborhood.find(X)
-        probabilities: np.ndarray = self.label_distributions_[found]
-        is_new = found < 0
+        nodes = self._neighborhood.find(X)
+        probabilities: np.ndarray = self.label_distributions_[nodes]
+        is_new = nodes < 0
         if is_new.any():
             attached = self._neighborhood.attach(X[is_new])
             probabilities[is_new] = self._probabilities(attached)[self.graph_.num_nodes :]

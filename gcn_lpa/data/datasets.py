@@ -83,16 +83,16 @@ def random_graph(n: int = 1000, degree: float = 5.0, classes: int = 1, hubs: flo
 def _pairs_by_rank(n: int, count: int, hubs: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """So many different pairs i < j, both drawn in proportion to rank^-hubs; ranks are dealt at random."""
     ends = np.cumsum(np.arange(1, n + 1) ** -hubs)
-    found = np.empty(0, np.int64)
+    codes = np.empty(0, np.int64)
     if count > n * (n - 1) // 4:
         most = "at most half of all pairs can be joined"
         raise ValueError(f"{count} edges are too many for hubs among {n} nodes; {most}")
-    while len(found) < count:
+    while len(codes) < count:
         pairs = np.searchsorted(ends, rng.random((2, count)) * ends[-1])
         low, high = pairs.min(0), pairs.max(0)
-        drawn = np.concatenate([found, (low * n + high)[low < high]])
-        found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]  # in the order in which they were drawn
-    low, high = np.divmod(found[:count], n)
+        drawn = np.concatenate([codes, (low * n + high)[low < high]])
+        codes = drawn[np.sort(np.unique(drawn, return_index=True)[1])]  # in the order in which they were drawn
+    low, high = np.divmod(codes[:count], n)
     name = rng.permutation(n)
     return np.minimum(name[low], name[high]), np.maximum(name[low], name[high])
 

@@ -120,7 +120,7 @@ def advise(
     if not graph.labeled.any():
         raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
     counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
-    found: Comparison | None = None
+    comparison: Comparison | None = None
     lines: tuple[AdviceLine, ...] = ()
     protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
@@ -130,7 +130,7 @@ def advise(
         rule = "lowest loss, as they are few" if few else "highest accuracy"
         purposes = f"to train / choose the epoch ({rule}) / score"
         protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
-        found = compare(
+        comparison = compare(
             graph,
             [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
@@ -141,7 +141,7 @@ def advise(
             threads=threads,
             on_record=on_record,
         )
-        lines = _lines(graph, found, splits)
+        lines = _lines(graph, comparison, splits)
     if lines:
         verdict, sentence, method = _verdict(lines)
     elif graph.num_edges == 0:
@@ -170,9 +170,9 @@ def advise(
         homophily=homophily(graph),
         protocol=protocol,
         notes=notes_on(graph, counts),
-        records=() if found is None else found.records,
-        recipes={} if found is None else found.recipes,
-        device=None if found is None else found.device,
+        records=() if comparison is None else comparison.records,
+        recipes={} if comparison is None else comparison.recipes,
+        device=None if comparison is None else comparison.device,
     )
 
 
@@ -194,12 +194,12 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     return splits
 
 
-def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
+def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
     ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
     num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
     accuracies = {
-        row.method: np.array([record.accuracy for record in found.records if record.method == row.method])
-        for row in found.rows
+        row.method: np.array([record.accuracy for record in comparison.records if record.method == row.method])
+        for row in comparison.rows
     }
     best = max(accuracies, key=lambda method: accuracies[method].mean())  # the first of equals
     rivals = [method for method in accuracies if method in FEATURES_ONLY]
@@ -224,7 +224,7 @@ def _lines(graph: Graph, found: Comparison, splits: Sequence[Split]) -> tuple[Ad
             seconds=row.seconds,
             note=row.note,
         )
-        for row in found.rows
+        for row in comparison.rows
     )
 
 
@@ -338,13 +338,13 @@ def suggestions(
     probabilities, walk = explainer.prediction.uncalibrated, explainer.transition
     unsure = uncertainty(probabilities)
     likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
-    found: list[Suggestion] = []
+    chosen: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
         reached = reach(walk, labeled, unsure)
         score = torch.where(open_nodes, unsure**sharpness * (unsure + reached), -1.0)
         node = int(score.argmax())
         first, second = likeliest[node]
-        found.append(
+        chosen.append(
             Suggestion(
                 node=node,
                 id=graph.node_names[node],
@@ -359,7 +359,7 @@ def suggestions(
         )
         labeled[node], open_nodes[node] = True, False
         unsure = unsure * (1 - covered(walk, labeled, node))
-    return found
+    return chosen
 
 
 def uncertainty(probabilities: Tensor) -> Tensor:
@@ -411,9 +411,9 @@ def read_candidates(path: str | Path, graph: Graph) -> Tensor:
     return mask
 
 
-def suggestion_table(found: list[Suggestion]) -> Any:
+def suggestion_table(chosen: list[Suggestion]) -> Any:
     """A DataFrame id, score, guess, probability, runner_up, uncertainty, reach, why; a row per suggestion, best first."""
     import pandas
 
     columns = ("id", "score", "guess", "probability", "runner_up", "uncertainty", "reach", "why")
-    return pandas.DataFrame({name: [getattr(one, name) for one in found] for name in columns})
+    return pandas.DataFrame({name: [getattr(one, name) for one in chosen] for name in columns})

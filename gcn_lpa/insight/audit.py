@@ -120,9 +120,9 @@ def cross_fit(
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
     for (_, fold), trained in zip(left_out, models, strict=True):
-        found = predict_proba(trained, hidden, raw=True)
-        out_of_fold[fold] += found[fold] / repeats
-        out_of_fold[~given] += found[~given] / (repeats * folds)
+        probabilities = predict_proba(trained, hidden, raw=True)
+        out_of_fold[fold] += probabilities[fold] / repeats
+        out_of_fold[~given] += probabilities[~given] / (repeats * folds)
         if learns_edges:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
     settings = epochs, folds, repeats, seed, recipe

@@ -131,8 +131,9 @@ class Explainer:
             label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (probabilities, self.scores[at]))
             scores = self.scores[at].numpy().round(EQUAL)
             votes, others = self._votes(at, top)
-            features, feature_notes = self._features(at, top)
-            notes = (*self._notes(at), *feature_notes)
+            is_prior = not torch.equal(probabilities, self.prediction.output[at])  # see `Prediction.uncalibrated`
+            features, feature_notes = ((), []) if is_prior else self._features(at, top)
+            notes = (*self._notes(at, is_prior), *feature_notes)
         near = self.distance[at]
         return Explanation(
             node=self.graph.node_names[at],
@@ -209,14 +210,14 @@ class Explainer:
         for voters, votes in self.votes_by_voter(rows):
             block, each = votes.numpy(), np.arange(len(rows))
             np.round(block, EQUAL, out=block)
-            found, shares = [best[0]], [best[1]]
+            strongest, shares = [best[0]], [best[1]]
             for _ in range(min(VOTERS, len(voters))):
                 first = block.argmax(axis=1)  # of equals the first, as voters ascend
                 share = block[each, first]
-                found.append(np.where(share > 0, voters.numpy()[first], -1)[:, None])
+                strongest.append(np.where(share > 0, voters.numpy()[first], -1)[:, None])
                 shares.append(share[:, None])
                 block[each, first] = 0
-            nodes, values = np.hstack(found), np.hstack(shares)
+            nodes, values = np.hstack(strongest), np.hstack(shares)
             order = np.argsort(-values, axis=1, kind="stable")[:, :VOTERS]  # earlier blocks have the smaller nodes
             best = np.take_along_axis(nodes, order, axis=1), np.take_along_axis(values, order, axis=1)
         return best[0].T, best[1].T
@@ -246,8 +247,6 @@ class Explainer:
     def _features(self, at: int, top: int | None) -> tuple[tuple[Influence, ...], list[str]]:
         """Whose features the model reads for a node, and notes about it."""
         recipe, method = self.trained.recipe, self.trained.method
-        if self._is_prior(at):
-            return (), []
         if method.features in WITHOUT_FEATURES:
             return (), [WITHOUT_FEATURES[method.features].format(recipe.method)]
         start = torch.zeros(self.graph.num_nodes, 1, dtype=torch.float64)
@@ -274,14 +273,12 @@ class Explainer:
         if how == "relations":  # |γ_0| + Σ_r Σ_k |γ_rk| P_r^k, row by row
             matrices = [matrix.to(torch.float64).T for matrix in edge_type_matrices(self.graph)]
             parts = walk_edge_types(mean_size(models, "own"), mean_size(models, "gamma"), matrices, start)
-            note = (
-                "features: predictions propagate along each edge type separately, labels vote along all edges together"
-            )
+            note = "features: predictions propagate along each edge type separately, labels vote along all edges"
             return torch.stack(parts).sum(dim=0).squeeze(1), note
         with torch.no_grad():
-            found = [model.smoothing(self.placed) for model in models]
-        mean = torch.stack([matrix.values for matrix in found]).mean(dim=0)
-        smoothing = found[0].with_values(mean).to("cpu").to(torch.float64)
+            matrices = [model.smoothing(self.placed) for model in models]
+        mean = torch.stack([matrix.values for matrix in matrices]).mean(dim=0)
+        smoothing = matrices[0].with_values(mean).to("cpu").to(torch.float64)
         if how == "personalized":
             return personalized(smoothing.T, start, recipe).squeeze(1), ""
         if how == "hops":  # Σ_k |γ_k| S^k, row by row
@@ -292,21 +289,16 @@ class Explainer:
     @cached_property
     def _smoothed_share(self) -> float:
         """The weight of the member `smoothed-lr` as a share of its weight and that of the first member."""
-        names = [self.trained.recipe.method, *self.trained.recipe.members.split()]
+        names, pool = [self.trained.recipe.method, *self.trained.recipe.members.split()], self.trained.weights
         if SMOOTHED not in names[1:]:
             return 0.0
-        pool = self.trained.weights
         size = dict.fromkeys(names, 1.0)
         if pool is not None:
             size = {name: w * t for name, w, t in zip(names, pool.weights, pool.exponents, strict=False)}
         both = size[names[0]] + size[SMOOTHED]
         return size[SMOOTHED] / both if both > 0 else 0.0
 
-    def _is_prior(self, at: int) -> bool:
-        """Whether the shares of the labels stand in for the prediction of the model: see `Prediction.uncalibrated`."""
-        return not torch.equal(self.prediction.uncalibrated[at], self.prediction.output[at])
-
-    def _notes(self, at: int) -> list[str]:
+    def _notes(self, at: int, is_prior: bool) -> list[str]:
         graph, notes, method = self.graph, [], self.trained.recipe.method
         walks = self.trained.method.features
         if shares := self.trained.shares:
@@ -329,12 +321,12 @@ class Explainer:
             )
         elif not np.isfinite(self.distance[at]):
             origin = "comes from features alone"
-            if walks == "none" or self._is_prior(at):
+            if walks == "none" or is_prior:
                 has_labels = bool((self.given >= 0).any())
                 origin = "is the shares of all given labels" if has_labels else "is equal for all classes"
             kind = (
                 "training label" if self.prediction.status[at] == "reached" else "label"
-            )  # reached: by validation nodes
+            )  # by validation nodes at most
             notes.append(f"no {kind} can reach this node: its prediction {origin}")
         elif self.distance[at] > self.hops:
             near = int(self.distance[at])

@@ -204,9 +204,9 @@ class Searching:
             shares = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
         importance = {name: round(float(share), 4) for name, share in shares.items()}
         first = next((trial.val_accuracy for trial in trials if trial.settings == self.first), None)
-        found = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, importance)
-        draw_tuning(found, self.folder / PLOT)
-        return found
+        tuning = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, importance)
+        draw_tuning(tuning, self.folder / PLOT)
+        return tuning
 
     def walk(self) -> None:
         """What Optuna's sampler draws, until there are as many trials as were asked for."""

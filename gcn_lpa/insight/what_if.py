@@ -145,11 +145,11 @@ def what_if(
     nodes = [unlabel] if isinstance(unlabel, str) else list(unlabel)
     asked = Asked(label or {}, relabel or {}, nodes, list(remove_edges))
     explainer = Explainer.of(trained, graph, hops=hops)
-    found = answer(explainer, asked)
+    answered = answer(explainer, asked)
     if not retrain:
-        return found
-    how = f"trained again: two {found.method} models, without and with the changes, from the same first weights"
-    return dataclasses.replace(found, retrained=retrained(explainer, graph, asked), notes=(how, *found.notes[1:]))
+        return answered
+    how = f"trained again: two {answered.method} models, without and with the changes, from the same first weights"
+    return dataclasses.replace(answered, retrained=retrained(explainer, graph, asked), notes=(how, *answered.notes[1:]))
 
 
 def answer(explainer: Explainer, asked: Asked) -> WhatIf:

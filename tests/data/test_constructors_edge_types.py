@@ -375,9 +375,7 @@ def test_an_explanation_says_whose_features_come_along_the_kinds(world, trained)
     told = {one.node: one.share for one in found.features}
     assert told == pytest.approx({f"n{i}": float(shares[i]) for i in range(n) if shares[i] > 0}, abs=1e-6)
     assert sum(vote.share for vote in found.votes) == pytest.approx(sum(found.scores.values()), abs=1e-12)
-    assert "predictions propagate along each edge type separately, labels vote along all edges together" in " ".join(
-        found.notes
-    )
+    assert "predictions propagate along each edge type separately, labels vote along all edges" in " ".join(found.notes)
 
 
 def test_more_kinds_take_more_memory(world):
