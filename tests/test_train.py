@@ -59,7 +59,7 @@ def full_batch(world, recipe=RECIPE, *, val=True):
     """What `fit` is handed for the whole graph at once: its batches and its validation."""
     (graph, parts), shown = world, prepared(world, recipe)
     chosen = (parts.val if val else torch.zeros_like(parts.val)).nonzero().squeeze(1)
-    return [Batch(shown, parts.train.nonzero().squeeze(1))], Validation(shown, chosen, graph.y[chosen])
+    return [Batch(shown, parts.train.nonzero().squeeze(1))], Validation(shown, chosen, graph.y[chosen], len(chosen))
 
 
 def fitted(world, recipe=RECIPE, *, val=True, on_epoch=None, seed=0, stop_at=None, **watch):
@@ -334,7 +334,7 @@ def halves(world):
 def test_two_batches_are_two_steps_of_adam_and_their_losses_the_mean(world):
     """The loop written out: a step on one half, then on the other, both with the random bits of the epoch."""
     batches, recipe = list(halves(world)), RECIPE.replace(l2=0.0, epochs=4)
-    none = Validation(prepared(world), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    none = Validation(prepared(world), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 0)
     model, by_hand = (GCNLPA(recipe, prepared(world), 0) for _ in range(2))
     run = fit(model, batches, none, recipe, seed=3)
     optimizer, means = torch.optim.Adam(by_hand.parameters(), lr=recipe.lr), []
@@ -386,7 +386,7 @@ def test_a_model_without_steps_is_fitted_at_once(two_cliques):
     val = torch.tensor([0, 0, 0, 1, 0, 1, 1, 0], dtype=torch.bool)
     model, shown, chosen = Majority(2), two_cliques.reveal(train), val.nonzero().squeeze(1)
     at = train.nonzero().squeeze(1)
-    run = fit_at_once(model, shown, at, Validation(shown, chosen, two_cliques.y[chosen]), RECIPE)
+    run = fit_at_once(model, shown, at, Validation(shown, chosen, two_cliques.y[chosen], len(chosen)), RECIPE)
     assert (run.best_epoch, len(run.history), run.best.val_accuracy) == (1, 1, 1 / 3)
     assert run.best.val_loss == pytest.approx(-(math.log(3 / 4) + 2 * math.log(1 / 4)) / 3)
     torch.testing.assert_close(model(shown).softmax(dim=1), torch.tensor([[0.75, 0.25]]).expand(8, 2))

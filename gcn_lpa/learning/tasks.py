@@ -63,11 +63,7 @@ class Validation(NamedTuple):
     graph: Graph  # as in `Batch`
     nodes: Tensor  # positions, [v]
     target: Tensor  # their classes, [v]
-    everywhere: int | None = None  # how many all processes have; None: this one has all
-
-    @property
-    def number(self) -> int:
-        return len(self.nodes) if self.everywhere is None else self.everywhere
+    number: int  # of them in all processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +80,7 @@ class Task:
         """Its validation nodes in the prepared graph on the device of a model."""
         nodes = self.val.nonzero().squeeze(1)
         target = self.graph.y.cpu().index_select(0, nodes)
-        return Validation(prepared, nodes.to(prepared.device), target.to(prepared.device))
+        return Validation(prepared, nodes.to(prepared.device), target.to(prepared.device), len(nodes))
 
     def layer(self, recipe: Recipe) -> int:
         """Numbers in a layer of a model."""
@@ -111,8 +107,7 @@ def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequenc
         raise ValueError("there is no node to train on: the training mask is empty")
     graph = with_classes(graph.reveal(train | val), classes)
     scaling = graph.scaling(recipe.features, structure=recipe.structure)
-    prepared = graph.reveal(train).with_features(scaling)
-    return Task(graph, prepared.with_self_loops() if recipe.self_loops else prepared, train, val, scaling)
+    return Task(graph, recipe.prepare(graph.reveal(train)), train, val, scaling)
 
 
 def with_classes(graph: Graph, classes: Sequence[str] | None = None) -> Graph:

@@ -80,11 +80,13 @@ class Updated:
         check_graph(graph)
         is_by_position = trained.x_kind == "identity"
         if before is None:
-            if is_by_position and not _has_the_same_order(trained, graph):
-                raise ValueError(
-                    f"the model was trained without features and knows each node by its place, but the nodes of {graph.name!r} "
-                    "are others, or in another order; the graph it was trained on, before=…, says which is which"
-                )
+            if is_by_position and not isinstance(graph.node_names, range):  # without names the order is granted
+                at = graph.positions_of(trained.known.nodes)
+                if not ((at >= 0).all() and (np.diff(at) > 0).all()):
+                    raise ValueError(
+                        f"the model was trained without features and knows each node by its place, but the nodes of {graph.name!r} "
+                        "are others, or in another order; the graph it was trained on, before=…, says which is which"
+                    )
             return cls(trained, graph, None, None, trained)
         trained.check_columns(before)
         if graph.directed != before.directed:
@@ -95,7 +97,10 @@ class Updated:
             )
         place = torch.from_numpy(graph.positions_of(before.node_names))
         if is_by_position:
-            graph = _with_names_as_features(graph, place)
+            stays = (place >= 0).nonzero().squeeze(1)  # the features of the nodes before; a new node's row is zero
+            ones = np.ones(len(stays), dtype=np.float32)
+            x = SparseMatrix.from_coo(place[stays].numpy(), stays.numpy(), ones, (graph.num_nodes, len(place)))
+            graph = dataclasses.replace(graph, x=x, x_kind="identity")
         if not has_free_weights(trained.model):
             return cls(trained, graph, before, place, trained)
         old, new = trained.prepare(before), trained.prepare(graph)
@@ -209,22 +214,6 @@ def among_voters(votes: Tensor, has_voters: Tensor) -> Tensor:
     """
     others = votes[:, has_voters]
     return torch.where(has_voters, votes, (others.softmax(dim=1) * others).sum(dim=1, keepdim=True))
-
-
-def _has_the_same_order(trained: Trained, graph: Graph) -> bool:
-    """Whether the nodes whose labels a model was given are here, in the order they had; of nodes without names that is granted."""
-    if isinstance(graph.node_names, range):
-        return True
-    at = graph.positions_of(trained.known.nodes)
-    return bool((at >= 0).all() and (np.diff(at) > 0).all())
-
-
-def _with_names_as_features(graph: Graph, place: Tensor) -> Graph:
-    """The graph with the identity features of the nodes before; a new node's row is zero."""
-    stays = (place >= 0).nonzero().squeeze(1)
-    shape = (graph.num_nodes, len(place))
-    x = SparseMatrix.from_coo(place[stays].numpy(), stays.numpy(), np.ones(len(stays), dtype=np.float32), shape)
-    return dataclasses.replace(graph, x=x, x_kind="identity")
 
 
 def carried(model: Ensemble, graph: Graph, pattern: Pattern, place: Tensor) -> Ensemble:
