@@ -281,19 +281,18 @@ class EdgeTypes:
         texts = ["" if is_missing(value) else str(value).strip() for value in values]
         if "" in texts:
             raise ValueError(f"edge {texts.index('')} has no type; every edge has one")
-        names = tuple(sorted(set(texts)))
+        names, codes = np.unique(np.array(texts, dtype=object), return_inverse=True)  # sorted
         if len(names) > MOST_EDGE_TYPES:
             most = f"at most {MOST_EDGE_TYPES} can have weights of their own"
-            raise ValueError(f"edges are of {len(names):,} types, {some(names)}; {most}")
-        code = {name: k for k, name in enumerate(names)}
-        codes, (source, target) = np.array([code[text] for text in texts], dtype=np.int64), entries.coords
+            raise ValueError(f"edges are of {len(names):,} types, {some(names.tolist())}; {most}")
+        source, target = entries.coords
 
         def edges_of(k: int) -> SparseMatrix:
             mask = codes == k
             edges = scipy.sparse.coo_array((entries.data[mask], (source[mask], target[mask])), shape=entries.shape)
             return SparseMatrix.from_scipy(merged_edges(edges, weighted=weighted, directed=directed))
 
-        return cls(names, tuple(map(edges_of, range(len(names)))))
+        return cls(tuple(names.tolist()), tuple(map(edges_of, range(len(names)))))
 
     @classmethod
     def directions(cls, adjacency: SparseMatrix) -> EdgeTypes:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import Homophily, homophily, node_hops
-from gcn_lpa.data.splits import Split, split
+from gcn_lpa.data.splits import Split, label_folds, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
@@ -181,14 +181,9 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
 
     Split k is fold k mod 5 of round k // 5: the folds of a round score every labelled node once.
     """
-    labeled, labels = graph.labeled.cpu(), graph.y.cpu().numpy()
-    splits = []
+    labeled, splits = graph.labeled.cpu(), []
     for k in range(repeats):
-        number, fold = divmod(k, NUM_FOLDS)
-        order = np.random.Generator(np.random.PCG64([seed, number])).permutation(np.flatnonzero(labeled.numpy()))
-        order = order[np.argsort(labels[order], kind="stable")]  # dealt class by class, like cards
-        scored = torch.zeros_like(labeled)
-        scored[torch.from_numpy(order[fold::NUM_FOLDS].copy())] = True
+        scored = label_folds(graph.y.cpu(), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[k % NUM_FOLDS]
         rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
         splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
     return splits
