@@ -11,8 +11,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from gcn_lpa.cli import options as frame
-from gcn_lpa.cli.options import out_of_memory
+from gcn_lpa.cli.options import PlainCommand, out_of_memory
 
 CLUB = Path(__file__).parents[1] / "examples" / "club"
 
@@ -70,11 +69,10 @@ ON_GPU = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total cap
         (MemoryError(), "there is no memory; a smaller --hidden"),
     ],
 )
-def test_an_error_about_memory_is_one_sentence_with_the_size_and_what_would_help(monkeypatch, error, expected):
+def test_an_error_about_memory_is_one_sentence_with_the_size_and_what_would_help(error, expected):
     app = typer.Typer()
-    monkeypatch.setattr(frame, "app", app)
 
-    @frame.command
+    @app.command(cls=PlainCommand)
     def work() -> None:
         raise error
 
@@ -83,13 +81,12 @@ def test_an_error_about_memory_is_one_sentence_with_the_size_and_what_would_help
     assert re.match(f"gcn-lpa: {expected}", result.stderr)
 
 
-def test_another_error_of_torch_is_a_mistake_of_ours_and_keeps_its_traceback(monkeypatch):
+def test_another_error_of_torch_is_a_mistake_of_ours_and_keeps_its_traceback():
     mistake = RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)")
     assert out_of_memory(mistake) is None
     app = typer.Typer()
-    monkeypatch.setattr(frame, "app", app)
 
-    @frame.command
+    @app.command(cls=PlainCommand)
     def work() -> None:
         raise mistake
 

@@ -102,7 +102,7 @@ def test_a_folder_that_grew_in_place_is_predicted_and_says_what_cannot_be_compar
     assert "is not the graph" in found.note
     assert "before" not in found.table
     done = call("predict", tmp_path / "run", "--on", home)
-    assert "  note: nodes, edges and predictions are not compared: " in done.stderr
+    assert "  note: nodes, edges and predictions are not compared:" in done.stderr
 
 
 @pytest.mark.long
