@@ -139,7 +139,10 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.trained_ = dataclasses.replace(trained, model=trained.model.cpu())
         self.label_distributions_ = self._probabilities(self.graph_)
         if self._neighborhood is not None:
-            self.label_distributions_ = self._neighborhood.mean_over_equal_rows(self.label_distributions_)
+            twin = self._neighborhood.twin  # equal rows may have other neighbours, but one answer: the mean of theirs
+            totals = np.zeros_like(self.label_distributions_)
+            np.add.at(totals, twin, self.label_distributions_)
+            self.label_distributions_ = totals[twin] / np.bincount(twin, minlength=len(twin))[twin, None]
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         return self
 
@@ -282,13 +285,6 @@ class Neighborhood:
     def find(self, X: Any) -> np.ndarray:
         """The first row of the graph that equals each row, -1 where none does, [m]."""
         return np.array([self.first.get(key, -1) for key in row_keys(X)])
-
-    def mean_over_equal_rows(self, values: np.ndarray) -> np.ndarray:
-        """Equal rows may have other neighbours, but one answer: the mean of theirs, [n, c]."""
-        totals = np.zeros_like(values)
-        np.add.at(totals, self.twin, values)
-        counts = np.bincount(self.twin, minlength=self.num_rows)
-        return np.asarray(totals[self.twin] / counts[self.twin, None])
 
     def attach(self, X: Any) -> Graph:
         """The graph with a node for each row, a sink: it receives messages of its neighbours and sends none."""

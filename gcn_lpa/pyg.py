@@ -88,7 +88,15 @@ class LPARegularizer(nn.Module):
         """
         highest = int(edge_index.max()) if x is None and edge_index.numel() else -1
         layout = self.layout(edge_index, num_nodes or (highest + 1 if x is None else x.shape[0]))
-        adjacency = adjacency_of(layout, edge_weight, torch.float32 if x is None else x.dtype)
+        if edge_weight is None:
+            edge_weight = torch.ones_like(layout.order, dtype=torch.float32 if x is None else x.dtype)
+        if edge_weight.shape != layout.place.shape:
+            problem = f"not one weight for {len(layout.place)} edges"
+            raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)}, {problem}")
+        if not (edge_weight > 0).all():
+            edge = int((~(edge_weight > 0)).nonzero()[0])
+            raise ValueError(f"edge {edge} has weight {float(edge_weight[edge]):g}; weights are positive")
+        adjacency = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         if self.form is not None:
             if x is None:
                 raise ValueError("an edge form reads the features of the nodes: call the regulariser with x too")
@@ -158,20 +166,6 @@ def layout_of(edge_index: Tensor, num_nodes: int) -> Layout:
     ends = torch.bincount(edge_index[1], minlength=num_nodes).cumsum(0)
     pattern = Pattern(F.pad(ends, (1, 0)), edge_index[0].index_select(0, order), (num_nodes, num_nodes))
     return Layout(pattern, order, order.argsort())
-
-
-def adjacency_of(layout: Layout, edge_weight: Tensor | None, dtype: torch.dtype) -> SparseMatrix:
-    """The weights of the edges, or 1, as a matrix."""
-    if edge_weight is None:
-        return SparseMatrix(layout.pattern, torch.ones_like(layout.order, dtype=dtype))
-    if edge_weight.shape != layout.place.shape:
-        raise ValueError(
-            f"edge_weight has shape {tuple(edge_weight.shape)}, not one weight for {len(layout.place)} edges"
-        )
-    if not (edge_weight > 0).all():
-        edge = int((~(edge_weight > 0)).nonzero()[0])
-        raise ValueError(f"edge {edge} has weight {float(edge_weight[edge]):g}; weights are positive")
-    return SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
 
 
 def features_of(x: Tensor) -> Tensor | SparseMatrix:

@@ -163,6 +163,14 @@ def from_networkx(
     if label not in (None, "label", *attributes) and nodes:
         held = some(list(attributes), 8) or "no attribute"
         raise ValueError(f"no node has the attribute {label!r} to take as its label; the nodes have {held}")
+    x = None
+    if features is not None:
+        names = [features] if isinstance(features, str) else list(features)
+        if missing := [(node, name) for node, held in graph.nodes(data=True) for name in names if name not in held]:
+            right = "every node needs its features"
+            raise ValueError(f"node {missing[0][0]!r} has no attribute {missing[0][1]!r}; {right}")
+        columns = [np.asarray([held[name] for _, held in graph.nodes(data=True)]) for name in names]
+        x = columns[0] if isinstance(features, str) else np.stack(columns, axis=1)
     given = [value for *_, value in graph.edges(data=weight)] if weight is not None else []
     is_weighted = any(value is not None for value in given)
     return from_edges(
@@ -170,22 +178,12 @@ def from_networkx(
         [pair[:2] for pair in graph.edges()],
         weights=[1.0 if value is None else value for value in given] if is_weighted else None,
         node_names=nodes,
-        x=None if features is None else _node_attributes(graph, features),
+        x=x,
         y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
         class_names=class_names,
         directed=directed,
         name=name or graph.name or "graph",
     )
-
-
-def _node_attributes(graph: Any, features: str | Sequence[str]) -> np.ndarray:
-    names = [features] if isinstance(features, str) else list(features)
-    for node, held in graph.nodes(data=True):
-        for name in names:
-            if name not in held:
-                raise ValueError(f"node {node!r} has no attribute {name!r}; every node needs its features")
-    columns = [np.asarray([held[name] for _, held in graph.nodes(data=True)]) for name in names]
-    return columns[0] if isinstance(features, str) else np.stack(columns, axis=1)
 
 
 def from_pyg(
