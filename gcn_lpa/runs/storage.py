@@ -27,7 +27,6 @@ import hashlib
 import os
 import re
 import secrets
-import shlex
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from gcn_lpa.data.files import FileError, decode_as, decode_json, encode_json, h
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 2  # 1 was kept when a run had a file for each of its parts
+FORMAT = 2
 MANIFEST = "manifest.json"
 REPLACED = "replaced.json"  # in a hidden folder: the manifest of what goes
 FILES = ("trained.json", "recipe.json", "model.safetensors", "labels.safetensors")  # of a model
@@ -58,7 +57,6 @@ class RunFolder:
 
     folder: Path
     files: Mapping[str, bytes]
-    is_old: bool = False  # written in a format that only `_anew` reads
 
     def read(self, name: str, kind: Any = Any) -> Any:
         """What a file says: of a .safetensors file its tensors, else as a type (see `decode_as`)."""
@@ -108,7 +106,7 @@ def read(folder: Path, names: Collection[str] | None = None) -> RunFolder | None
             found = {
                 name: _content((hidden / name, folder / name), entries[name]) for name in entries if name in wanted
             }
-            return RunFolder(folder, found, manifest != _encode_manifest(entries))
+            return RunFolder(folder, found)
         except ValueError:
             before, manifest = manifest, _manifest(folder)
             if manifest == before:  # else a save went on meanwhile: read what it left
@@ -124,26 +122,9 @@ def load(folder: str | Path) -> RunFolder:
         why = f"it has no {MANIFEST}" if os.path.lexists(folder) else "there is nothing of that name"
         unfinished = f"; it holds a {CHECKPOINT} of a run that did not finish" if (folder / CHECKPOINT).is_dir() else ""
         raise ValueError(f"{folder} is not a run folder: {why}{unfinished}")
-    if found.is_old:
-        raise ValueError(
-            f"{folder} was kept by an older version of gcn-lpa, which this one does not read; train it anew: {_anew(found)}"
-        )
     if absent := [name for name in FILES if name not in found.files]:
         raise ValueError(f"{folder / MANIFEST} does not list {', '.join(absent)}, which a run folder needs")
     return found
-
-
-def _anew(old: RunFolder) -> str:
-    """The command that makes a new folder of one of an older version, as far as its files tell."""
-    facts: dict[str, Any] = {"name": "NAME_OR_FOLDER"}
-    for name in ("data.json", "run.json"):
-        facts |= old.read(name, dict[str, Any]) if name in old.files else {}
-    words = [str(facts["name"])]
-    for name in ("root", "method", "seed", "split"):
-        words += [] if facts.get(name) is None else [f"--{name}", str(facts[name])]
-    for key, value in decode_as(dict[str, Any], facts.get("options") or {}, "options").items():
-        words += ["-o", f"{key}={value}"]
-    return shlex.join(["gcn-lpa", "train", *words, "--out", str(old.folder), "--overwrite"])
 
 
 def listed(folder: Path) -> dict[str, Entry]:
@@ -183,8 +164,9 @@ def _entries(data: bytes, path: Path) -> dict[str, Entry]:
     manifest = decode_json(data, path)
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise FileError(f"{path}: not a manifest: it names no format")
-    if manifest["format"] not in (1, FORMAT):
-        raise FileError(f"{path}: format {manifest['format']!r}, but this version of gcn-lpa reads format {FORMAT}")
+    if manifest["format"] != FORMAT:
+        ours = f"this version of gcn-lpa reads format {FORMAT}; train it anew, in another folder"
+        raise FileError(f"{path}: format {manifest['format']!r}, but {ours}")
     entries: dict[str, Entry] = manifest.get("files", {})
     is_whole = isinstance(entries, dict) and all(
         PLAIN.fullmatch(name)
@@ -193,13 +175,13 @@ def _entries(data: bytes, path: Path) -> dict[str, Entry]:
         and re.fullmatch("[0-9a-f]{64}", str(entry["sha256"]))
         for name, entry in entries.items()
     )
-    if not is_whole or data != _encode_manifest(entries, manifest["format"]):
+    if not is_whole or data != _encode_manifest(entries):
         raise FileError(f"{path}: changed after it was written: expected 'format' and 'files' as gcn-lpa writes them")
     return entries
 
 
-def _encode_manifest(entries: Mapping[str, Entry], number: int = FORMAT) -> bytes:
-    return encode_json({"format": number, "files": dict(sorted(entries.items()))})
+def _encode_manifest(entries: Mapping[str, Entry]) -> bytes:
+    return encode_json({"format": FORMAT, "files": dict(sorted(entries.items()))})
 
 
 def _hidden(folder: Path, manifest: bytes) -> Path:

@@ -316,7 +316,7 @@ def is_finished(folder: Path, plan: Plan) -> bool:
 
 def read_plan(folder: Path) -> Plan:
     files = storage.read(inside(folder, CHECKPOINT))
-    if files is None or PLAN not in files.files or files.is_old:
+    if files is None or PLAN not in files.files:
         command = f"gcn-lpa train NAME_OR_FOLDER --out {shlex.quote(str(folder))} --overwrite"
         raise ValueError(f"{folder / CHECKPOINT}: no plan that this version of gcn-lpa wrote; start anew: {command}")
     plan: Plan = files.read(PLAN, Plan)
