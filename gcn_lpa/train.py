@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -247,12 +246,8 @@ def fit(
     is_whole = len(batches) == 1 and batches[0].node_ids is None
     may_capture = batches[0].nodes.device.type == "cuda" and model.capturable
     captures = is_whole and (capture == "always" or (capture == "auto" and may_capture))
-    watch, best = watch or Watch(), Best(recipe.select)
-    name = name or JobName()
-    checkpoints = None if watch.checkpoints is None else watch.checkpoints(name)
-    on_epoch = None if watch.on_epoch is None else partial(watch.on_epoch, name)
-    parts = model, batches, validation, recipe, seed, world or World(), watch
-    return _Loop(*parts, best, checkpoints, on_epoch, kept).run(last, capture=captures)
+    options = name or JobName(), watch or Watch(), kept, world or World()
+    return _Loop(model, batches, validation, recipe, seed, *options).run(last, capture=captures)
 
 
 def fit_at_once(
@@ -362,22 +357,25 @@ class _Step(Capturable):
         return {"epoch": self.epoch, **model, **self.optimizer.state()}
 
 
-@dataclass(eq=False)
 class _Loop:
     """The loop of `fit` and its state between epochs."""
 
-    model: Model
-    batches: Sequence[Batch]
-    validation: Validation
-    recipe: Recipe
-    seed: int
-    world: World
-    watch: Watch
-    best: Best
-    checkpoints: Checkpoints | None
-    on_epoch: Callable[[Epoch], None] | None
-    kept: Kept | None
-    history: list[Epoch] = field(default_factory=list)
+    def __init__(
+        self,
+        model: Model,
+        batches: Sequence[Batch],
+        validation: Validation,
+        recipe: Recipe,
+        seed: int,
+        name: JobName,
+        watch: Watch,
+        kept: Kept | None,
+        world: World,
+    ) -> None:
+        self.model, self.batches, self.validation, self.recipe, self.seed = model, batches, validation, recipe, seed
+        self.name, self.watch, self.kept, self.world = name, watch, kept, world
+        self.checkpoints = None if watch.checkpoints is None else watch.checkpoints(name)
+        self.best, self.history = Best(recipe.select), list[Epoch]()
 
     def run(self, last: int, *, capture: bool) -> Run:
         interrupted, saved = False, self.checkpoints.latest() if self.checkpoints and self.watch.resume else None
@@ -422,8 +420,8 @@ class _Loop:
             self.best = self.best.after(epoch, self.model)  # in one go: Ctrl-C finds the old best or the new
             if self.kept is not None:
                 self.kept.keep(done, self.model.state_dict())
-            if self.on_epoch is not None:
-                self.on_epoch(epoch)
+            if watch.on_epoch is not None:
+                watch.on_epoch(self.name, epoch)
             is_over = is_patience_over(recipe, phase, self.best, done)
             is_due = watch.every and (done % watch.every == 0 or done == until or is_over)
             if self.checkpoints is not None and is_due and time.monotonic() - last_saved >= watch.seconds:

@@ -25,6 +25,7 @@ from gcn_lpa.train import (
     Best,
     DivergedError,
     Epoch,
+    JobName,
     Run,
     Watch,
     World,
@@ -470,7 +471,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_the_last_checkpoint_int
 def test_steps_can_be_undone_and_then_repeat_themselves(world):
     """What capture relies on: the warm-up changes nothing that `restore` does not bring back."""
     model = GCNLPA(RECIPE, prepared(world))
-    training = _Loop(model, *full_batch(world), RECIPE, 0, World(), Watch(), Best(RECIPE.select), None, None, None)
+    training = _Loop(model, *full_batch(world), RECIPE, 0, JobName(), Watch(), None, World())
     step = _Step(training, PHASES["joint"][0], epoch=1)
     before = {name: tensor.clone() for name, tensor in step.state().items()}
     first = [step().tolist() for _ in range(3)]
