@@ -325,14 +325,19 @@ def progress() -> Iterator[Watch]:
         task = bar.add_task("", total=None, stage="", state="")
         planned: dict[JobName, int] = {}  # epochs of each model
         done: dict[JobName, int] = {}
+        before = 0  # epochs of earlier trainings of the command, whose models have the same names
 
         def on_plan(names: Iterable[JobName]) -> None:
+            nonlocal before
+            before += sum(planned.values())
+            planned.clear()
+            done.clear()
             planned.update({name: min(name.epochs, USUAL_EPOCHS) for name in names})
-            bar.update(task, total=sum(planned.values()))
+            bar.update(task, total=before + sum(planned.values()))
 
         def advance(name: JobName, epoch: int, **words: Any) -> None:
             done[name] = min(epoch, planned[name])
-            bar.update(task, completed=sum(done.values()), **words)
+            bar.update(task, completed=before + sum(done.values()), **words)
 
         def on_epoch(name: JobName, epoch: Epoch) -> None:
             loss = "" if epoch.loss is None else f"loss {epoch.loss:.3g} "

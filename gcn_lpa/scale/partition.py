@@ -39,7 +39,6 @@ from gcn_lpa.runs.folder import SPLIT_PARTS, checked, storable_names
 from gcn_lpa.runs.plan import Source
 from gcn_lpa.scale.ranks import Halo, Part, Ranks
 
-FORMAT = 1
 FACTS, SCALINGS, NODES, NAMES_FILE = storage.PARTS, "scalings.safetensors", "nodes.safetensors", "nodes.json"
 WAYS = ("metis", "ranges")
 STATUS = ("labeled", "reached", "unreachable")
@@ -49,7 +48,6 @@ STATUS = ("labeled", "reached", "unreachable")
 class PartFacts:
     """parts.json."""
 
-    format: int
     source: Source
     content: str  # hash of the graph
     cut: str  # hash of who owns which node
@@ -152,7 +150,6 @@ def write_partition(
     shards = cut(graph, owner)
     rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
     facts = PartFacts(
-        format=FORMAT,
         source=source,
         content=graph.content_hash(64),
         cut=hashlib.sha256(owner.astype("<i8").tobytes()).hexdigest()[:16],
@@ -228,8 +225,6 @@ def read_facts(folder: str | Path) -> PartFacts:
         raise ValueError(f"{folder} holds no parts of a graph: gcn-lpa partition NAME --parts N --out DIR makes them")
     facts: PartFacts = files.read(FACTS, PartFacts)
     with files.explained(FACTS):
-        if facts.format != FORMAT:
-            raise ValueError(f"format {facts.format}, but this version of gcn-lpa reads format {FORMAT}")
         if not facts.rows or len({len(facts.rows), len(facts.halos), len(facts.entries)}) != 1 or min(facts.rows) < 1:
             raise ValueError("rows, halos and entries are not a number for each part")
         if len(facts.sizes) != 3 or len(facts.label_counts) != len(facts.known) or len(facts.known) < 2:

@@ -121,10 +121,6 @@ def is_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def world_size() -> int:
-    return int(os.environ["WORLD_SIZE"]) if is_torchrun() else 1
-
-
 def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
@@ -132,11 +128,6 @@ def is_first() -> bool:
 def refused(sentence: str) -> BaseException:
     """What to raise in every rank where all of them know what is wrong: rank 0 says it, and fails for all."""
     return ValueError(sentence) if is_first() else SystemExit(0)
-
-
-def local_device(device: torch.device) -> torch.device:
-    """The GPU of this process among those of its machine; a CPU is one for all."""
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.type == "cuda" else device
 
 
 def num_restarts() -> int:

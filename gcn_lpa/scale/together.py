@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.runs.storage import PREDICTIONS
 from gcn_lpa.runs.train_run import CheckpointFolder, claimed, clear, is_finished
 from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
-from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, local_device, num_restarts, refused, world_size
+from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, num_restarts, refused
 from gcn_lpa.target import Classes
 from gcn_lpa.train import (
     Checkpoint,
@@ -124,13 +125,16 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         watch: as in `train_run`.
     """
     facts = read_facts(order.folder)
-    if world_size() != facts.parts:
-        started = f"torchrun started {world_size()} processes" if is_torchrun() else "this is one process"
+    size = int(os.environ["WORLD_SIZE"]) if is_torchrun() else 1
+    if size != facts.parts:
+        started = f"torchrun started {size} processes" if is_torchrun() else "this is one process"
         raise refused(
             f"{order.folder} has {facts.parts} parts, but {started}: "
             f"torchrun --nproc-per-node {facts.parts} -m gcn_lpa train {order.folder} --out RUN"
         )
-    device = local_device(choose_device(order.device))
+    device = choose_device(order.device)
+    if device.type == "cuda":  # the GPU of this process among those of its machine
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     with contextlib.ExitStack() as held:
         held.enter_context(joined(device, timeout=order.timeout))
         ranks = Ranks()
