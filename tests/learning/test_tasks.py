@@ -5,12 +5,12 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa import train
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.adam import Adam
 from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning import tasks
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import batches_of, clusters, task_of
 from gcn_lpa.methods.registry import METHODS
@@ -83,8 +83,8 @@ def test_clusters_that_wait_train_as_those_that_are_there(edges, monkeypatch):
     graph = load("digits")
     parts, recipe = split(graph, seed=0), LAYERS.replace(edges=edges, clusters=4, epochs=5)
     waiting = learn(graph, parts.train, parts.val, recipe, device="cuda")
-    move = train.Batch.to
-    monkeypatch.setattr(train.Batch, "to", lambda batch, device, waits: move(batch, device))
+    move = tasks.Batch.to
+    monkeypatch.setattr(tasks.Batch, "to", lambda batch, device, waits: move(batch, device))
     staying = learn(graph, parts.train, parts.val, recipe, device="cuda")
     for (name, a), b in zip(waiting.model.state_dict().items(), staying.model.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
