@@ -62,12 +62,17 @@ def fit_many(
     jobs, executor = [job for group in groups for job in group], _Executor(groups, device, watch or Watch(), until)
     if executor.watch.on_plan is not None:
         executor.watch.on_plan([job.name for job in jobs])
-    with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), _ctrl_c_of_scikit_learn():
+    with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), warnings.catch_warnings():
+        # scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here that is a KeyboardInterrupt
+        warnings.filterwarnings("error", message="Training interrupted by user")
         workers = num_workers(jobs, threads)
-        if workers > 1:
-            executor.in_processes(workers)
-        else:
-            executor.here()
+        try:
+            if workers > 1:
+                executor.in_processes(workers)
+            else:
+                executor.here()
+        except UserWarning:
+            raise KeyboardInterrupt from None
     return Outcomes(executor.outcomes, executor.interrupted)
 
 
@@ -176,17 +181,6 @@ class _Executor:
             self.longest = max(self.longest, time.perf_counter() - began[number])
 
         self.interrupted = Crew(work, hear, done).run(tasks(), workers)
-
-
-@contextlib.contextmanager
-def _ctrl_c_of_scikit_learn() -> Iterator[None]:
-    """scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here that is a KeyboardInterrupt."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Training interrupted by user")
-        try:
-            yield
-        except UserWarning:
-            raise KeyboardInterrupt from None
 
 
 PATIENCE = 0.2  # seconds between two looks for Ctrl-C

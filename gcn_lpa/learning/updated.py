@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, parts_of
+from gcn_lpa.learning.ensemble import Ensemble, Parts, parts_of
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.trained import Trained
@@ -114,7 +114,12 @@ class Updated:
         adapted, weights, known = self.adapted, self.adapted.weights, self.graph.labeled.cpu()
         if weights is None or not self.silent.any():
             return Prediction.of(adapted, self.graph, known)
-        weights = dataclasses.replace(weights, weights=self._without_readers(weights))
+        reads = [METHODS[member.method].reads_labels for member in members_of(adapted.recipe).values()]
+        given, others = weights.weights[: weights.num_members], weights.weights[weights.num_members :]
+        kept = [0.0 if is_reader else weight for is_reader, weight in zip(reads, given, strict=True)]
+        if sum(kept):  # members that read labels take silence for a vote against: they leave their weight to the others
+            share = sum(given) / sum(kept)
+            weights = dataclasses.replace(weights, weights=(*(weight * share for weight in kept), *others))
         parts = parts_of(adapted.model, adapted.prepare(self.graph, known).to(adapted.device))
         votes = tuple(among_voters(log, ~self.silent) for log in parts.votes)
         labels = torch.where(known, self.trained.classes_of(self.graph), -1)
@@ -135,17 +140,6 @@ class Updated:
         labels = self.trained.classes_of(self.graph), self.trained.known.y
         num_voters, num_given = (torch.bincount(y[y >= 0], minlength=self.trained.target.width) for y in labels)
         return (num_voters == 0) & (num_given > 0) & num_voters.any()
-
-    def _without_readers(self, weights: EnsembleWeights) -> tuple[float, ...]:
-        """The weights where members that read labels, to whom silence is a vote against too, leave theirs to the others."""
-        given, votes = weights.weights[: weights.num_members], weights.weights[weights.num_members :]
-        members = members_of(self.trained.recipe).values()
-        reads = [METHODS[member.method].reads_labels for member in members]
-        kept = [0.0 if is_reader else weight for is_reader, weight in zip(reads, given, strict=True)]
-        if sum(kept) == 0:
-            return weights.weights
-        share = sum(given) / sum(kept)
-        return (*(weight * share for weight in kept), *votes)
 
     @cached_property
     def class_before(self) -> Tensor | None:
