@@ -30,4 +30,5 @@ def test_a_copy_that_nobody_installed_has_no_version(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", nothing_installed)
+    monkeypatch.setitem(vars(gcn_lpa), "__version__", "")  # the answer is kept: it goes with this test
     assert gcn_lpa.__getattr__("__version__") == "unknown"
