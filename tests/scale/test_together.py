@@ -102,7 +102,10 @@ def alone(graph, recipe, dtype):
     prepared = in_type(recipe.prepare(graph.reveal(parts.train)), dtype)
     val = parts.val.nonzero().squeeze(1)
     batch = Batch(prepared, parts.train.nonzero().squeeze(1))
-    return {**trained(batch, Validation(prepared, val, graph.y[val], len(val)), recipe, dtype, STEPS, World()), "graph": prepared}
+    return {
+        **trained(batch, Validation(prepared, val, graph.y[val], len(val)), recipe, dtype, STEPS, World()),
+        "graph": prepared,
+    }
 
 
 def gaps(one, ranks):
