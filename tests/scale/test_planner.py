@@ -163,6 +163,7 @@ def test_a_training_that_cannot_fit_is_refused_with_what_would(monkeypatch, tmp_
 
 
 def test_what_fits_is_not_refused_although_the_estimate_is_a_little_high(monkeypatch):
+    monkeypatch.setattr(planner, "SMALL", 0)
     graph = random_graph(2000, 10, 8, 3)
     needed = require_room(graph, DEFAULT, CPU).needed
     monkeypatch.setattr(planner, "available_memory", lambda device: 0.85 * needed)
@@ -218,5 +219,6 @@ def test_the_command_says_what_each_part_takes():
 
 def test_a_large_training_says_on_stderr_what_it_takes(monkeypatch, capsys):
     monkeypatch.setattr(planner, "MUCH", 1.0)
+    monkeypatch.setattr(planner, "SMALL", 0)
     print_room(random_graph(100, 4, 8, 3), DEFAULT, "cpu")
     assert "of memory, and" in capsys.readouterr().err
