@@ -161,8 +161,11 @@ class Trained:
         total = sum(shares.values()) or 1.0
         return {name: weight / total for name, weight in shares.items()}
 
-    def predict(self, graph: Graph, *, before: Graph | None = None, **options: Any) -> Any:
-        """The table of `predictions` for an updated graph, or for another with the same columns; its labels vote at once.
+    def predict_updated(self, graph: Graph, *, before: Graph | None = None, **options: Any) -> Any:
+        """The table of `predictions` for an updated graph, or for another with the same columns.
+
+        All its labels vote at once, so these predictions cannot be scored by them; `evaluate` and `predictions` use no other
+        labels than the model was given.
 
         Args:
             before: the graph it was trained on, as in `Updated.of`.

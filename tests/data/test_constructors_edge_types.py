@@ -327,13 +327,13 @@ def test_another_graph_needs_the_kinds_that_the_model_knows(world, trained):
     turned = dataclasses.replace(few, edge_types=few.edge_types.named(("same city", "cites")))
     assert torch.equal(predict_proba(trained, turned), wanted)  # the order of the kinds is the model's
     with pytest.raises(ValueError, match="weighs edge types, 'cites', 'same city', but the edges of 'graph' have none"):
-        trained.predict(dataclasses.replace(few, edge_types=None))
+        trained.predict_updated(dataclasses.replace(few, edge_types=None))
     pairs = [(few.node_names[i], few.node_names[j]) for i, j in zip(few.col, few.row, strict=True)]
     other = Graph.from_edges(pairs, edge_types=["married"] * len(pairs), node_names=few.node_names, x=few.x)
     with pytest.raises(ValueError, match="of the type 'married', which the model has not seen; it knows 'cites'"):
-        trained.predict(other)
+        trained.predict_updated(other)
     only = Graph.from_edges(pairs, edge_types=["cites"] * len(pairs), node_names=few.node_names, x=few.x)
-    assert len(trained.predict(only)) == 80
+    assert len(trained.predict_updated(only)) == 80
 
 
 def test_the_edges_of_a_cluster_have_their_kinds(world):

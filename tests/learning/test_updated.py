@@ -65,7 +65,7 @@ def test_the_answers_on_a_grown_graph_are_those_of_a_dense_computation():
     trained = fitted(graph, OURS.replace(edges="fixed", lpa_weight=0.0, structure=False, members=""))
     labels = {**{name: label for name, label in LABELS.items() if name != "n04"}, "n01": "x", "new-b": "y", "n02": "x"}
     grown = graph_of([pair for pair in RING if pair[:2] != ("n05", "n06")] + NEW_EDGES, labels)
-    table = trained.predict(grown, raw=True)
+    table = trained.predict_updated(grown, raw=True)
 
     n, names = grown.num_nodes, list(grown.node_names)
     a = np.zeros((n, n))
@@ -113,27 +113,27 @@ def test_what_is_not_joined_to_a_node_does_not_change_its_answer(edges, members)
     grown = graph_of([*RING, ("new-a", "new-b"), ("new-b", "new-c")], {**LABELS, "new-d": None})
     assert grown.num_nodes == 16
     same = grown.subgraph([grown.index_of(name) for name in graph.node_names])
-    found, expected = trained.predict(grown), trained.predict(same)
+    found, expected = trained.predict_updated(grown), trained.predict_updated(same)
     stays = found[found["id"].isin(graph.node_names)]
     assert stays["label"].tolist() == expected["label"].tolist()
     assert np.allclose(stays["probability"].astype(float), expected["probability"].astype(float), atol=1e-6)
-    joined = trained.predict(graph_of([*RING, ("n01", "new-b"), ("new-b", "new-c")], LABELS))
+    joined = trained.predict_updated(graph_of([*RING, ("n01", "new-b"), ("new-b", "new-c")], LABELS))
     assert abs(row_of(joined, "n01")["probability"] - row_of(expected, "n01")["probability"]) > 1e-6
 
 
 def test_on_the_graph_it_was_trained_on_all_labels_vote_and_nothing_else_differs(ours):
     graph = home()
     expected = predictions(ours, graph, known=graph.labeled)
-    assert ours.predict(graph).equals(expected)
+    assert ours.predict_updated(graph).equals(expected)
 
 
 def test_a_new_label_votes_at_once(ours):
     graph = home()
     voted = dataclasses.replace(ours, weights=dataclasses.replace(ours.weights, weights=(0.0,) * 3 + (1.0,) * 4))
-    before = row_of(voted.predict(graph), "n01")
+    before = row_of(voted.predict_updated(graph), "n01")
     opposite = {"x": "y", "y": "x"}
     wanted = opposite[before["label"]] if before["probability"] < 1 else "x"
-    after = row_of(voted.predict(graph_of([*RING, ("n01", "new-a", 50.0)], {**LABELS, "new-a": wanted})), "n01")
+    after = row_of(voted.predict_updated(graph_of([*RING, ("n01", "new-a", 50.0)], {**LABELS, "new-a": wanted})), "n01")
     assert after["label"] == wanted
 
 
@@ -141,7 +141,7 @@ def test_a_model_without_votes_says_that_labels_do_not_vote():
     trained = fitted(home(), METHODS["gcn"].settings(OURS).replace(**QUICK))
     more = graph_of(RING, {**LABELS, "n01": "x"})
     assert Updated.of(trained, more).changes().votes is False
-    assert trained.predict(more)["probability"].equals(trained.predict(home())["probability"])
+    assert trained.predict_updated(more)["probability"].equals(trained.predict_updated(home())["probability"])
 
 
 def test_the_summary_counts_what_came_went_and_changed(ours):
@@ -154,7 +154,7 @@ def test_the_summary_counts_what_came_went_and_changed(ours):
     assert (found.nodes_new, found.nodes_gone) == (2, 1)
     assert (found.edges_new, found.edges_gone, found.edges_reweighted) == (3, 3, 1)
     assert (found.labels, found.labels_new, found.labels_changed, found.labels_gone) == (8, 2, 1, 1)
-    table = ours.predict(grown, before=home())
+    table = ours.predict_updated(grown, before=home())
     was = predictions(ours, home()).set_index("id")["label"]
     assert table.set_index("id")["before"].to_dict() == {name: was.get(name, "") for name in grown.node_names}
     free = table[~table["id"].isin([*labels, "n01", "new-a"]) & (table["before"] != "")]
@@ -173,7 +173,7 @@ def test_a_label_of_an_unknown_class_does_not_vote_and_is_counted(ours):
     found = Updated.of(ours, grown, home()).changes()
     assert found.unknown_classes == {"z": 1}
     assert (found.labels, found.labels_new) == (7, 0)
-    assert row_of(ours.predict(grown), "n01")["status"] == "reached"
+    assert row_of(ours.predict_updated(grown), "n01")["status"] == "reached"
 
 
 def test_another_graph_with_the_same_columns_is_all_new(ours):
@@ -181,7 +181,7 @@ def test_another_graph_with_the_same_columns_is_all_new(ours):
     found = Updated.of(ours, other, home()).changes()
     assert (found.nodes_new, found.nodes_gone, found.edges_new, found.predictions) == (3, 12, 2, 0)
     assert found.labels_gone == 7
-    assert ours.predict(other)["status"].tolist() == ["labeled", "reached", "reached"]
+    assert ours.predict_updated(other)["status"].tolist() == ["labeled", "reached", "reached"]
 
 
 # free weights
@@ -210,7 +210,7 @@ def test_free_weights_need_no_permission_where_edges_only_went():
     graph = home()
     trained = fitted(graph, LAYERS.replace(edges="free", **QUICK))
     fewer = graph_of([pair for pair in RING if pair != ("n03", "n09")], LABELS)
-    assert len(trained.predict(fewer, before=graph)) == 12
+    assert len(trained.predict_updated(fewer, before=graph)) == 12
     assert predict_proba(trained, graph).equal(predict_proba(Updated.of(trained, graph, graph).adapted, graph))
 
 
@@ -221,7 +221,7 @@ def test_free_weights_of_new_edges_are_counted_and_need_the_graph_before():
     assert Updated.of(trained, grown, graph).changes().edges_unweighted == 8  # three edges twice, and two self-loops
     assert Updated.of(trained, graph, graph).changes().edges_unweighted == 0
     with pytest.raises(ValueError, match=r"'free' keeps one weight per training edge .* 'cosine'"):
-        trained.predict(grown)
+        trained.predict_updated(grown)
 
 
 def test_without_features_a_new_node_has_what_its_neighbours_have():
@@ -230,7 +230,7 @@ def test_without_features_a_new_node_has_what_its_neighbours_have():
     trained = fitted(featureless, recipe)
     grown = Graph.from_edges([pair[:2] for pair in [*RING, *NEW_EDGES]], y=LABELS)
     with pytest.raises(ValueError, match=r"features='degree' makes some"):
-        trained.predict(grown)
+        trained.predict_updated(grown)
     adapted = Updated.of(trained, grown, featureless)
     prepared = trained.prepare(adapted.graph)
     x = np.zeros((14, 12))
@@ -256,10 +256,10 @@ def test_without_features_nodes_in_another_order_are_refused():
     with pytest.raises(
         ValueError, match=r"knows each node by its place, but the nodes of 'graph' are others, or in another"
     ):
-        trained.predict(turned)
+        trained.predict_updated(turned)
     assert (
-        trained.predict(graph).set_index("id")["label"].to_dict()
-        == trained.predict(turned, before=graph).set_index("id")["label"].to_dict()
+        trained.predict_updated(graph).set_index("id")["label"].to_dict()
+        == trained.predict_updated(turned, before=graph).set_index("id")["label"].to_dict()
     )
 
 
@@ -268,12 +268,12 @@ def test_a_graph_is_read_with_the_direction_it_was_trained_with(ours):
     with pytest.raises(
         ValueError, match=r"edges of 'graph' are directed, those the model was trained on are undirected"
     ):
-        ours.predict(arcs, before=home())
+        ours.predict_updated(arcs, before=home())
 
 
 def test_what_is_no_graph_is_refused(ours):
     with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'home'"):
-        ours.predict("home")
+        ours.predict_updated("home")
 
 
 def test_a_class_without_a_voter_is_named(ours):
@@ -352,4 +352,4 @@ def test_a_part_of_a_graph_has_its_nodes_and_the_edges_between_them(x):
 def test_a_model_from_its_folder_predicts_the_same_on_a_grown_graph(ours, tmp_path):
     ours.save_pretrained(tmp_path / "model")
     grown = graph_of([*RING, *NEW_EDGES], {**LABELS, "new-a": "y"})
-    assert Trained.from_pretrained(tmp_path / "model").predict(grown).equals(ours.predict(grown))
+    assert Trained.from_pretrained(tmp_path / "model").predict_updated(grown).equals(ours.predict_updated(grown))

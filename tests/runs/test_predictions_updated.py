@@ -69,7 +69,7 @@ def test_a_grown_folder_is_predicted_in_one_command(mixed, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == [n for n, y in zip(graph.node_names, graph.y.tolist(), strict=True) if y < 0]
     assert {row["id"] for row in rows if row["before"] == ""} == {row["id"] for row in rows if row["id"][0] == "v"}
-    expected = load_run(run).trained.predict(load(grown, columns=columns)).set_index("id")
+    expected = load_run(run).trained.predict_updated(load(grown, columns=columns)).set_index("id")
     for row in rows:
         assert row["label"] == expected.loc[row["id"], "label"]
         assert float(row["probability"]) == pytest.approx(expected.loc[row["id"], "probability"], rel=1e-5)
