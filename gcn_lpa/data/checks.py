@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import numbers
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,14 +65,24 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
-def check_seed(seed: int) -> None:
+def check_seed(seed: Any) -> int:
+    """A seed as a whole number; NumPy's are taken too."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise TypeError(f"seed = {seed!r}; it is a whole number")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
+    return int(seed)
 
 
 def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
     """Chosen nodes as a boolean mask, [n]: from a mask or from positions, as a tensor, an array or a list."""
-    chosen = torch.as_tensor(np.asarray(nodes) if not isinstance(nodes, Tensor) else nodes).cpu()
+    values = nodes if isinstance(nodes, Tensor) else np.array(list(nodes) if isinstance(nodes, set) else nodes)
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
+        raise ValueError(
+            f"{what} is a boolean mask or a list of positions, not names such as {str(values.reshape(-1)[0])!r:.40}; "
+            "graph.positions_of(names) gives their positions"
+        )
+    chosen = torch.as_tensor(values).cpu()
     if chosen.dtype == torch.bool:
         if chosen.shape != (num_nodes,):
             raise ValueError(f"{what} is a mask of {list(chosen.shape)} entries; the graph has {num_nodes} nodes")
@@ -81,6 +92,10 @@ def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
     outside = chosen[(chosen < 0) | (chosen >= num_nodes)]
     if len(outside):
         raise ValueError(f"{what} names node {int(outside[0])}, but the graph has nodes 0..{num_nodes - 1}")
+    if len(chosen) > 2 and len(chosen) == num_nodes and int(chosen.max()) <= 1:
+        raise ValueError(
+            f"{what} is {num_nodes} numbers that are 0 or 1: a mask is boolean; positions are each named once"
+        )
     return torch.zeros(num_nodes, dtype=torch.bool).index_fill(0, chosen.long(), True)
 
 

@@ -139,7 +139,7 @@ def _generator(seed: int, **options: bool) -> np.random.Generator:
     for option, is_right in options.items():
         if not is_right:
             raise ValueError(f"{option} must be {right.get(option, 'at least 1')}")
-    check_seed(seed)
+    seed = check_seed(seed)
     return np.random.Generator(np.random.PCG64(seed))
 
 

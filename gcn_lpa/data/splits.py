@@ -74,7 +74,7 @@ def split(
     """
     if kind not in SPLIT_KINDS:
         raise ValueError(f"unknown split {kind!r}; there are {', '.join(SPLIT_KINDS)}{meant(kind, SPLIT_KINDS)}")
-    check_seed(seed)
+    seed = check_seed(seed)
     if kind == "public":
         if graph.public is None:
             raise ValueError(f"{graph.name!r} was not published with a split (cora, citeseer and pubmed were)")

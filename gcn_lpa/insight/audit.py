@@ -78,7 +78,7 @@ def cross_fit(
         repeats: with new folds and first weights each; probabilities are averaged.
         on_fit: called with the number of models trained and of all.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     check_seed(seed + repeats - 1)
     check_graph(graph)
     labels, recipe = graph.y.cpu(), recipe.replace(members="")  # the first member alone

@@ -74,7 +74,7 @@ def learn(
         watch: what is called after each epoch, and where checkpoints go.
     """
     check_graph(graph)
-    check_seed(seed)
+    seed = check_seed(seed)
     val = None if val is None else node_mask(val, graph.num_nodes, "val")
     if train is None:
         train = graph.labeled.cpu() if val is None else graph.labeled.cpu() & ~val

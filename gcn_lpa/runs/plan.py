@@ -91,7 +91,7 @@ def make_plan(
         minutes: as in `learn`.
         has_time: for costly members of `best`, as on a GPU.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     if method is not None and method not in METHODS:
         raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}{meant(method, METHODS)}")
     graph = source.load()

@@ -80,6 +80,8 @@ def train_run(
             storage.check_free(folder, storage.OUTPUTS)  # before the work
             storage.save(folder, outputs(run), is_addition=True)
         return run
+    if graph.content_hash(64) != plan.content:
+        raise ValueError(f"{graph.name!r} is not the graph that the plan was made for; make_plan makes one for it")
     training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
     # what cannot be done is refused before the folder is touched
     members_of(plan.recipe)

@@ -341,3 +341,11 @@ def test_a_recipe_file_that_holds_no_settings_is_refused(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(ValueError, match=r"r\.json: a recipe is an object of settings"):
         make_plan(SBM, recipe=tmp_path / "r.json")
+
+
+def test_a_graph_that_the_plan_was_not_made_for_is_refused(tmp_path):
+    plan, _ = make_plan(Source("karate"), changes={"epochs": 2}, split="uniform")
+    other = load("digits")
+    with pytest.raises(ValueError, match="'digits' is not the graph that the plan was made for"):
+        train_run(plan, other, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
