@@ -175,7 +175,7 @@ def train(job: dict, root: str | None, device: str) -> dict:
     seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
     graph = graph_of(job["graph"], root, job["noise"], seed, job.get("bare", False))
     parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
-    ours, best = (choose_recipe(graph, parts.train, name) for name in ("default", "best"))
+    ours, best = (choose_recipe(graph, parts.train, name, by_folds=False) for name in ("default", "best"))
     recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
     if per_class:
         recipe = recipe.replace(select="loss")

@@ -67,7 +67,7 @@ def arcs(seed: int) -> dict[str, dict]:
     parts, found = split(graph, seed=seed), {}
     for row, kinds in (("default", None), ("with relations", EdgeTypes.directions(graph.adjacency))):
         one = dataclasses.replace(graph, edge_types=kinds)
-        recipe, start = choose_recipe(one, parts.train), time.perf_counter()
+        recipe, start = choose_recipe(one, parts.train, by_folds=False), time.perf_counter()
         trained = learn(one, parts.train, parts.val, recipe, seed=seed, device="cpu")
         seconds = round(time.perf_counter() - start, 1)
         shares = {name: round(share, 3) for name, share in trained.relations.items()}

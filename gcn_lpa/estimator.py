@@ -193,7 +193,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         recipe = self.recipe
         if isinstance(recipe, str):
             has_time = choose_device(self.device).type == "cuda"
-            recipe = choose_recipe(graph, graph.labeled, recipe, by_folds=True, has_time=has_time)
+            recipe = choose_recipe(graph, graph.labeled, recipe, has_time=has_time)
         if not isinstance(recipe, Recipe):
             raise TypeError(
                 f'recipe is "default", "best" or a gcn_lpa.Recipe, not {recipe!r}; single settings are arguments of their own'

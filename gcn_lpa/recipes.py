@@ -234,7 +234,7 @@ def recipe_of_paper(name: str, dataset: str) -> Recipe:
     """The recipe `paper` or `official` for one of the five data sets of the paper."""
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
-        raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official, or a JSON file")
+        raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official")
     if dataset not in tables[name]:
         raise ValueError(
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
@@ -310,14 +310,17 @@ def case_for(
 
 
 def choose_recipe(
-    graph: Graph, train: Tensor, name: str = "default", *, by_folds: bool = False, has_time: bool = False
+    graph: Graph, train: Any, name: str = "default", *, by_folds: bool = True, has_time: bool = False
 ) -> Recipe:
     """The recipe of a name for a graph: see `named_recipe`.
 
     Args:
-        train: the nodes whose labels are learned from, a mask.
+        train: the nodes whose labels are learned from, a mask or positions.
     """
-    return named_recipe(name, graph.name, case_of(graph, train), by_folds=by_folds, has_time=has_time)
+    from gcn_lpa.data.checks import node_mask  # imports torch
+
+    mask = node_mask(train, graph.num_nodes, "train")
+    return named_recipe(name, graph.name, case_of(graph, mask), by_folds=by_folds, has_time=has_time)
 
 
 def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False, has_time: bool = False) -> Recipe:

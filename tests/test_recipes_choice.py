@@ -63,9 +63,9 @@ def test_recipes_are_found_by_name():
     assert recipe_for(Case(few_labels=True, columns="none")) is WITHOUT_FEATURES
     assert recipe_for(Case(columns="none"), "best").members == "trees neighbour-lr layers"
     cora = dataclasses.replace(nodes(100, 191), name="cora")
-    assert choose_recipe(cora, cora.labeled) is DEFAULT
-    assert choose_recipe(cora, cora.labeled, "paper") is PAPER["cora"]
-    assert choose_recipe(cora, cora.labeled, "official") is OFFICIAL["cora"]
+    assert choose_recipe(cora, cora.labeled, by_folds=False) is DEFAULT
+    assert choose_recipe(cora, cora.labeled, "paper", by_folds=False) is PAPER["cora"]
+    assert choose_recipe(cora, cora.labeled, "official", by_folds=False) is OFFICIAL["cora"]
     with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, best, paper and official"):
         choose_recipe(cora, cora.labeled, "worst")
 
@@ -85,3 +85,8 @@ def test_trees_are_grown_on_tables_and_edges_learned_where_columns_are_many(case
     assert has_trees == (case.columns in ("table", "wide table") or (case.columns == "none" and not case.few_labels))
     if case.columns == "table":
         assert FIXED_EDGES.items() <= recipe.to_dict().items()
+
+
+def test_positions_choose_as_their_mask_does(karate):
+    few = torch.zeros(34, dtype=torch.bool).index_fill(0, torch.tensor([30, 33]), True)
+    assert choose_recipe(karate, [30, 33]) == choose_recipe(karate, few)

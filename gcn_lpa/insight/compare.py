@@ -137,7 +137,7 @@ def compare(
     reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
     if reference not in recipes:
         raise ValueError(f"the reference {reference!r} is not among the methods {', '.join(recipes)}")
-    check_seed(seed)
+    seed = check_seed(seed)
     parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")
@@ -186,9 +186,9 @@ def recipes_of(
         raise ValueError(f"unknown method {unknown[0]!r}; there are {', '.join(names)}{meant(unknown[0], names)}")
     if not methods:
         raise ValueError(f"there is no method to compare; there are {', '.join(names)}")
-    ours = choose_recipe(graph, graph.labeled, recipe) if isinstance(recipe, str) else recipe
+    ours = choose_recipe(graph, graph.labeled, recipe, by_folds=False) if isinstance(recipe, str) else recipe
     settings_of = {
-        name: choose_recipe(graph, graph.labeled, BEST) if name == BEST else METHODS[name].beside(ours, recipe)
+        name: choose_recipe(graph, graph.labeled, BEST, by_folds=False) if name == BEST else METHODS[name].beside(ours, recipe)
         for name in methods
     }
     unused = {name: METHODS[settings.method].unused(settings, changes) for name, settings in settings_of.items()}

@@ -79,7 +79,7 @@ def check_one_default(folder, out, **options):
     found = torch.from_numpy(classifier.label_distributions_)
     assert torch.equal(columns_of(graph, classifier.classes_, found), said)
     assert trained.recipe == run.trained.recipe == classifier.trained_.recipe
-    assert trained.recipe == choose_recipe(graph, graph.labeled, by_folds=True)
+    assert trained.recipe == choose_recipe(graph, graph.labeled)
     return trained
 
 
@@ -113,7 +113,7 @@ def test_the_default_is_one_on_a_citation_graph(datasets, tmp_path):
 def test_the_names_of_recipes_are_chosen_for_the_graph_as_it_is(blocks):
     nodes = torch.arange(60) < 45
     small = {"epochs": 2, "hidden": 4, "members": "", "patience": 0}
-    chosen = choose_recipe(blocks, nodes, "default")
+    chosen = choose_recipe(blocks, nodes, "default", by_folds=False)
     by_name = learn(blocks, nodes, ~nodes, chosen.replace(**small), device="cpu")
     assert by_name.recipe == chosen.replace(**small)
     with pytest.raises(ValueError, match="unknown recipe 'fancy'; there are default, best, paper and official"):

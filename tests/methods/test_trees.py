@@ -352,7 +352,7 @@ def test_of_many_numbers_trees_read_those_that_tell_most():
 def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):
     """Also of a graph whose own columns are filled otherwise."""
     graph = mixed_graph(num_categories=230)
-    recipe = choose_recipe(graph, graph.labeled).replace(epochs=3)
+    recipe = choose_recipe(graph, graph.labeled, by_folds=False).replace(epochs=3)
     assert recipe.members.split()[0] == "trees"
     trained = learn(graph, torch.arange(0, 80, 2), torch.arange(1, 80, 2), recipe, device="cpu")
     trained.save_pretrained(tmp_path / "kept")
@@ -488,7 +488,7 @@ def test_nodes_without_features_are_told_apart_by_their_place():
     """The class of a node is whether it has many neighbours, whoever they are: their labels tell nothing."""
     graph = told_by_degree(300, seed=0)
     parts = split(graph, seed=0)
-    recipe = choose_recipe(graph, parts.train)
+    recipe = choose_recipe(graph, parts.train, by_folds=False)
     assert recipe == WITH_STRUCTURE
     right = [
         evaluate(learn(graph, parts.train, parts.val, one.replace(epochs=20), device="cpu"), graph, parts.test).accuracy
@@ -503,7 +503,7 @@ def test_a_table_with_few_labels_is_told_by_the_place_in_the_graph_where_that_te
     graph = told_by_degree(600, seed=2, columns=3)
     taught, chosen, test = torch.arange(30), torch.arange(30, 60), torch.arange(60, 600)
     mask = torch.zeros(600, dtype=torch.bool).index_fill(0, taught, True)
-    recipe = choose_recipe(graph, mask)
+    recipe = choose_recipe(graph, mask, by_folds=False)
     assert not recipe.structure and "trees" in recipe.members.split()
     right = [
         evaluate(learn(graph, taught, chosen, one.replace(epochs=50), device="cpu"), graph, test).accuracy
