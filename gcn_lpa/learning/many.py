@@ -34,6 +34,7 @@ from gcn_lpa.train import DivergedError, Epoch, Fit, Watch
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
 FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width
+INTERRUPTED = "Training interrupted by user"  # scikit-learn's warning
 Outcome = Fit | DivergedError | None  # None: interrupted before it had a best epoch
 
 
@@ -64,14 +65,16 @@ def fit_many(
         executor.watch.on_plan([job.name for job in jobs])
     with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), warnings.catch_warnings():
         # scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here that is a KeyboardInterrupt
-        warnings.filterwarnings("error", message="Training interrupted by user")
+        warnings.filterwarnings("error", message=INTERRUPTED)
         workers = num_workers(jobs, threads)
         try:
             if workers > 1:
                 executor.in_processes(workers)
             else:
                 executor.here()
-        except UserWarning:
+        except UserWarning as warning:
+            if INTERRUPTED not in str(warning):
+                raise
             raise KeyboardInterrupt from None
     return Outcomes(executor.outcomes, executor.interrupted)
 
