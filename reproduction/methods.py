@@ -30,7 +30,7 @@ _BY_FEATURES = tuple(
 _OWN = (
     Method(
         "gcn-lpa",
-        gcn_lpa,  # type: ignore[arg-type]  # the recipes of the study are StudyRecipes
+        gcn_lpa,  # type: ignore[arg-type]  # `learn_once` gives it a StudyRecipe
         lambda ours: StudyRecipe.of(ours).replace(method="gcn-lpa"),
         METHODS["gcn-lpa"].note,
         fields=(*METHODS["gcn-lpa"].fields, "activation", "output_activation", "init", "aggregation"),

@@ -54,6 +54,7 @@ def learn_once(
     A training that diverges counts with its best epoch before that; without one it is a `DivergedError`. Ctrl-C is a
     KeyboardInterrupt: a model that was stopped half-way would count as a result.
     """
+    recipe = StudyRecipe.of(recipe)
     task, where, method = task_of(graph, train, val, recipe), choose_device(device), study_methods()[recipe.method]
     model: Any = method.build(recipe, task.prepared, seed).to(where)
     placed, nodes, diverged = task.prepared.to(where), train.nonzero().squeeze(1), False
@@ -63,8 +64,7 @@ def learn_once(
             if method.at_once:
                 run = fit_at_once(model, placed, nodes.to(where), validation, recipe, seed=seed)
             else:
-                size = recipe.batch_size if isinstance(recipe, StudyRecipe) else 0
-                run = fit(model, batches_of(placed, nodes, size), validation, recipe, seed=seed)
+                run = fit(model, batches_of(placed, nodes, recipe.batch_size), validation, recipe, seed=seed)
         except DivergedError as error:
             if error.run is None or not error.run.best_epoch:
                 raise

@@ -39,6 +39,18 @@ def test_a_table_is_kept_in_the_folder(tmp_path):
     assert facts["data"] == json.loads((ROOT / "results" / "table4.json").read_text())["data"]
 
 
+@pytest.mark.parametrize("name", ["figure1", "theorems"])
+def test_a_part_that_trains_by_recipes_of_the_library_is_made(name, tmp_path):
+    made = run(name, "--quick", "--out", tmp_path, "--device", "cpu")
+    assert (made.exit_code, made.stderr) == (0, f"{name} …\n")
+    assert {f"{name}.md", f"{name}.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_model_is_trained_to_be_measured():
+    made = run("measure", "karate", "--check", "theorem-1")
+    assert (made.exit_code, "learned weights [karate]" in made.stdout) == (0, True)
+
+
 def test_a_failure_is_one_line(tmp_path):
     wrong = run("figure3", "--dataset", "cora", "--out", tmp_path / "out", "--device", "cpu")
     assert (wrong.exit_code, wrong.stdout) == (1, "")
