@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from gcn_lpa.cli.text import print_table
+from gcn_lpa.cli.text import table_lines
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
 
@@ -83,7 +83,7 @@ def main():
             folder = write_folder(Path(scratch) / str(number), ids, options.edges, rng)
             found[kind] = measure(folder, options.repeats)
     rows = [(kind, *(f"{seconds[name]:.2f}" for name in seconds)) for kind, seconds in found.items()]
-    print_table(("ids", "info, s", "start-up, s", "reading, s", "pandas alone, s", "ratio"), rows)
+    print(*table_lines(("ids", "info, s", "start-up, s", "reading, s", "pandas alone, s", "ratio"), rows), sep="\n")
     print(f"{options.nodes:,} nodes, {options.edges:,} edges, seed {options.seed}; best of {options.repeats}")
     if options.out is not None:
         sizes = {"nodes": options.nodes, "edges": options.edges, "seed": options.seed, "repeats": options.repeats}

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gcn_lpa import load, suggest
-from gcn_lpa.cli.text import print_table
+from gcn_lpa.cli.text import table_lines
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import choose_device, environment
 from gcn_lpa.insight.advise import uncertainty
@@ -152,7 +152,8 @@ def main():
                 )
                 over = ("", "") if strategy == "random" else (str(row["final"]), str(row["rounds"]))
                 lines.append((dataset, model, strategy, str(row["start"]), str(row["accuracy"]), *over))
-    print_table(("", "model", "strategy", "start", "at the end", "over random", "mean of rounds"), lines)
+    header = ("", "model", "strategy", "start", "at the end", "over random", "mean of rounds")
+    print(*table_lines(header, lines), sep="\n")
     print(f"{options.seeds} seeds from {options.first_seed}, {device}; ±: 95 % t interval over seeds")
     if options.out is not None:
         for run in runs:

@@ -28,7 +28,7 @@ from gcn_lpa.cli.options import (
     check_out,
     load_graph,
 )
-from gcn_lpa.cli.text import percent, print_json, print_table
+from gcn_lpa.cli.text import percent, print_json, table_lines
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -192,7 +192,8 @@ def _print_plan(lines: list[dict[str, Any]], *, as_json: bool) -> None:
         )
         for line in lines
     ]
-    print_table(("part", "data set", "method", "recipe", "changes", "trainings", "left", "% of the time"), shown)
+    header = ("part", "data set", "method", "recipe", "changes", "trainings", "left", "% of the time")
+    print(*table_lines(header, shown), sep="\n")
     print(f"{sum(line['left'] for line in lines):,} of {sum(line['trainings'] for line in lines):,} trainings are left")
 
 
@@ -329,7 +330,7 @@ def bench(
             timing_report.draw_epochs({title: steps}, out.with_suffix(".png"))
     if as_json:
         return print_json(found)
-    print_table(header, lines)
+    print(*table_lines(header, lines), sep="\n")
     if what == "epochs":
         print("\n".join(timing_report.epoch_sentences(steps)))
 

@@ -84,10 +84,6 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
-def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    print(*table_lines(header, rows), sep="\n")
-
-
 def dataset_lines(found: Iterable[DatasetSize]) -> list[str]:
     """A line for each data set: its counts, and what it is."""
     rows = []
