@@ -9,6 +9,7 @@ killed with SIGKILL while they save checkpoints, each rank of three is killed on
 torchrun --max-restarts does the same.
 """
 
+import argparse
 import os
 import sys
 import tempfile
@@ -38,6 +39,7 @@ def exactness(folder):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         gaps = exactness(folder)

@@ -5,6 +5,7 @@
 Below such a mark stands the table, as the command that made the result wrote it; `tests/test_numbers.py` compares the two.
 """
 
+import argparse
 import re
 from pathlib import Path
 
@@ -27,5 +28,6 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
