@@ -215,13 +215,13 @@ def has_nothing(graph: Graph) -> Tensor:
 
 
 def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
-    """Compare the predictions with the labels of `nodes`. A node whose class the model does not know counts as an error.
+    """Compare the labels of `predictions` with those of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
         graph: raw, as in `predict_proba`.
         nodes: a boolean mask or positions.
     """
-    return scores(graph, nodes, predict_proba(trained, graph, raw=True), trained.target)
+    return scores(graph, nodes, Prediction.of(trained, graph).uncalibrated, trained.target)
 
 
 def scores(graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None) -> Scores:

@@ -126,3 +126,15 @@ def test_a_class_whose_name_holds_a_bar_is_refused_in_sets():
     fitted = learn(graph, [0, 1], [], RECIPE, device="cpu")
     with pytest.raises(ValueError, match=r"the class 'a\|b' holds a \|"):
         predictions(fitted, graph, threshold=0.5)
+
+
+def test_scores_are_those_of_the_table_also_where_nothing_is_known():
+    """Nodes 4 to 7 have no features and no way to a label: they get the commoner class, in the table and in the score."""
+    edges = [(0, 1), (1, 2), (2, 3), (4, 5), (6, 7)]
+    y = [1, 1, 0, 1, 1, 1, 1, 1]
+    graph = Graph.from_edges(edges, num_nodes=8, y=y)
+    trained = learn(graph, [0, 1, 2], [], METHODS["lpa"].settings(), device="cpu")
+    table = predictions(trained, graph)
+    hidden = [3, 4, 5, 6, 7]
+    right = np.mean([graph.class_names[y[i]] == table["label"][i] for i in hidden])
+    assert evaluate(trained, graph, hidden).accuracy == right == 0.8
