@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.semi_supervised import LabelSpreading
 
-from gcn_lpa import GCNLPAClassifier
-from gcn_lpa.data.datasets import load
+from gcn_lpa import GCNLPAClassifier, load
 
 X, y = load_digits(return_X_y=True)
 labeled, hidden = train_test_split(np.arange(len(y)), train_size=0.1, stratify=y, random_state=0)

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCN
 from torch_geometric.utils import add_remaining_self_loops
 
-from gcn_lpa import split
-from gcn_lpa.data.datasets import load
+from gcn_lpa import load, split
 from gcn_lpa.edges import AGNN
 from gcn_lpa.pyg import LPARegularizer
 
