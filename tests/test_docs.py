@@ -1,7 +1,9 @@
 """The documentation without the tool that makes a site of it: links lead somewhere, every page is in the navigation, and what
 is said of other tools is so."""
 
+import ast
 import importlib.metadata
+import pkgutil
 import re
 import runpy
 from pathlib import Path
@@ -14,6 +16,39 @@ ROOT = Path(__file__).parents[1]
 CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
+
+
+MANUAL = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "results"]
+MODULES = [module.name for module in pkgutil.walk_packages(gcn_lpa.__path__, "gcn_lpa.")]
+SPAN = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)(?:`|\()")  # a dotted name, or a call of one, as inline code
+ANYWHERE = re.compile(r"\bgcn_lpa(?:\.[A-Za-z_]\w*)+")
+FILE = re.compile(r"\.(csv|html|ipynb|json|md|npy|npz|png|pyi?|safetensors|toml|txt|xlsx)$")
+OWNERS = {  # of names that stand for an object or a class
+    "advice": "gcn_lpa.insight.advise.Advice",
+    "graph": "gcn_lpa.Graph",
+    "trained": "gcn_lpa.Trained",
+    "Explainer": "gcn_lpa.insight.explain.Explainer",
+    "Graph": "gcn_lpa.Graph",
+    "Prediction": "gcn_lpa.predict.Prediction",
+    "Trained": "gcn_lpa.Trained",
+    "Updated": "gcn_lpa.learning.updated.Updated",
+}
+BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+
+
+def exists(name):
+    """Whether a dotted name is there, as it stands or below the package, or belongs to one of OWNERS."""
+    head, _, rest = name.partition(".")
+    if head in OWNERS:
+        owner = pkgutil.resolve_name(OWNERS[head])
+        return hasattr(owner, rest) or rest in owner.__dataclass_fields__
+    for full in [name, *(f"{module}.{rest}" for module in MODULES if module.endswith(f".{head}")), f"gcn_lpa.{name}"]:
+        try:
+            pkgutil.resolve_name(full)
+        except (ImportError, AttributeError):
+            continue
+        return True
+    return False
 
 
 def anchors(page):
@@ -33,6 +68,37 @@ def test_every_link_leads_somewhere(page):
         assert ROOT in [file, *file.parents], f"{target} leads out of the repository"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
+def test_every_name_of_the_package_in_the_manual_exists(page):
+    text = page.read_text(encoding="utf-8")
+    named = {name for name in SPAN.findall(text) if not FILE.search(name)} | set(ANYWHERE.findall(text))
+    for block in BLOCK.findall(text):
+        lines = block.splitlines()
+        code = [line[4:] for line in lines if line.startswith((">>> ", "... "))] if ">>> " in block else lines
+        for node in ast.walk(ast.parse("\n".join(code))):
+            if isinstance(node, ast.ImportFrom):
+                named |= {f"{node.module}.{alias.name}" for alias in node.names}
+    assert sorted(name for name in named if not exists(name)) == []
+
+
+def test_every_file_that_the_guide_for_contributors_names_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|pyi|json))`", text)
+    assert len(named) > 20
+    rooms = [ROOT, ROOT / "gcn_lpa", ROOT / "tests"]
+    assert [name for name in named if not any((room / name).is_file() for room in rooms)] == []
+
+
+def test_the_page_of_the_estimator_has_its_settings_and_their_defaults():
+    text = (ROOT / "docs" / "estimator.md").read_text(encoding="utf-8").split("## Settings\n")[1]
+    written = {}
+    for names, values in re.findall(r"^\| (`.*?) \| (.*?) \|", text, flags=re.MULTILINE):
+        defaults = ast.literal_eval(f"[{values}]")
+        names = re.findall(r"`(\w+)`", names)
+        written |= dict(zip(names, defaults * len(names) if len(defaults) == 1 else defaults, strict=True))
+    assert written == gcn_lpa.GCNLPAClassifier().get_params()
 
 
 def test_every_page_is_in_the_navigation_once():
