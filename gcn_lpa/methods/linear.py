@@ -38,7 +38,7 @@ class FeaturesOnly(AtOnce):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0, *, hidden: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.recipe, self.seed, self.hidden = recipe, seed, hidden
-        for k, shape in enumerate(pairwise([graph.num_features, *hidden, graph.num_classes])):
+        for k, shape in enumerate(pairwise([graph.num_features, *hidden, graph.target.width])):
             self.register_buffer(f"weight{k}", torch.zeros(shape))
             self.register_buffer(f"bias{k}", torch.zeros(shape[1]))
 
@@ -53,7 +53,7 @@ class FeaturesOnly(AtOnce):
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         rows, y = nodes.cpu().numpy(), graph.y.index_select(0, nodes).cpu().numpy()
         x = graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
-        for k, (weight, bias) in enumerate(affine_layers(self.estimator(), x, y, graph.num_classes, len(self.hidden))):
+        for k, (weight, bias) in enumerate(affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
 
@@ -118,9 +118,9 @@ class SmoothedLR(AtOnce):
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
-        self.recipe, self.num_classes = recipe, graph.num_classes
-        self.register_buffer("weight", torch.zeros(graph.num_features, graph.num_classes))
-        self.register_buffer("bias", torch.zeros(graph.num_classes))
+        self.recipe, self.num_classes = recipe, graph.target.width
+        self.register_buffer("weight", torch.zeros(graph.num_features, self.num_classes))
+        self.register_buffer("bias", torch.zeros(self.num_classes))
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:

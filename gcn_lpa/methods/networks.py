@@ -52,8 +52,8 @@ class JKNet(Network):
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
         widths = [graph.num_features, *[recipe.hidden] * recipe.gcn_layers]
         self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
-        self.join = glorot(recipe.gcn_layers * recipe.hidden, graph.num_classes, generator=generator)
-        self.bias = nn.Parameter(torch.zeros(graph.num_classes))
+        self.join = glorot(recipe.gcn_layers * recipe.hidden, graph.target.width, generator=generator)
+        self.bias = nn.Parameter(torch.zeros(graph.target.width))
 
     def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
         smoothing, x, outputs = graph.adjacency.symmetric_normalized(), graph.x, []
@@ -115,7 +115,7 @@ class LabelInput(Network):
         super().__init__()
         self.recipe, self.gcn = recipe, GCNLPA(recipe, graph, seed)
         generator, width = torch.Generator().manual_seed(seed + 1), self.weights[0].shape[1]
-        self.label_weight = glorot(graph.num_classes, width, generator=generator)
+        self.label_weight = glorot(graph.target.width, width, generator=generator)
 
     @property
     def weights(self) -> nn.ParameterList:
@@ -155,7 +155,7 @@ class GATNetwork(Network):
         hidden = [(recipe.hidden, recipe.heads)] * (recipe.gcn_layers - 1)
         width, convs = graph.num_features, []
         with random_bits(torch.device("cpu"), seed):
-            for out, heads in [*hidden, (graph.num_classes, 1)]:
+            for out, heads in [*hidden, (graph.target.width, 1)]:
                 convs.append(conv(width, out, heads=heads, dropout=recipe.dropout, add_self_loops=False))
                 width = out * heads
         self.convs, self.project = nn.ModuleList(convs), convs[0].lin
@@ -182,7 +182,7 @@ class GraphSAGENetwork(Network):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         conv, self.recipe = pyg_layers("graphsage").SAGEConv, recipe
-        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.num_classes]
+        widths = [graph.num_features, *[recipe.hidden] * (recipe.gcn_layers - 1), graph.target.width]
         with random_bits(torch.device("cpu"), seed):
             self.convs = nn.ModuleList(conv(*shape, aggr="mean") for shape in pairwise(widths))
 

@@ -60,7 +60,7 @@ class NearbyColumns(AtOnce):
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int) -> None:
         super().__init__()
-        self.recipe, self.num_classes = recipe, graph.num_classes
+        self.recipe, self.num_classes = recipe, graph.target.width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
         self.register_buffer("num_places", None)
@@ -86,7 +86,7 @@ class NearbyColumns(AtOnce):
         return int(self.dealt_by)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
-        return votes_by_others(walk, graph.y, graph.num_classes, self.recipe.propagation_steps, self.seed)
+        return votes_by_others(walk, graph.y, graph.target.width, self.recipe.propagation_steps, self.seed)
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
