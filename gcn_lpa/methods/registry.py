@@ -36,6 +36,15 @@ ADAPTIVE = (
     *("self_loops", *COLUMNS, *EDGES, "propagation_steps", "lr", "epochs", "patience", "select"),
     *("loss", "lpa_iterations", "lpa_ratio", "class_weights"),
 )
+TRAVEL = (
+    "layers",
+    "given_edges",
+    "personalized",
+    "own",
+    "columns",
+    "predictions",
+    "none",
+)  # `insight.explain` follows each
 PUBLISHED = ("paper", "official")  # recipes beside which a baseline has the settings it was published with
 
 
@@ -49,9 +58,13 @@ class Method:
     note: str
     fields: tuple[str, ...]  # of the recipe that it uses; any other is refused
     at_once: bool = False  # whether it is fitted without gradient steps: `methods.contract.FittedAtOnce`
-    features: str = "layers"  # how features travel to a node: a key of `insight.explain.FEATURE_WALKS`
+    features: str = "layers"  # how features travel to a node: one of TRAVEL
     reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its predictions
     needs: str = ""  # the extra that installs its dependencies
+
+    def __post_init__(self) -> None:
+        if self.features not in TRAVEL:
+            raise ValueError(f"method {self.name!r}: features = {self.features!r}; it is one of {', '.join(TRAVEL)}")
 
     @property
     def has_edge_weights(self) -> bool:

@@ -390,6 +390,11 @@ def test_label_propagation_reads_the_labels_it_is_told_to_use(ragged):
     assert not torch.allclose(found, predict_proba(model, ragged, raw=True))
 
 
+def test_a_method_whose_features_travel_in_an_unknown_way_is_refused():
+    with pytest.raises(ValueError, match="method 'lr': features = 'all'; it is one of layers, given_edges, "):
+        dataclasses.replace(METHODS["lr"], features="all")
+
+
 def test_a_perceptron_never_looks_at_an_edge(ragged):
     lonely = dataclasses.replace(ragged, adjacency=SparseMatrix.identity(9))
     results = [said(name, graph, [0, 1, 3, 4]) for name in ("lr", "mlp") for graph in (ragged, lonely)]
