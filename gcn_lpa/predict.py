@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import parts_of
 from gcn_lpa.target import Classes, Scores
-
-if TYPE_CHECKING:
-    from gcn_lpa.trained import Trained
+from gcn_lpa.trained import Trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +40,7 @@ class Prediction:
             graph: raw, as it was loaded: the one that was trained on, or another with the same columns.
             known: nodes, a mask or positions, whose labels in `graph` the model may use; None: those it was trained on.
         """
+        check_trained(trained)
         output = posteriors(trained, trained.prepare(graph, known))
         if known is None:
             return cls(trained, graph, trained.known.on(graph)[0], output)
@@ -145,6 +144,13 @@ class Prediction:
         return table
 
 
+def check_trained(trained: Any) -> None:
+    if not isinstance(trained, Trained):
+        is_run = isinstance(getattr(trained, "trained", None), Trained)
+        what = f"a {type(trained).__name__}; pass run.trained" if is_run else f"{trained!r:.40}"
+        raise TypeError(f"trained is a gcn_lpa.Trained, such as learn gives, not {what}")
+
+
 def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: bool = False) -> Tensor:
     """The probability of each class of `trained.class_names` for each node, rows that sum to 1, [n, c], on the CPU.
 
@@ -237,6 +243,7 @@ def edge_table(trained: Trained, graph: Graph) -> Any:
     """
     import pandas
 
+    check_trained(trained)
     if not trained.method.has_edge_weights:
         raise ValueError(f"method {trained.recipe.method!r} learns no edge weights that could be listed; gcn-lpa does")
     prepared = trained.prepare(graph)

@@ -10,10 +10,15 @@ import torch
 from gcn_lpa.data.describe import node_hops
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
+from gcn_lpa.insight.advise import suggest
+from gcn_lpa.insight.audit import audit_edges, audit_labels
+from gcn_lpa.insight.explain import explain, explain_all
+from gcn_lpa.insight.what_if import what_if
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import Prediction, evaluate, predict_proba, predictions, status_of
+from gcn_lpa.predict import Prediction, edge_table, evaluate, predict_proba, predictions, status_of
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.folder import TrainedRun
 from tests.helpers.trainings import trained_alone
 
 RECIPE = Recipe(hidden=8, epochs=12, edge_rank=4, dropout=0.5, lr=0.05)
@@ -33,6 +38,21 @@ def test_evaluate_takes_the_raw_graph_and_prepares_it(world):
     by_hand = trained.model(RECIPE.prepare(graph)).argmax(dim=1)[parts.test] == graph.y[parts.test]
     assert found.accuracy == pytest.approx(by_hand.double().mean().item())
     assert found == evaluate(trained, graph, parts.test.nonzero().squeeze(1))
+
+
+def test_what_is_no_trained_model_is_refused_at_every_door(world):
+    graph, parts, trained = world
+    run = TrainedRun(plan=None, graph=graph, trained=trained, split=parts, results=None)
+    questions = (
+        *(predict_proba, predictions, edge_table, suggest, audit_labels, audit_edges, explain_all, what_if),
+        lambda trained, graph: evaluate(trained, graph, [0]),
+        lambda trained, graph: explain(trained, graph, 0),
+    )
+    for ask in questions:
+        with pytest.raises(TypeError, match=r"trained is a gcn_lpa.Trained, .* not a TrainedRun; pass run.trained"):
+            ask(run, graph)
+    with pytest.raises(TypeError, match=r"trained is a gcn_lpa.Trained, such as learn gives, not Graph"):
+        predict_proba(graph, trained)
 
 
 ISLANDS = {"edges": [("a", "b"), ("b", "c"), ("d", "e")], "node_names": [*"abcdef"]}  # f stands alone

@@ -28,7 +28,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.tasks import with_classes
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import check_trained, predict_proba
 from gcn_lpa.propagation import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.train import Epoch, JobName, Watch
@@ -116,17 +116,16 @@ def cross_fit(
         watch=Watch(on_epoch=None if on_fit is None else on_epoch),
         **options,
     )
-    learns_edges = recipe.method == "gcn-lpa" and recipe.edges != "fixed"
+    learns = recipe.method == "gcn-lpa" and recipe.edges != "fixed"
     out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
     for (_, fold), trained in zip(left_out, models, strict=True):
         probabilities = predict_proba(trained, hidden, raw=True)
         out_of_fold[fold] += probabilities[fold] / repeats
         out_of_fold[~given] += probabilities[~given] / (repeats * folds)
-        if learns_edges:
+        if learns:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
-    settings = epochs, folds, repeats, seed, recipe
-    return CrossFit(out_of_fold, log_weights.exp() if learns_edges else None, given, settings)
+    return CrossFit(out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe))
 
 
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
@@ -267,6 +266,7 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
     """The graph with the classes that the model knows, and a `cross_fit` of its recipe on the labels it was given."""
     if not 0 < rate < 1:
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
+    check_trained(trained)
     check_graph(graph)
     graph = with_classes(graph, trained.class_names)
     return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)

@@ -29,7 +29,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, Vote, VotePath, hops_in_words, rounded
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
 from gcn_lpa.methods.registry import members_of
-from gcn_lpa.predict import Prediction, posteriors
+from gcn_lpa.predict import Prediction, check_trained, posteriors
 from gcn_lpa.propagation import feature_influence, label_influence, propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.trained import Trained
@@ -80,6 +80,7 @@ class Explainer:
     @classmethod
     def of(cls, trained: Trained, graph: Graph, *, hops: int | None = None) -> Explainer:
         """An explainer of a model on a raw graph."""
+        check_trained(trained)
         if hops is not None and hops < 1:
             raise ValueError(f"hops = {hops}; a label travels at least 1")
         trained.check_columns(graph)
