@@ -46,6 +46,8 @@ def propagate_labels(
         labeled: the nodes that are reset, [n]; None: those with label mass.
         at: the nodes whose Y^(k) is wanted, each once, [m]; None: all.
     """
+    if iterations < 0:
+        raise ValueError(f"iterations = {iterations}; a label travels at least 0 hops")
     labeled = seeds.detach().sum(dim=1) > 0 if labeled is None else labeled
     walk = partial(propagate_labels, transition, iterations=iterations, clamp=clamp, labeled=labeled, at=at)
     faster = propagate(walk, transition, seeds, iterations, clamp, labeled, at)

@@ -236,6 +236,8 @@ def test_what_is_not_a_node_is_named():
         label_influence(transition, random_mask(0), torch.tensor([1, 8]), 2)
     with pytest.raises(ValueError, match=r"a mask of 8 booleans"):
         label_influence(transition, torch.tensor([1, 2]), torch.tensor([1]), 2)
+    with pytest.raises(ValueError, match=r"iterations = -1; a label travels at least 0 hops"):
+        propagate_labels(transition, torch.eye(N), -1)
     with pytest.raises(ValueError, match=r"a walk of 0 steps"):
         feature_influence(transition, torch.tensor([1]), 0)
 
