@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.data.checks import node_mask
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import TINY
 from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
@@ -92,7 +93,13 @@ def labels_of(recipe: Recipe, graph: Graph, nodes: Tensor, seed: int | Tensor = 
         seed, ids: name the random choice of the seeds where `recipe.lpa_ratio` is below 1: the same ones at every step
             (Table 3). All nodes stay targets.
     """
+    if not isinstance(nodes, Tensor) or nodes.dtype not in (torch.bool, torch.int64):
+        raise TypeError(f"nodes is a tensor, a boolean mask or positions as int64, not {nodes!r:.60}")
     y, c, dtype, is_mask = graph.y, graph.target.width, graph.adjacency.dtype, nodes.dtype == torch.bool
+    if fused.is_at_hand(nodes):
+        unknown = (node_mask(nodes, len(y)) & (y < 0)).nonzero()
+        if len(unknown):
+            raise ValueError(f"nodes names node {int(unknown[0])}, which has no label to learn from")
     total = graph.pattern.total if graph.pattern.is_part else None
     target, weight = (y.clamp_min(0), nodes.to(dtype)) if is_mask else (y.index_select(0, nodes), None)
     if recipe.class_weights == "balanced":

@@ -11,7 +11,7 @@ exactly Eq. (15) scores in `losses.py` (five readings).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -38,6 +38,7 @@ class Body(Protocol):
     def __call__(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 class Convolutions(nn.Module):
@@ -95,16 +96,16 @@ class GCNLPA(nn.Module):
         graph: Graph,
         seed: int = 0,
         *,
-        body: Callable[[Recipe, Graph, torch.Generator], nn.Module] | None = None,
+        body: Callable[[Recipe, Graph, torch.Generator], Body] | None = None,
     ) -> None:
-        """`body(recipe, graph, generator)` makes a `Body`; None: `Convolutions`."""
+        """`body` makes the part that reads features; None: `Convolutions`."""
         super().__init__()
         if body is None and recipe.propagation != "layers":
             raise ValueError(
                 f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
             )
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        self.body = (body or Convolutions)(recipe, graph, generator)
+        self.body: Body = (body or Convolutions)(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
         if recipe.residual and isinstance(self.body, Convolutions):  # W' after the edges: the same start without them
             skips = (glorot(*weight.shape, generator=generator) for weight in self.body.weights)
@@ -130,7 +131,7 @@ class GCNLPA(nn.Module):
         return scores.symmetric_softmax(self.recipe.edge_dropout, key)
 
     def forward(self, graph: Graph) -> Tensor:
-        return cast(Tensor, self.body(graph, self.smoothing(graph)))
+        return self.body(graph, self.smoothing(graph))
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.

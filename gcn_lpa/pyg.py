@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcn_lpa.data.checks import node_mask
 from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
@@ -118,6 +119,8 @@ class LPARegularizer(nn.Module):
             if given.is_floating_point():
                 wanted = "whole numbers, such as y.long()" if name == "y" else "a mask of True and False, or positions"
                 raise TypeError(f"{name} is {given.dtype}; it takes {wanted}")
+        if labeled.dtype != torch.bool or labeled.shape != y.shape:
+            node_mask(labeled, len(y), "labeled")
         layout = self.layout(edge_index, len(y))
         nodes = labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
         num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1

@@ -224,6 +224,26 @@ def test_positions_and_a_mask_are_the_same_question():
         torch.testing.assert_close(by_mask.lpa, by_position.lpa)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "error", "said"),
+    [
+        ([0, 1], TypeError, "nodes is a tensor, a boolean mask or positions as int64, not \\[0, 1\\]"),
+        (np.array([0, 1]), TypeError, "nodes is a tensor"),
+        (torch.tensor([0.0]), TypeError, "nodes is a tensor"),
+        (torch.tensor([True]), ValueError, r"nodes is a mask of \[1\] entries; the graph has 6 nodes"),
+        (torch.tensor([0, 9]), ValueError, "nodes names node 9, but the graph has nodes 0..5"),
+        (torch.tensor([0, 3]), ValueError, "nodes names node 3, which has no label to learn from"),
+        (torch.ones(6, dtype=torch.bool), ValueError, "nodes names node 3, which has no label to learn from"),
+    ],
+)
+def test_what_is_no_labelled_node_is_refused(nodes, error, said):
+    graph = six_nodes()
+    model = GCNLPA(LAYERS, graph)
+    for _ in range(2):
+        with pytest.raises(error, match=said):
+            model.loss(graph, nodes)
+
+
 # how a model starts
 
 

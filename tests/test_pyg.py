@@ -139,6 +139,20 @@ def test_masks_and_indices_are_the_same_and_other_labels_are_not_read(shuffled):
     assert all(torch.equal(costs[0], cost) for cost in costs[1:])
 
 
+@pytest.mark.parametrize(
+    ("labeled", "said"),
+    [
+        (torch.ones(3, dtype=torch.bool), r"labeled is a mask of \[3\] entries; the graph has 34 nodes"),
+        (torch.tensor([3, 34]), "labeled names node 34, but the graph has nodes 0..33"),
+        (torch.tensor([2, 3]), "nodes names node 3, which has no label to learn from"),
+    ],
+)
+def test_what_is_no_labelled_node_is_refused(shuffled, labeled, said):
+    _, index, weight, y = shuffled
+    with pytest.raises(ValueError, match=said):
+        LPARegularizer(index.shape[1]).loss(index, weight, y.index_fill(0, torch.tensor([3]), -1), labeled)
+
+
 def test_the_edges_are_sorted_once(shuffled, monkeypatch):
     x, index, weight, y = shuffled
     calls = []

@@ -137,6 +137,11 @@ class Remembered(Generic[P, T]):
         return self.last[2]
 
 
+def is_at_hand(tensor: Tensor) -> bool:
+    """Whether values can be looked at: not under vmap, and not on a GPU, where a step would wait for them."""
+    return tensor.device.type == "cpu" and not ops.is_wrapped(tensor)
+
+
 def _state(argument: Any) -> Any:
     """What changes with an argument: of a dataclass, such as a graph, also with the tensors that are its fields."""
     if isinstance(argument, Tensor):
