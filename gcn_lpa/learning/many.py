@@ -34,7 +34,6 @@ from gcn_lpa.train import DivergedError, Epoch, Fit, Watch
 
 FEWEST_NODES = 5000  # of all jobs together, that several processes are begun for: fewer train in seconds
 FLOATS_PER_ROW, FLOATS_PER_EDGE = 30, 40  # that a training holds at most, roughly, beside a layer's width
-INTERRUPTED = "Training interrupted by user"  # scikit-learn's warning
 Outcome = Fit | DivergedError | None  # None: interrupted before it had a best epoch
 
 
@@ -64,19 +63,26 @@ def fit_many(
     if executor.watch.on_plan is not None:
         executor.watch.on_plan([job.name for job in jobs])
     with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), warnings.catch_warnings():
-        # scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here that is a KeyboardInterrupt
-        warnings.filterwarnings("error", message=INTERRUPTED)
+        # scikit-learn's perceptron ends at Ctrl-C with a warning and what it has so far: here it ends with an error
+        warnings.filterwarnings("error", message="Training interrupted by user")
         workers = num_workers(jobs, threads)
         try:
             if workers > 1:
                 executor.in_processes(workers)
             else:
                 executor.here()
-        except UserWarning as warning:
-            if INTERRUPTED not in str(warning):
-                raise
-            raise KeyboardInterrupt from None
+        except Exception as error:
+            if is_interruption(error):
+                raise KeyboardInterrupt from None
+            raise
     return Outcomes(executor.outcomes, executor.interrupted)
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether an error was raised because of Ctrl-C, as by scikit-learn, whose trees fail at it with errors of many kinds."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def num_workers(jobs: Sequence[Job], threads: int | None = None) -> int:

@@ -105,6 +105,20 @@ def test_ctrl_c_in_one_of_many_is_a_keyboard_interrupt_and_gives_what_is_done(bl
         )
 
 
+@pytest.mark.parametrize("kind", [ValueError, UserWarning, SystemError])
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_an_error_that_scikit_learn_makes_of_ctrl_c_is_a_keyboard_interrupt(blocks, monkeypatch, kind, is_interrupted):
+    def fail(*_):
+        try:
+            raise KeyboardInterrupt if is_interrupted else KeyError
+        except (KeyboardInterrupt, KeyError):
+            raise kind("'T{=d:sum_gradients' is not a valid buffer format") from None
+
+    monkeypatch.setattr(Job, "run", fail)
+    with pytest.raises(KeyboardInterrupt if is_interrupted else kind):
+        fit_many([jobs_of(blocks, SMALL)], device=CPU)
+
+
 def test_a_group_that_there_is_no_time_for_is_left_out_but_never_the_first(blocks, workers):
     groups = [
         jobs_of(blocks, SMALL),
