@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ def read_folder(folder: Path, **options: Any) -> Graph:
         raise ValueError(f"{folder} needs {needed}; it holds {held}")
     options = {"labels": labels, "name": folder.resolve().name, **options}
     file = folder / FEATURES_FILE
-    if not file.is_file():
+    if not _is_file(file):
         return read_csv(nodes, edges, **options)
     if options.get("columns") is not None:
         raise ValueError(
@@ -121,13 +122,21 @@ def read_folder(folder: Path, **options: Any) -> Graph:
 
 
 def _table_in(folder: Path, role: str) -> Path | None:
-    tables = [path for suffix in (".csv", ".tsv", ".parquet") if (path := folder / f"{role}{suffix}").is_file()]
+    tables = [path for suffix in (".csv", ".tsv", ".parquet") if _is_file(path := folder / f"{role}{suffix}")]
     sheets = [path.name for suffix in SPREADSHEETS if (path := folder / f"{role}{suffix}").is_file()]
     if sheets and not tables:
         raise ValueError(f"{folder} holds {sheets[0]}, which is not read: save it as {role}.csv (CSV, UTF-8)")
     if len(tables) > 1:
         raise ValueError(f"{folder} holds {' and '.join(path.name for path in tables)}; which one?")
     return tables[0] if tables else None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there; what has its name and is none, such as a link to nowhere, is refused."""
+    if path.is_file() or not os.path.lexists(path):
+        return path.is_file()
+    what = "a link to a file that is not there" if path.is_symlink() and not path.exists() else "not a file"
+    raise ValueError(f"{path} is {what}; mend it, or take it away")
 
 
 @dataclass(frozen=True)

@@ -898,6 +898,19 @@ def test_a_spreadsheet_is_refused_with_what_to_do(tmp_path, role):
         load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["nodes.csv", "labels.tsv", "features.npy"])
+def test_what_has_the_name_of_a_file_and_is_none_is_refused(folder, name):
+    path = folder(nodes_csv=NODES, edges_csv=EDGES) / name
+    path.unlink(missing_ok=True)
+    path.symlink_to("nowhere")
+    with pytest.raises(ValueError, match=rf"{name} is a link to a file that is not there; mend it, or take it away"):
+        load(path.parent)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match=rf"{name} is not a file; mend it, or take it away"):
+        load(path.parent)
+
+
 def test_columns_of_edges_that_are_not_read_are_named(folder):
     path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\n")
     assert "columns of edges.csv not read: 'since', 'times'" in "".join(load(path).notes)
