@@ -165,7 +165,8 @@ def _entries(data: bytes, path: Path) -> dict[str, Entry]:
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise FileError(f"{path}: not a manifest: it names no format")
     if manifest["format"] != FORMAT:
-        ours = f"this version of gcn-lpa reads format {FORMAT}; train it anew, in another folder"
+        ours = f"this version of gcn-lpa reads format {FORMAT}; train it anew, in another folder or after removing this one"
+        ours += ", which --overwrite does not replace"
         raise FileError(f"{path}: format {manifest['format']!r}, but {ours}")
     entries: dict[str, Entry] = manifest.get("files", {})
     is_whole = isinstance(entries, dict) and all(

@@ -350,5 +350,5 @@ def test_a_folder_of_another_format_is_refused(run, tmp_path):
         refused = CliRunner().invoke(app, [*command.split(), str(folder)])
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
         assert (
-            "format 1, but this version of gcn-lpa reads format 2; train it anew, in another folder" in refused.stderr
-        )
+            "format 1, but this version of gcn-lpa reads format 2; train it anew, in another folder or after removing this one"
+        ) in refused.stderr
