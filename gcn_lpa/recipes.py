@@ -69,7 +69,9 @@ class Recipe:
     training: str = _field(
         "joint", "A* and W together, Eq. (18), or one after the other, Eqs. (15), (17)", ("joint", "two_step")
     )
-    edges: str = _field("agnn", "edge form: a key of EDGE_FORMS")
+    edges: str = _field(
+        "agnn", "edge form: fixed, free, bilinear, gat, agnn, cosine, gaan, geniepath or gaussian, as in EDGE_FORMS"
+    )
     edge_rank: int = _field(32, "width of the projections inside the feature-based edge forms")
     edge_init: str = _field("zeros", "how free edge weights start", ("zeros", "glorot"))
     symmetric_edges: bool = _field(False, "free weights: tie (i, j) and (j, i)")
