@@ -69,16 +69,41 @@ SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smal
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")]
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+ENDINGS_HELP = ", ".join(PICTURE_ENDINGS)
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
 
 def check_out(*files: Path | None, overwrite: bool) -> None:
-    """Refuse before the work what could not be written after it."""
-    from gcn_lpa.data.files import check_output
+    """Refuse before the work what could not be written after it, and the files that a run is read from."""
+    from gcn_lpa.data.files import FileError, check_output
+    from gcn_lpa.runs import storage
 
     for file in files:
-        if file is not None:
-            check_output(file, overwrite=overwrite)
+        if file is None:
+            continue
+        check_output(file, overwrite=overwrite)
+        target, listed = file.resolve(), dict[str, Any]()
+        with contextlib.suppress(FileError):  # another program's manifest.json
+            listed = storage.listed(target.parent)
+        if listed and target.name in {storage.MANIFEST, *listed} - {*storage.OUTPUTS}:
+            raise ValueError(f"{file} is a file of the run {target.parent}, which needs it; choose another file")
+
+
+def check_picture(file: Path | None, option: str = "--picture") -> None:
+    """Refuse a picture whose ending does not say as what to draw it."""
+    if file is not None and file.suffix.lower() not in PICTURE_ENDINGS:
+        raise typer.BadParameter(f"{option} {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
+
+
+def stray_options(context: typer.Context, *used: str) -> list[str]:
+    """The options of a command line that are not among the parameters `used`."""
+    names = [option for option in context.command.params if option.name not in used]
+    return [
+        option.opts[0]
+        for option in names
+        if (source := context.get_parameter_source(str(option.name))) is not None and source.name == "COMMANDLINE"
+    ]
 
 
 class PlainCommand(typer.core.TyperCommand):
@@ -198,6 +223,7 @@ def recipe_fields(settings: Iterable[str] | None) -> dict[str, Any]:
     return _typed(settings, types, "NAME=VALUE with a field of the recipe")
 
 
+COLUMNS = ("id", "label", "source", "target", "weight", "relation", "time")  # options of reading that name one
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -208,7 +234,11 @@ def _typed(texts: Iterable[str] | None, types: Mapping[str, type], what: str) ->
     chosen: dict[str, Any] = {}
     for text in texts or ():
         key, separator, value = text.partition("=")
-        if not separator or key not in types:
+        if not separator and key in types:
+            raise typer.BadParameter(
+                f"{key!r} is not {what.split()[0]}: write {key}={'COLUMN' if key in COLUMNS else 'VALUE'}"
+            )
+        if key not in types:
             raise typer.BadParameter(f"{text!r} is not {what}: {', '.join(types) or 'none'}{meant(key, types)}")
         try:
             if types[key] is bool:

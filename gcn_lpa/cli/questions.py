@@ -22,7 +22,10 @@ def report(
     quick: Annotated[bool, Option("--quick", help="Train nothing: no rivals, nothing suspicious.")] = False,
     picture: Annotated[
         str | None,
-        Option(metavar="KIND", help="Draw to --out FILE (.png, .svg, .pdf): curve, confusion, map, neighbourhood."),
+        Option(
+            metavar="KIND",
+            help=f"Draw to --out FILE ({options.ENDINGS_HELP}): curve, confusion, map, neighbourhood.",
+        ),
     ] = None,
     node: Annotated[str | None, Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
     hops: Annotated[int | None, Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
@@ -43,7 +46,9 @@ def report(
     if picture not in (None, *PICTURES):
         raise BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
     if picture is not None and out is None:
-        raise BadParameter("--picture goes with --out FILE, whose ending says as what: .png, .svg or .pdf")
+        raise BadParameter(f"--picture goes with --out FILE, whose ending says as what: {options.ENDINGS_HELP}")
+    if picture is not None:
+        options.check_picture(out, "--out")
     if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
         raise BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
     opened = gcn_lpa.load_run(run, data)
@@ -73,7 +78,7 @@ def explain(
     every: Annotated[bool, Option("--all", help="A table of the nodes that `predict` labels.")] = False,
     top: Annotated[int, Option(min=1, help="--node: voters to list.")] = 10,
     hops: options.Hops = None,
-    picture: Annotated[Path | None, Option(metavar="FILE", help="--node: a .png, .svg or .pdf of it.")] = None,
+    picture: Annotated[Path | None, Option(metavar="FILE", help=f"--node: draw it ({options.ENDINGS_HELP}).")] = None,
     out: Annotated[Path | None, Option(metavar="FILE", help="--all: CSV file; without one, stdout.")] = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
@@ -87,6 +92,7 @@ def explain(
         raise BadParameter("--picture goes with --node, --out with --all")
     from gcn_lpa.insight.drawing import draw_explanation
 
+    options.check_picture(picture)
     options.check_out(out, overwrite=overwrite)
     options.check_out(picture, overwrite=True)
     found = gcn_lpa.load_run(run, data)
