@@ -9,10 +9,11 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import BadParameter, Option
+from typer import BadParameter, Context, Option
 
 import gcn_lpa
 from gcn_lpa.cli import options, text
@@ -28,6 +29,7 @@ INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their
 @options.command
 @options.recipe_flags
 def train(
+    context: Context,
     name: options.MaybeName = None,
     *,
     out: Annotated[Path | None, Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
@@ -72,15 +74,21 @@ def train(
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
     from gcn_lpa.engine.devices import choose_device
-    from gcn_lpa.runs.storage import PAGE, PARTS, PREDICTIONS, has_file
+    from gcn_lpa.runs.storage import PARTS, has_file
 
     start = time.perf_counter()
+    page = functools.partial(results_of, device=device)
     if name is None:
         if not resume or out is None:
             raise BadParameter("name a data set or a folder; or --resume --out DIR goes on with an unfinished run")
-        with options.progress() as watch:
-            trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch)
-        return options.print_run(trained, as_json, start)
+        if strays := options.stray_options(context, "out", "resume", "report", "data", "device", "threads", "as_json"):
+            why = "goes on with the graph and the settings that the run began with"
+            raise BadParameter(f"{', '.join(strays)}: --resume --out DIR, without a graph, {why}")
+        report = report or began_with_report(out)
+        with _going_on(out), options.progress() as watch:
+            outputs = page if report else None
+            trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch, outputs=outputs)
+        return print_trained(trained, report, as_json, start)
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if has_file(Path(name), PARTS):
@@ -116,13 +124,41 @@ def train(
     )
     options.print_warnings(graph.notes, as_json)
     options.print_room(graph, plan.recipe, device)
-    outputs = functools.partial(results_of, device=device) if report else None
-    kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": outputs}
-    with options.progress() as watch:
+    report = report or (resume and out is not None and began_with_report(out))
+    plan = dataclasses.replace(plan, report=report)
+    kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": page if report else None}
+    with _going_on(out), options.progress() as watch:
         trained = gcn_lpa.train_run(plan, graph, out, device=device, threads=threads, watch=watch, **kept)
+    print_trained(trained, report, as_json, start)
+
+
+def began_with_report(out: Path) -> bool:
+    """Whether the command that began the unfinished run of a folder had --report."""
+    from gcn_lpa.runs.train_run import unfinished_plan
+
+    plan = unfinished_plan(out)
+    return plan is not None and plan.report
+
+
+@contextlib.contextmanager
+def _going_on(out: Path | None) -> Iterator[None]:
+    """After a Ctrl-C that leaves no model, say how the run of a folder goes on."""
+    from gcn_lpa.runs.train_run import is_unfinished
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None and is_unfinished(out):
+            print(f"gcn-lpa: interrupted; {text.going_on(out)}", file=sys.stderr)
+        raise
+
+
+def print_trained(trained: TrainedRun, report: bool, as_json: bool, start: float) -> None:
+    from gcn_lpa.runs.storage import PAGE, PREDICTIONS
+
     options.print_run(trained, as_json, start)
-    if report and out is not None and not as_json:
-        print(f"  labels in {out / PREDICTIONS}, the page is {out / PAGE}")
+    if report and trained.folder is not None and not as_json:
+        print(f"  labels in {trained.folder / PREDICTIONS}, the page is {trained.folder / PAGE}")
 
 
 def train_in_parts(order: Order, as_json: bool, start: float) -> None:
@@ -182,15 +218,19 @@ def predict(
     whose label was given; it can differ from that one. With --on every label of that graph votes at once, nothing is trained
     again, and a summary says what is new and what changed.
     """
-    from gcn_lpa.runs.predictions import write_table
+    from gcn_lpa.runs.predictions import interruption, write_table
 
+    if sets is None and score != "lac":
+        raise BadParameter("--score goes with --sets LEVEL")
     options.check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
     wanted |= {"hops": hops, "all_classes": all_classes}
     if on is None:
         if option or root is not None:
             raise BadParameter("--root and -o go with --on")
-        table = gcn_lpa.predict_run(gcn_lpa.load_run(run, data), **wanted)
+        loaded = gcn_lpa.load_run(run, data)
+        table = gcn_lpa.predict_run(loaded, **wanted)
+        options.print_warnings(interruption(loaded.trained, run), as_json)
         return options.print_or_write(table, out, excel_safe, as_json)
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
@@ -221,7 +261,9 @@ def calibrate(
     run: options.RunDir,
     level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
     score: options.SetScore = "lac",
-    picture: Annotated[Path | None, Option(metavar="FILE", help="The reliability diagram as .png.")] = None,
+    picture: Annotated[
+        Path | None, Option(metavar="FILE", help=f"Draw the reliability diagram ({options.ENDINGS_HELP}).")
+    ] = None,
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -229,6 +271,7 @@ def calibrate(
     from gcn_lpa.insight.drawing import draw_reliability
     from gcn_lpa.runs.predictions import calibrate_run
 
+    options.check_picture(picture)
     options.check_out(picture, overwrite=True)
     found = calibrate_run(gcn_lpa.load_run(run, data), level=level, score=score)
     lines = text.calibration_lines(found)
@@ -251,9 +294,10 @@ def edges(
     """List the learned edge weights. Columns: source, target, weight (as given), learned (its share at the target)."""
     options.check_out(out, overwrite=overwrite)
     found = gcn_lpa.load_run(run, data)
+    table = gcn_lpa.edge_table(found.trained, found.graph)
     if not found.trained.model.edge_parameters():
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
-    options.print_or_write(gcn_lpa.edge_table(found.trained, found.graph), out, excel_safe, as_json)
+    options.print_or_write(table, out, excel_safe, as_json)
 
 
 @options.command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -180,6 +181,10 @@ def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]
     ]
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     """The result of a training that took `seconds`, all stages together."""
     from gcn_lpa.calibration import FEWEST
@@ -200,9 +205,16 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     lines += [*relations(trained), *warning(trained.results)]
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:
-        few = f"{held_out} held-out labels are too few, it takes {FEWEST}"
+        few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
         lines += wrapped(f"  probabilities are not calibrated: {few}")
-    return lines if trained.folder is None else [*lines, f"  kept in {trained.folder}"]
+    if trained.folder is None:
+        return lines
+    lines.append(f"  kept in {trained.folder}")
+    return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
+
+
+def going_on(folder: Path) -> str:
+    return f"`gcn-lpa train --resume --out {shlex.quote(str(folder))}` goes on"
 
 
 def result_lines(results: Results) -> list[str]:
@@ -210,7 +222,9 @@ def result_lines(results: Results) -> list[str]:
     found = results.scores
     if found is None:
         return [results.note]
-    rates = f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {found.num_nodes:,} nodes"
+    rates = (
+        f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {counted(found.num_nodes, 'node')}"
+    )
     folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
     return [rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
 
@@ -261,11 +275,11 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     low, high = found.expected_coverage
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
     nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
-    which = f"{calibration.num_nodes:,} {nodes[calibration.protocol]} nodes"
+    which = counted(calibration.num_nodes, f"{nodes[calibration.protocol]} node")
     numbers = f"{fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
     few = calibration.num_nodes < FEWEST
     return [
-        f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {found.num_nodes:,} nodes it was not given",
+        f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
         f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}"
         if few
         else f"  temperature  {numbers}, fitted to {which}",
@@ -279,8 +293,9 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
 
 def change_lines(found: Changes, note: str = "") -> list[str]:
     """What is new, what is gone, what changed; `note`: why the graph is not compared with the one before."""
-    votes = " that vote" if found.votes else ""
-    lines = [f"{found.graph}: {found.nodes:,} nodes, {found.edges:,} edges, {found.labels:,} labels{votes}"]
+    votes = f" that vote{'s' * (found.labels == 1)}" if found.votes else ""
+    sizes = counted(found.nodes, "node"), counted(found.edges, "edge"), counted(found.labels, "label")
+    lines = [f"{found.graph}: {', '.join(sizes)}{votes}"]
     if found.nodes_new is not None:
         lines += [
             f"  nodes        {found.nodes_new:,} new, {found.nodes_gone:,} gone",
@@ -293,7 +308,7 @@ def change_lines(found: Changes, note: str = "") -> list[str]:
         lines.append(f"  predictions  {found.predictions_changed:,} of {found.predictions:,} changed")
     notes = [] if found.votes else ["labels do not vote in this method: train it again to learn from new ones"]
     for name, count in found.unknown_classes.items():
-        notes.append(f"{count:,} labels {name!r}: a class the model does not know; train it again to learn it")
+        notes.append(f"{counted(count, 'label')} {name!r}: a class the model does not know; train it again to learn it")
     if found.votes and found.silent_classes:
         names = ", ".join(map(repr, found.silent_classes))
         notes.append(f"no label here is of class {names}: labels vote among the other classes only; give some of each")

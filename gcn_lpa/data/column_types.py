@@ -246,7 +246,7 @@ class ColumnSummary:
 
     def __str__(self) -> str:
         number = "no features" if not self.features else f"{self.features:,} feature{'s' * (self.features > 1)}"
-        missing = f", {self.missing:,} cells missing" if self.missing else ""
+        missing = f", {self.missing:,} cell{'s' * (self.missing > 1)} missing" if self.missing else ""
         return f"{self.name} -> {self.kind}{f' ({self.about})' if self.about else ''}, {number}{missing}"
 
 

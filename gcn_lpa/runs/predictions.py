@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from gcn_lpa.calibration import (
     perfect_ece,
     reliability,
 )
+from gcn_lpa.data.checks import WARNING
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.files import write_output
@@ -105,11 +107,12 @@ def calibrate_run(
         sets = conformal_sets(before, threshold, score=score)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
     tables = reliability(guesses_of(before, truth)), reliability(guesses)
+    few = "1 label is" if len(y) == 1 else f"{len(y)} labels are"
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[held_out.protocol] if is_promised else f"none: {len(y)} labels are too few, it takes {FEWEST}",
+        promise=PROMISES[held_out.protocol] if is_promised else f"none: {few} too few, it takes {FEWEST}",
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -250,7 +253,16 @@ def predict_on(
     updated = Updated.of(trained, graph, before)
     table = updated.table(threshold=threshold, score=score, **wanted)
     shown = table if every else table[(trained.classes_of(graph) < 0).numpy()]
-    return UpdatedRun(shown, updated.changes(), note, tuple(warnings_in(graph.notes)))
+    warnings = *interruption(trained, files.folder), *warnings_in(graph.notes)
+    return UpdatedRun(shown, updated.changes(), note, warnings)
+
+
+def interruption(trained: Trained, folder: Path) -> tuple[str, ...]:
+    """A warning where the training of a run was interrupted."""
+    if not trained.run.interrupted:
+        return ()
+    how = f"`gcn-lpa train --resume --out {shlex.quote(str(folder))}` finishes it"
+    return (f"{WARNING}the training of {folder} was interrupted, and this is what it had learned; {how}",)
 
 
 def read_like(

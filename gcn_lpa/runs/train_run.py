@@ -75,11 +75,7 @@ def train_run(
     """
     folder = None if out is None else Path(out)
     if folder is not None and resume and is_finished(folder, plan):
-        run = load_run(folder)
-        if outputs is not None:
-            storage.check_free(folder, storage.OUTPUTS)  # before the work
-            storage.save(folder, outputs(run), is_addition=True)
-        return run
+        return _finished(folder, None, outputs)
     if graph.content_hash(64) != plan.content:
         raise ValueError(f"{graph.name!r} is not the graph that the plan was made for; make_plan makes one for it")
     training = _Training(plan, graph, folder, choose_device(device), threads, watch or Watch())
@@ -97,18 +93,30 @@ def train_run(
     return run
 
 
-def resume_run(folder: str | Path, data: str | Path | None = None, **options: Any) -> TrainedRun:
+def resume_run(
+    folder: str | Path, data: str | Path | None = None, *, outputs: Outputs | None = None, **options: Any
+) -> TrainedRun:
     """Finish a training that was stopped; a run that is complete is returned as it is.
 
     Args:
         data: where the graph is now, if not where it was.
-        options: `device`, `threads`, `watch` and `outputs` of `train_run`.
+        outputs: as in `train_run`; the files are added to a run that is complete.
+        options: `device`, `threads` and `watch` of `train_run`.
     """
     folder = Path(folder)
     plan = unfinished_plan(folder)
     if plan is None:
-        return load_run(folder, data)
-    return train_run(plan, graph_of(plan, folder, data), folder, resume=True, **options)
+        return _finished(folder, data, outputs)
+    return train_run(plan, graph_of(plan, folder, data), folder, resume=True, outputs=outputs, **options)
+
+
+def _finished(folder: Path, data: str | Path | None, outputs: Outputs | None) -> TrainedRun:
+    """The run that a folder holds complete, to which files for people are added."""
+    run = load_run(folder, data)
+    if outputs is not None:
+        storage.check_free(folder, storage.OUTPUTS)  # before the work
+        storage.save(folder, outputs(run), is_addition=True)
+    return run
 
 
 def evaluate_run(run: TrainedRun) -> Results:

@@ -202,7 +202,7 @@ WORDS = {
     ),
     "a command misspelt": words("No such command 'trian'. Did you mean 'train'?", "trian {data}"),
     "a key of -o misspelt": words("did you mean label?", "info {data} -o lable=label"),
-    "-o without a value": words("'label' is not KEY=VALUE", "info {data} -o label"),
+    "-o without a value": words("'label' is not KEY=VALUE: write label=COLUMN", "info {data} -o label"),
     "a column misspelt": words(
         "nodes.csv has no column 'vv'; it has 'id', 'label', 'v'; did you mean v?", "info {data} -o features=vv"
     ),
@@ -290,13 +290,30 @@ WORDS = {
         "the reference 'lpa' is not among the methods gcn", "compare {data} --methods gcn --reference lpa"
     ),
     "an option of growth without --on": words("--root and -o go with --on", "predict {run} --root {data}"),
+    "a score without sets": words("--score goes with --sets LEVEL", "predict {run} --score aps"),
+    "other settings for a run that goes on": words(
+        "--seed, --epochs: --resume --out DIR, without a graph, goes on",
+        "train --resume --out {run} --epochs 5 --seed 1",
+    ),
+    "predictions in place of a model": words(
+        "which needs it; choose another file", "predict {run} --out {run}/model.safetensors --overwrite"
+    ),
+    "edges in place of a manifest": words(
+        "which needs it; choose another file", "edges {run} --out {run}/manifest.json --overwrite"
+    ),
+    "a picture of an odd kind": words(
+        "--picture x.foo: a picture ends in .png, .svg, .pdf", "calibrate {run} --picture x.foo"
+    ),
+    "an explanation of an odd kind": words(
+        "--picture x.foo: a picture ends in .png, .svg, .pdf", "explain {run} --node n1 --picture x.foo"
+    ),
     "a page to serve of no run": words("nowhere is not a run folder", "report nowhere --serve"),
     "a picture without a file": words("--picture goes with --out FILE", "report {run} --picture map"),
     "a picture of no node": words(
         "--node ID (and --hops) goes with neighbourhood", "report {run} --picture neighbourhood --out x.png"
     ),
     "a picture without an ending": words(
-        "has no ending that says as what to draw it", "report {run} --picture map --out {data}/picture"
+        "/picture: a picture ends in .png, .svg, .pdf", "report {run} --picture map --out {data}/picture"
     ),
 }
 CSV = {

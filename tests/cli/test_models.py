@@ -20,8 +20,10 @@ from gcn_lpa.cli import data as demo
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import warning
 from gcn_lpa.data.datasets import load
+from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import Results, load_run
 from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.target import ClassScores, Scores
@@ -386,7 +388,7 @@ def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
     """stderr is a terminal here; Ctrl-C comes when its progress bar shows the validation accuracy."""
     folder, settings = tmp_path / "run", ("--epochs", 400, "--hidden", 4, "--device", "cpu", "--threads", 1)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "gcn_lpa", "train", "karate", "--out", folder, *settings]
+    command = [sys.executable, "-m", "gcn_lpa", "train", "karate", "--out", folder, "--report", *settings]
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
         os.close(theirs)
         bar = b""
@@ -401,10 +403,46 @@ def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
     assert said.startswith("karate: gcn-lpa, interrupted, epoch ")
     assert b"loss" in bar
     assert b"/400" in bar
+    assert said.endswith(f"kept in {folder}\n  `gcn-lpa train --resume --out {folder}` goes on\n")
     assert load_run(folder).run.interrupted
+    warned = (
+        f"gcn-lpa: warning: the training of {folder} was interrupted, and this is what it had learned; `gcn-lpa train"
+    )
+    for words in ((), ("--on", "karate")):
+        assert run("predict", folder, *words).stderr.startswith(warned)
+    assert not (folder / "report.html").exists()
     assert "interrupted" not in ok("train", "--resume", "--out", folder, "--device", "cpu", "--threads", 1)
+    assert {"report.html", "predictions.csv"} <= {path.name for path in folder.iterdir()}  # as the first command asked
     ok("train", "karate", "--out", tmp_path / "whole", *settings)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_gets_its_report_by_resume(karate_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(karate_run, folder)
+    assert "the page is" in ok("train", "--resume", "--out", folder, "--report", "--device", "cpu")
+    assert set(storage.listed(folder)) - set(storage.listed(karate_run)) == {"report.html", "predictions.csv"}
+
+
+def test_files_of_a_run_are_not_replaced_and_another_programs_manifest_is_none(karate_run, tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    for _ in range(2):
+        ok("predict", karate_run, "--out", tmp_path / "model.safetensors", "--overwrite")
+    (tmp_path / "link.csv").symlink_to(karate_run / "run.json")
+    assert run("predict", karate_run, "--out", tmp_path / "link.csv", "--overwrite").exit_code == 1
+    assert load_run(karate_run).plan.seed == 0
+
+
+def test_a_method_without_edge_weights_is_an_error_and_no_note(tmp_path):
+    ok("train", "karate", "--out", tmp_path / "run", "--method", "lpa", "--device", "cpu")
+    result = run("edges", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("gcn-lpa: method 'lpa' learns no edge weights")
+
+
+def test_the_help_names_every_edge_form():
+    words = ok("train", "--help").replace(",", " ").split()
+    assert set(EDGE_FORMS) <= set(words)
 
 
 def _more(descriptor):
