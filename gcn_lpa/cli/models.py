@@ -88,7 +88,7 @@ def train(
         with _going_on(out), options.progress() as watch:
             outputs = page if report else None
             trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch, outputs=outputs)
-        return print_trained(trained, report, as_json, start)
+        return options.print_run(trained, as_json, start, has_page=report)
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
     if has_file(Path(name), PARTS):
@@ -129,7 +129,7 @@ def train(
     kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": page if report else None}
     with _going_on(out), options.progress() as watch:
         trained = gcn_lpa.train_run(plan, graph, out, device=device, threads=threads, watch=watch, **kept)
-    print_trained(trained, report, as_json, start)
+    options.print_run(trained, as_json, start, has_page=report and out is not None)
 
 
 def began_with_report(out: Path) -> bool:
@@ -151,14 +151,6 @@ def _going_on(out: Path | None) -> Iterator[None]:
         if out is not None and is_unfinished(out):
             print(f"gcn-lpa: interrupted; {text.going_on(out)}", file=sys.stderr)
         raise
-
-
-def print_trained(trained: TrainedRun, report: bool, as_json: bool, start: float) -> None:
-    from gcn_lpa.runs.storage import PAGE, PREDICTIONS
-
-    options.print_run(trained, as_json, start)
-    if report and trained.folder is not None and not as_json:
-        print(f"  labels in {trained.folder / PREDICTIONS}, the page is {trained.folder / PAGE}")
 
 
 def train_in_parts(order: Order, as_json: bool, start: float) -> None:

@@ -98,12 +98,9 @@ def check_picture(file: Path | None, option: str = "--picture") -> None:
 
 def stray_options(context: typer.Context, *used: str) -> list[str]:
     """The options of a command line that are not among the parameters `used`."""
-    names = [option for option in context.command.params if option.name not in used]
-    return [
-        option.opts[0]
-        for option in names
-        if (source := context.get_parameter_source(str(option.name))) is not None and source.name == "COMMANDLINE"
-    ]
+    source = context.get_parameter_source
+    others = [option for option in context.command.params if option.name not in used]
+    return [option.opts[0] for option in others if "COMMANDLINE" in repr(source(str(option.name)))]
 
 
 class PlainCommand(typer.core.TyperCommand):
@@ -258,7 +255,7 @@ def show(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
     print_json(facts) if as_json else print(*lines, sep="\n")
 
 
-def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
+def print_run(trained: TrainedRun, as_json: bool, start: float, *, has_page: bool = False) -> None:
     """Print the result of a training and the time of all its stages since `start`; an interrupted one ends with 130."""
     run, seconds = trained.run, time.perf_counter() - start
     facts = {
@@ -276,7 +273,8 @@ def print_run(trained: TrainedRun, as_json: bool, start: float) -> None:
         "out": None if trained.folder is None else str(trained.folder),
         "total_seconds": seconds,
     }
-    show(as_json, facts, run_lines(trained, seconds))
+    page = f"  labels in {trained.folder}/predictions.csv, the page is {trained.folder}/report.html"
+    show(as_json, facts, [*run_lines(trained, seconds), *([page] if has_page and not run.interrupted else [])])
     if run.interrupted:
         raise typer.Exit(130)
 
