@@ -69,9 +69,10 @@ def check_seed(seed: Any) -> int:
     """A seed as a whole number; NumPy's are taken too."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise TypeError(f"seed = {seed!r}; it is a whole number")
-    if not 0 <= seed < 2**63:
+    whole = int(seed)
+    if not 0 <= whole < 2**63:
         raise ValueError(f"seed = {seed}; it is at least 0 and less than 2**63")
-    return int(seed)
+    return whole
 
 
 def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
