@@ -188,7 +188,9 @@ def recipes_of(
         raise ValueError(f"there is no method to compare; there are {', '.join(names)}")
     ours = choose_recipe(graph, graph.labeled, recipe, by_folds=False) if isinstance(recipe, str) else recipe
     settings_of = {
-        name: choose_recipe(graph, graph.labeled, BEST, by_folds=False) if name == BEST else METHODS[name].beside(ours, recipe)
+        name: choose_recipe(graph, graph.labeled, BEST, by_folds=False)
+        if name == BEST
+        else METHODS[name].beside(ours, recipe)
         for name in methods
     }
     unused = {name: METHODS[settings.method].unused(settings, changes) for name, settings in settings_of.items()}
