@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLUB = ["examples/club", "-o", "label=club"]
 GCN_LPA = ["-m", "gcn_lpa"]
 HELP_SECONDS = 0.3
-RATIOS = {"predict": 1.6, "train": 3.5}  # at most so many times as long as the import of torch
+RATIOS = {"predict": 1.6, "train": 3.2}  # at most so many times as long as the import of torch
 
 
 def commands(folder):
