@@ -100,7 +100,8 @@ def stray_options(context: typer.Context, *used: str) -> list[str]:
     """The options of a command line that are not among the parameters `used`."""
     source = context.get_parameter_source
     others = [option for option in context.command.params if option.name not in used]
-    return [option.opts[0] for option in others if "COMMANDLINE" in repr(source(str(option.name)))]
+    sources = [(option.opts[0], source(str(option.name))) for option in others]
+    return [name for name, given in sources if given is not None and given.name == "COMMANDLINE"]
 
 
 class PlainCommand(typer.core.TyperCommand):
