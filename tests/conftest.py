@@ -13,7 +13,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import trustme
 from hypothesis import settings
 
 from gcn_lpa.data.datasets import load
@@ -176,6 +175,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def authority():
+    import trustme  # of all tests only these need it
+
     return trustme.CA()
 
 
