@@ -124,7 +124,7 @@ def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     assert best(first) > best(on_cpu) - 0.03
 
 
-@pytest.mark.parametrize("method", ["jk-net", "correct-and-smooth", "label-input", "appnp"])
+@pytest.mark.parametrize("method", ["jk-net", "correct-and-smooth", "label-input", "appnp", "grand"])
 @pytest.mark.parametrize("name", ["digits", "cora"])  # a table, and words that are sparse
 def test_a_captured_step_of_another_method_walks_the_same_path(method, name):
     graph = load(name)
