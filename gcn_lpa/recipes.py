@@ -260,6 +260,7 @@ WITH_FEW_LABELS = DEFAULT.replace(
     members="smoothed-lr gcn appnp batch-norm grand",
     origin="default where few nodes have labels, docs/accuracy.md",
 )
+TABLE_WITH_FEW_LABELS = WITH_FEW_LABELS.replace(members="smoothed-lr lr gcn batch-norm")
 WITH_SOME_LABELS = DEFAULT.replace(
     members=f"{DEFAULT.members} smoothed-lr batch-norm grand",
     origin="default where some nodes have labels, docs/accuracy.md",
@@ -353,8 +354,8 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
         recipe, more = WITHOUT_FEATURES if case.labels == "few" else WITH_STRUCTURE, "layers"
     else:
         recipe = {"few": WITH_FEW_LABELS, "some": WITH_SOME_LABELS, "many": DEFAULT}[case.labels]
-        if case.labels == "some" and case.columns == "table":
-            recipe = DEFAULT
+        if case.columns == "table":
+            recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
         if case.labels == "few":
             more = "strong-hops"

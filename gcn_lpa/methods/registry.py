@@ -276,7 +276,7 @@ METHODS: dict[str, Method] = {
             GRAND,
             _PLAIN.replace(method="grand", hidden=64, dropout=0.5, propagation_steps=8),
             "perceptron of width 64 on the mean of 8 hops from a random half of the nodes; two draws must agree",
-            fields=(*NETWORK, "propagation_steps"),
+            fields=(*COLUMNS, "self_loops", "hidden", "dropout", *TRAINING, "propagation_steps"),
             features="mean_of_hops",
         ),
         Method(
@@ -361,6 +361,7 @@ MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made f
     "neighbour-lr": as_method("neighbour-lr"),
     "trees": as_method("trees"),
     "smoothed-lr": as_method("smoothed-lr"),
+    "lr": as_method("lr"),
 }
 
 

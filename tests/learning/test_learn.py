@@ -47,7 +47,7 @@ CASES = {  # what is said of a node, the columns, how many nodes and labels, and
         ("size", "weight", "kind"),
         60,
         40,
-        {"edges": "fixed", "members": "trees smoothed-lr gcn appnp batch-norm grand"},
+        {"edges": "fixed", "members": "trees smoothed-lr lr gcn batch-norm"},
     ),
     "a table, many labels": (table, ("size", "weight", "kind"), 120, 100, {"members": "trees layers three-layers"}),
     "words, few labels": (
