@@ -38,9 +38,9 @@ BASE = {  # what has to hold for a field to matter
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2")},
     **{
-        name: {"propagation": "layers", "members": ""}
-        for name in ("bias", "residual", "layer_norm", "batch_norm", "feature_dropout")
+        name: {"propagation": "layers", "members": ""} for name in ("bias", "residual", "batch_norm", "feature_dropout")
     },
+    "layer_norm": {"propagation": "layers", "members": "", "batch_norm": False},
 }
 OTHER = {  # values of each field; the first that the base does not have is the change
     "features": ("tfidf",),
@@ -62,10 +62,10 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "dropout": (0.7,),
     "feature_dropout": (0.3,),
     "edge_dropout": (0.5,),
-    "bias": (True,),
+    "bias": (True, False),
     "residual": (True, False),
     "layer_norm": (True,),
-    "batch_norm": (True,),
+    "batch_norm": (True, False),
     "class_weights": ("balanced",),
     "lr": (0.2,),
     "l2": (0.1,),
