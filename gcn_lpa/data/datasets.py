@@ -30,8 +30,10 @@ from gcn_lpa.data.array_files import (
     PLANETOID_PARTS,
     PLANETOID_SHA256,
     parse_npz_graph,
+    read_acm,
     read_npz_graph,
     read_planetoid,
+    read_streamers,
     require_sha256,
 )
 from gcn_lpa.data.checks import WARNING, check_seed, similar
@@ -177,7 +179,9 @@ class Dataset:
     folder: str = ""
     files: tuple[str, ...] = ()
     url: str = ""  # where its files can be downloaded; without one they are only looked for
-    content: str = ""  # 32 digits of `content_hash` of an npz file, whose arrays may be packed in many ways
+    content: str = (
+        ""  # 32 digits of `content_hash`, without options, of an npz file, whose arrays may be packed in many ways
+    )
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
@@ -214,10 +218,11 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         return dataset.read(**options)
     folder = dataset.find(root) or _fetch(key, dataset, root)
     try:
-        graph = dataset.read(folder, key)
+        graph = dataset.read(folder, key, **options)
+        plain = dataset.read(folder, key) if options else graph
     except ValueError as error:
         raise ValueError(f"{name} cannot be read from {folder}: {error}") from error
-    if changed := dataset.changed(folder, graph):
+    if changed := dataset.changed(folder, plain):
         note = f"{WARNING}{changed}: this is another graph than {graph.name}"
         graph = dataclasses.replace(graph, notes=(*graph.notes, note))
     return graph
@@ -249,8 +254,6 @@ def as_graph(graph: Any) -> Graph:
 def reading_options(name: str | Path) -> dict[str, Any]:
     """The options that `load` takes for a data set or folder, with their defaults."""
     dataset = DATASETS.get(str(name).lower())
-    if dataset is not None and dataset.files:
-        return {}
     parameters = inspect.signature(read_csv if dataset is None else dataset.read).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -333,7 +336,11 @@ def _check(dataset: Dataset, file: str, raw: bytes) -> None:
 
 def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Dataset:
     files = tuple(f"ind.{name}.{part}" for part in PLANETOID_PARTS)
-    return Dataset(summary, partial(read_planetoid, class_names=class_names), "planetoid", files, PLANETOID_URL)
+
+    def read(folder: Path, name: str) -> Graph:
+        return read_planetoid(folder, name, class_names)
+
+    return Dataset(summary, read, "planetoid", files, PLANETOID_URL)
 
 
 def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool = False) -> Dataset:
@@ -341,6 +348,17 @@ def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool
         return read_npz_graph(folder / f"{file}.npz", name, directed=directed)
 
     return Dataset(summary, read, "npz", (f"{file}.npz",), url, content)
+
+
+def _streamers(file: str, summary: str, content: str) -> Dataset:
+    def read(folder: Path, name: str, *, target: str = "mature") -> Graph:
+        return read_streamers(folder / f"{file}.npz", name, target=target)
+
+    return Dataset(summary, read, "npz", (f"{file}.npz",), content=content)
+
+
+def acm(folder: Path, name: str, *, labels: int = 20) -> Graph:
+    return read_acm(folder / "acm_kinds.npz", name, labels=labels)
 
 
 CORA_CLASSES = (
@@ -370,6 +388,19 @@ DATASETS: dict[str, Dataset] = {
     ),
     "minesweeper": _npz(
         "minesweeper", "a board with mines; a table of 7 columns, score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df"
+    ),
+    "streamers-engb": _streamers(
+        "streamers_engb", "English streamers; target mature or partner", "7367bc8c2adeb90d9314b1110eb19203"
+    ),
+    "streamers-es": _streamers(
+        "streamers_es", "Spanish streamers; target mature or partner", "3878aacf21bcdbe42c4734a6d5a59caa"
+    ),
+    "acm": Dataset(
+        "papers with two edge types; labels 20, 40 or 60 a class",
+        acm,
+        "npz",
+        ("acm_kinds.npz",),
+        content="9250a333dbde2062bdd9926cabe60784",
     ),
     "karate": Dataset("a karate club that split in two (NetworkX)", karate),
     "digits": Dataset("handwritten digits joined to their nearest (scikit-learn)", digits),

@@ -37,6 +37,9 @@ OTHERS = {
     "squirrel-filtered": (2223, 46998, 2089, 5, 20.7),
     "squirrel-directed": (2223, 65578, 2089, 5, 21.6),  # arcs
     "minesweeper": (10000, 39402, 7, 2, 68.3),
+    "streamers-engb": (7126, 35324, 3173, 2, 55.6),
+    "streamers-es": (4648, 59382, 3173, 2, 58.0),
+    "acm": (4019, 2179883, 1902, 3, 64.0),
 }
 NONZEROS = {"cora": 49216, "citeseer": 105165, "pubmed": 988031, "coauthor-cs": 1092079, "coauthor-phy": 1137311}
 
@@ -291,6 +294,83 @@ def test_npz_arrays_that_do_not_fit_are_refused(tmp_path, changes, message):
     assert message in str(refusal.value)
 
 
+def tiny_streamers(path, **changes):
+    """Three streamers 0-1-2 who play two games."""
+    tiny_npz(path)
+    with np.load(path) as arrays:
+        kept = {name: array for name, array in arrays.items() if name != "labels"}
+    flags = {"mature": np.array([True, False, True]), "partner": np.array([False, False, True])}
+    np.savez(path, **kept, **({"days": np.array([3.0, 4, 5]), "views": np.array([10.0, 0, 7])} | flags | changes))
+
+
+@pytest.mark.parametrize(("target", "rest"), [("mature", [0, 0, 1]), ("partner", [1, 0, 1])])
+def test_the_target_of_streamers_is_no_feature(tmp_path, target, rest):
+    tiny_streamers(tmp_path / "streamers_es.npz")
+    graph = load("streamers-es", tmp_path, target=target)
+    assert graph.x.to_dense().tolist() == [[0, 7, 3, 10, rest[0]], [1, 0, 4, 0, rest[1]], [0, 0, 5, 7, rest[2]]]
+    assert [(block.kind, block.start, block.stop) for block in graph.blocks] == [
+        *[("words", 0, 2), ("numbers", 2, 4), ("table", 4, 5)]
+    ]
+    assert [graph.class_names[k] for k in graph.y] == [
+        target if hit else f"not {target}" for hit in {"mature": [1, 0, 1], "partner": [0, 0, 1]}[target]
+    ]
+
+
+def test_a_target_that_streamers_do_not_have_is_refused(tmp_path):
+    tiny_streamers(tmp_path / "streamers_es.npz")
+    with pytest.raises(ValueError, match="target = 'games'; it is one of mature, partner"):
+        load("streamers-es", tmp_path, target="games")
+
+
+def tiny_acm(path, **changes):
+    """Four papers: 0-1 share an author, 1-2 and 0-1 a subject, 3 shares nothing."""
+    author = scipy.sparse.csr_array(np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]))
+    subject = scipy.sparse.csr_array(np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0] * 4]))
+    arrays = {
+        "y": np.array([0, 1, 2, 2]),
+        "xd": np.array([0.5]),
+        "xix": np.array([1]),
+        "xip": np.array([0, 0, 1, 1, 1]),
+    }
+    for key, matrix in {"same_author": author, "same_subject": subject}.items():
+        arrays |= {f"{key}_ip": matrix.indptr, f"{key}_ix": matrix.indices}
+    for number in (20, 40, 60):
+        arrays |= {f"train_{number}": np.array([0, number == 40]), f"val_{number}": np.array([2])}
+        arrays |= {f"test_{number}": np.array([3])}
+    np.savez(path, d=np.array(2), **(arrays | changes))
+
+
+def test_papers_of_acm_have_two_edge_types_and_three_published_splits(tmp_path):
+    tiny_acm(tmp_path / "acm_kinds.npz")
+    graph = load("acm", tmp_path)
+    assert graph.adjacency.to_dense().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert graph.edge_types.names == ("same author", "same subject")
+    assert graph.edge_types.matrices[0].to_dense().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]
+    assert graph.x.to_dense().tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0]]
+    for labels, train in ((20, [0]), (40, [0, 1]), (60, [0])):
+        public = split(load("acm", tmp_path, labels=labels), kind="public")
+        assert [mask.nonzero().ravel().tolist() for mask in (public.train, public.val, public.test)] == [
+            train,
+            [2],
+            [3],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"labels": 30}, "labels = 30; the published splits have 20, 40, 60 a class"),
+        ({"same_author_ix": np.array([9, 0])}, {}, "a matrix of 4 columns with an entry in column 9"),
+        ({"val_20": np.array([4])}, {}, "acm_kinds.npz is refused"),
+    ],
+)
+def test_arrays_of_acm_that_do_not_fit_are_refused(tmp_path, changes, options, message):
+    tiny_acm(tmp_path / "acm_kinds.npz", **changes)
+    with pytest.raises(ValueError, match="acm cannot be read from") as refusal:
+        load("acm", tmp_path, **options)
+    assert message in str(refusal.value)
+
+
 def serve(server, name, monkeypatch, **changes):
     monkeypatch.setitem(DATASETS, name, dataclasses.replace(DATASETS[name], url=server.url, **changes))
 
@@ -352,7 +432,7 @@ def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["coauthor-cs", "coauthor-phy"])
+@pytest.mark.parametrize("name", ["coauthor-cs", "coauthor-phy", "streamers-engb", "streamers-es", "acm"])
 def test_the_pinned_hashes_are_those_of_the_real_arrays(datasets, name):
     assert load(name, datasets).content_hash(32) == DATASETS[name].content
 
