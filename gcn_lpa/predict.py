@@ -220,21 +220,25 @@ def has_nothing(graph: Graph) -> Tensor:
     return (alone & (size == 0)).cpu()
 
 
-def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
+def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores:
     """Compare the labels of `predictions` with those of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
         graph: raw, as in `predict_proba`.
         nodes: a boolean mask or positions.
+        positive: the class whose ranking is scored; None: the rarer of two, where it is rare.
     """
-    return scores(graph, nodes, Prediction.of(trained, graph).uncalibrated, trained.target)
+    return scores(graph, nodes, Prediction.of(trained, graph).uncalibrated, trained.target, positive)
 
 
-def scores(graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None) -> Scores:
+def scores(
+    graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None, positive: str | None = None
+) -> Scores:
     """The scores of probabilities, [n, c], for the labels of `nodes`; their columns are those of `target`, or of the graph's."""
     mask = node_mask(nodes, graph.num_nodes)
-    guess = probabilities[mask].argmax(dim=1)
-    return (target or graph.target).scores(graph.y.cpu()[mask], guess, graph.class_names)
+    truth, p = graph.y.cpu()[mask], probabilities[mask]
+    about: dict[str, Any] = {"probabilities": p, "positive": positive}
+    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.class_names, **about)
 
 
 def edge_table(trained: Trained, graph: Graph) -> Any:

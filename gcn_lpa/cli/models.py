@@ -46,6 +46,10 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, Option(help="Of the split, the first weights and dropout.")] = 0,
+    metric: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Keep the epoch that is best by it, as --select does: average_precision …"),
+    ] = None,
     option: options.Options = None,
     resume: Annotated[
         bool, Option("--resume", help="Go on with the run in --out, if there is one; it knows its graph and settings.")
@@ -77,6 +81,12 @@ def train(
     from gcn_lpa.runs.storage import PARTS, has_file
 
     start = time.perf_counter()
+    if metric is not None:
+        from gcn_lpa.metrics import selection
+
+        if "select" in changes:
+            raise BadParameter(f"--metric {metric} and --select {changes['select']}: both choose the epoch; give one")
+        changes["select"] = selection(metric)
     page = functools.partial(results_of, device=device)
     if name is None:
         if not resume or out is None:
@@ -240,11 +250,16 @@ def predict(
 
 
 @options.command
-def evaluate(run: options.RunDir, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """Score a run: accuracy, each class, which is taken for which."""
+def evaluate(
+    run: options.RunDir,
+    positive: options.Positive = None,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a run: accuracy, ranking of a rare class, who is what."""
     from gcn_lpa.runs.train_run import evaluate_run
 
-    results = evaluate_run(gcn_lpa.load_run(run, data))
+    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
     options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
 
 
@@ -298,6 +313,7 @@ def tune(
     *,
     out: Annotated[Path, Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
     trials: Annotated[int, Option(min=1, help="Finished trials in all.")] = 50,
+    metric: options.Metric = None,
     method: Annotated[str | None, Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
     recipe: Annotated[str, Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
     settings: options.Settings = None,
@@ -313,13 +329,16 @@ def tune(
 ) -> None:
     """Search for the recipe that does best on validation nodes. `train --recipe` then scores it once on test nodes."""
     from gcn_lpa.insight.tune import BEST, Search
+    from gcn_lpa.metrics import suited
     from gcn_lpa.runs.train_run import past_of
 
-    search, source = Search(trials, seed, device, threads), options.source_of(name, root, option)
+    source = options.source_of(name, root, option)
     kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
     changes = options.recipe_fields(settings)
     plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
     options.print_warnings(graph.notes, as_json)
+    chosen = metric or ("accuracy" if changes.get("select") else suited(graph.y, graph.num_classes))
+    search = Search(trials, seed, device, threads, chosen)
     parts = gcn_lpa.split(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)

@@ -65,6 +65,13 @@ DATA_HELP = "Where the graph of the run is now, if not where it was."
 Data = Annotated[Path | None, typer.Option(metavar="PATH", help=DATA_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, more(min=1, help="CPU threads.")]
+POSITIVE_HELP = "The class to rank; else the rarer of two."
+Positive = Annotated[str | None, typer.Option(metavar="CLASS", help=POSITIVE_HELP)]
+METRIC_HELP = (
+    "The score that counts: accuracy, balanced_accuracy, macro_f1, roc_auc, average_precision, log_loss or brier. Else "
+    "accuracy, or average_precision where one of two classes is rare."
+)
+Metric = Annotated[str | None, typer.Option(metavar="NAME", help=METRIC_HELP)]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")]

@@ -31,6 +31,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe, case_for
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
@@ -75,6 +76,7 @@ def require_in_parts(recipe: Recipe) -> None:
             has_lpa and recipe.loss == "leave_one_out" and recipe.lpa_iterations == 2
         ),
     }
+    reasons[f"select = {recipe.select!r}: it is no sum over nodes; --select loss is"] = recipe.select in METRICS
     for reason, holds in reasons.items():
         if holds:
             raise ValueError(f"several processes do not train with {reason}")
