@@ -19,6 +19,7 @@ import gcn_lpa
 from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
+    from gcn_lpa.cut import Rule
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
 
@@ -202,6 +203,15 @@ def predict(
     score: options.SetScore = "lac",
     hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
     all_classes: Annotated[bool, Option("--all-classes", help="A column p:CLASS for each class.")] = False,
+    threshold: Annotated[float | None, Option(metavar="P", help="Call a rare class from this probability on.")] = None,
+    top: Annotated[int | None, Option(min=1, metavar="N", help="Call so many nodes, the likeliest.")] = None,
+    precision: Annotated[
+        float | None, Option(metavar="P", help="Call as many as held-out labels say are right so often: 0.8.")
+    ] = None,
+    costs: Annotated[
+        str | None, Option(metavar="fn=50,fp=1", help="Call where it pays: the cost of a miss and of a false alarm.")
+    ] = None,
+    positive: options.Positive = None,
     raw: Annotated[bool, Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     on: Annotated[
         str | None,
@@ -217,8 +227,9 @@ def predict(
     """Label the nodes that have no label.
 
     The columns are id, label, probability (calibrated), runner_up, status. label is the prediction of the model, also of a node
-    whose label was given; it can differ from that one. With --on every label of that graph votes at once, nothing is trained
-    again, and a summary says what is new and what changed.
+    whose label was given; it can differ from that one. --threshold, --top, --precision and --costs call one class from a cut on:
+    the likeliest come first, and a line says how many hits to expect. With --on every label of that graph votes at once, nothing is
+    trained again, and a summary says what is new and what changed.
     """
     from gcn_lpa.runs.predictions import interruption, write_table
 
@@ -226,27 +237,54 @@ def predict(
         raise BadParameter("--score goes with --sets LEVEL")
     options.check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
-    wanted |= {"hops": hops, "all_classes": all_classes}
+    wanted |= {"hops": hops, "all_classes": all_classes, "cut": rule_of(threshold, top, precision, costs)}
+    if wanted["cut"] is None and positive is not None:
+        raise BadParameter("--positive goes with --threshold, --top, --precision or --costs")
+    if wanted["cut"] is not None and abstain is not None:
+        raise BadParameter("--abstain leaves out what a cut would call; give one of them")
+    wanted["positive"] = positive
     if on is None:
         if option or root is not None:
             raise BadParameter("--root and -o go with --on")
         loaded = gcn_lpa.load_run(run, data)
         table = gcn_lpa.predict_run(loaded, **wanted)
         options.print_warnings(interruption(loaded.trained, run), as_json)
-        return options.print_or_write(table, out, excel_safe, as_json)
+        return options.print_or_write(table, out, excel_safe, as_json, table.attrs.get("cut"))
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
     like = options.source_of(on, root, option)
     found = gcn_lpa.predict_on(run, on, data, root=root, options=like.options, **wanted)
     if as_json:
         facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
+        facts |= {} if found.cut is None else {"cut": dataclasses.asdict(found.cut)}
         if out is None:
             return options.show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
         write_table(out, found.table, excel_safe=excel_safe)
         return options.show(as_json, {**facts, "out": str(out)}, ())
     options.print_warnings(found.warnings, as_json)
-    options.print_or_write(found.table, out, excel_safe, as_json)
+    options.print_or_write(found.table, out, excel_safe, as_json, found.cut)
     print("\n".join(text.change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
+
+
+def rule_of(threshold: float | None, top: int | None, precision: float | None, costs: str | None) -> Rule | None:
+    """The rule of a cut, where a command line has one."""
+    from gcn_lpa.cut import Rule
+
+    chosen: dict[str, Any] = {"threshold": threshold, "top": top, "precision": precision, "costs": costs}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if not given:
+        return None
+    if len(given) > 1:
+        raise BadParameter(f"{' and '.join(f'--{name}' for name in given)} each choose the cut; give one")
+    if costs is not None:
+        parts = dict(part.split("=", 1) for part in costs.split(",") if "=" in part)
+        try:
+            given["costs"] = float(parts.pop("fn")), float(parts.pop("fp"))
+        except (KeyError, ValueError):
+            parts = {"": ""}
+        if parts:
+            raise BadParameter(f"--costs {costs}: say what a miss and a false alarm cost, as in fn=50,fp=1")
+    return Rule(**given)
 
 
 @options.command

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcn_lpa.calibration import Calibration
+    from gcn_lpa.cut import Cut, Expected
     from gcn_lpa.data.datasets import DatasetSize
     from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
@@ -210,10 +212,24 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     if not run.interrupted and held_out < FEWEST:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
         lines += wrapped(f"  probabilities are not calibrated: {few}")
+    elif not run.interrupted and calibration is not None:
+        lines += wrapped(f"  probabilities are {calibrated(calibration)}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
     return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
+
+
+def calibrated(found: Calibration) -> str:
+    """What was done to probabilities, and why."""
+    if not found.changes:
+        return "the model's own: correcting them would not make held-out labels likelier"
+    apart = (
+        ""
+        if found.unreachable is None
+        else f", of nodes that no label reaches by {found.num_unreachable:,} of their own"
+    )
+    return f"calibrated on {found.num_nodes:,} held-out labels{apart}"
 
 
 def going_on(folder: Path) -> str:
@@ -245,6 +261,32 @@ def ranking_lines(found: Ranking | None) -> list[str]:
         *wrapped(f"{found.positive}: {precision}, ROC AUC {percent(found.roc_auc)}"),
         f"recall {hits} % among the likeliest {tops} % of the nodes",
     ]
+
+
+def cut_lines(found: Cut | None) -> list[str]:
+    """How many nodes a cut calls, and what to expect of them."""
+    if found is None:
+        return []
+
+    def shares(value: Expected) -> str:
+        return f"{percent(value.mean)} ({100 * value.low:.1f} to {100 * value.high:.1f})"
+
+    hits = f"{found.hits.mean:.0f} ({found.hits.low:.0f} to {found.hits.high:.0f})"
+    precision = "" if found.precision is None else f"precision {shares(found.precision)}, "
+    cost = (
+        ""
+        if found.cost is None
+        else f", costs {found.cost.mean:,.0f} ({found.cost.low:,.0f} to {found.cost.high:,.0f})"
+    )
+    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}[found.protocol]
+    return fitted(
+        [
+            f"{found.positive}: {found.called:,} of {found.num_nodes:,} nodes, by {found.rule}: from probability "
+            f"{found.threshold:.3g} on",
+            f"  expected     {hits} hits, {precision}recall {shares(found.recall)}{cost}",
+            f"  counted on   {found.num_held_out:,} {nodes} nodes; in 95 of 100 cases within the numbers in brackets",
+        ]
+    )
 
 
 def relations(trained: TrainedRun) -> list[str]:
@@ -297,7 +339,7 @@ def evaluation_lines(results: Results) -> list[str]:
 
 
 def calibration_lines(found: CalibrationReport) -> list[str]:
-    from gcn_lpa.calibration import FEWEST
+    from gcn_lpa.calibration import FEWEST, Calibrator
 
     calibration, perfect = found.calibration, found.ece_perfect
     fitted = calibration.calibrator
@@ -306,13 +348,19 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
     nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
     which = counted(calibration.num_nodes, f"{nodes[calibration.protocol]} node")
-    numbers = f"{fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    curve = f"{fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    numbers = f"temperature  {fitted.temperature:.2f}, then confidence {curve}, fitted to {which}"
+    if fitted.positive is not None:
+        numbers = f"rare class   {curve}, fitted to {which}"
+    elif fitted == Calibrator():
+        numbers = f"temperature  none: by {which}, correcting would not make labels likelier"
+    apart = calibration.unreachable
+    own = "as they are" if apart == Calibrator() else "corrected by themselves"
     few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
-        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}"
-        if few
-        else f"  temperature  {numbers}, fitted to {which}",
+        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}" if few else f"  {numbers}",
+        *([] if apart is None else [f"  unreachable  {counted(calibration.num_unreachable, 'node')} of them, {own}"]),
         f"  ECE          {percent(found.ece_before)} before, {percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
+import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
@@ -142,20 +143,32 @@ def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
     Args:
         given: a boolean mask of the nodes, or their positions.
     """
+    order, senders = _breadth_first(graph, given)
+    hops = [np.inf] * (graph.num_nodes + 1)
+    hops[-1] = -1
+    for node in order[1:].tolist():
+        hops[node] = hops[senders[node]] + 1
+    return np.array(hops[:-1])
+
+
+def unreachable(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
+    """The nodes to which no given node has a way, a mask [n]; `given` as in `node_hops`, which takes longer."""
+    mask = torch.ones(graph.num_nodes + 1, dtype=torch.bool)
+    mask[torch.from_numpy(_breadth_first(graph, given)[0]).long()] = False
+    return mask[:-1]
+
+
+def _breadth_first(graph: Graph, given: Tensor | np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The nodes in the order in which they are reached from the given ones, and from where each is; node n sends to all given."""
     n = graph.num_nodes
     nodes = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     starts = np.flatnonzero(nodes) if nodes.dtype == bool else np.unique(nodes)
     sends = graph.pattern.T  # the rows of the transpose: who receives; of an undirected graph the same
     rowptr, col = sends.rowptr.cpu().numpy(), sends.col.cpu().numpy()
-    # breadth first from one more node, number n, that sends to every given one
     rowptr, col = np.append(rowptr, rowptr[-1] + len(starts)), np.append(col, starts.astype(col.dtype))
     whole = scipy.sparse.csr_array((np.ones(len(col), np.int8), col, rowptr), shape=(n + 1, n + 1))
-    order, sender = csgraph.breadth_first_order(whole, n)
-    hops, senders = [np.inf] * (n + 1), sender.tolist()
-    hops[n] = -1
-    for node in order[1:].tolist():
-        hops[node] = hops[senders[node]] + 1
-    return np.array(hops[:n])
+    order, senders = csgraph.breadth_first_order(whole, n)
+    return order, senders.tolist()
 
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:

@@ -224,7 +224,7 @@ class _Together:
         before = torch.where(unknown, shares, probabilities)  # before calibration, [own, c]
         held_out = self.held_out(before)
         calibration = None if held_out is None else held_out.calibration()
-        after = before if calibration is None else torch.where(unknown, shares, calibration.calibrator(before))
+        after = before if calibration is None else torch.where(unknown, shares, calibration(before))
         ranked = before.argsort(dim=1, descending=True, stable=True)[:, :2]
         guesses = self.in_order(torch.cat([ranked.double(), after.gather(1, ranked[:, :1])], dim=1))
         weights = self.edge_weights()
