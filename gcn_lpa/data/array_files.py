@@ -132,6 +132,17 @@ def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False)
         return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
 
 
+def read_splits(path: Path, num_nodes: int) -> tuple[Split, ...]:
+    """Published splits: masks `train`, `val` and `test`, [splits, n], eight nodes to a byte."""
+    with refused(path.name, "an archive of masks expected"):
+        arrays = parse_npz(archive_bytes(path), ["train", "val", "test", "num_nodes"])
+        if (stated := int(arrays["num_nodes"])) != num_nodes:
+            raise ValueError(f"its masks are of {stated:,} nodes; the graph has {num_nodes:,}")
+        parts = [np.unpackbits(arrays[part], axis=1)[:, :num_nodes].astype(bool) for part in ("train", "val", "test")]
+        masks = zip(*(map(torch.from_numpy, part) for part in parts), strict=True)
+        return tuple(Split(*three, "official", k) for k, three in enumerate(masks))
+
+
 STREAMER_COLUMNS = ("days", "views", "mature", "partner")
 
 
@@ -182,7 +193,7 @@ def read_acm(path: Path, name: str, *, labels: int = 20) -> Graph:
         types = [Graph.from_scipy(matrix).adjacency for matrix in matrices]
         train, val, test = (node_mask(arrays[part], n, part) for part in parts)
     return dataclasses.replace(
-        graph, edge_types=EdgeTypes(ACM_TYPES, tuple(types)), public=Split(train, val, test, "public")
+        graph, edge_types=EdgeTypes(ACM_TYPES, tuple(types)), published=(Split(train, val, test, "official"),)
     )
 
 
@@ -286,7 +297,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:
-    """A Planetoid data set with its public split: 20 nodes per class train, the next 500 validate, test.index tests.
+    """A Planetoid data set with its published split: 20 nodes per class train, the next 500 validate, test.index tests.
 
     Nodes that are in neither `allx` nor the test index (15 of Citeseer) have no features and no label.
     """
@@ -315,4 +326,4 @@ def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Gra
     train[:num_train] = True
     val[num_train : num_train + NUM_PUBLIC_VAL] = True
     tested[torch.from_numpy(test)] = True
-    return dataclasses.replace(graph, public=Split(train, val & ~tested, tested, "public"))
+    return dataclasses.replace(graph, published=(Split(train, val & ~tested, tested, "official"),))

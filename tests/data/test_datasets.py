@@ -73,7 +73,7 @@ def test_citeseer_has_15_nodes_without_a_label(datasets):
     unlabelled = ~graph.labeled
     assert int(unlabelled.sum()) == 15
     assert graph.x.row_sums()[unlabelled].abs().max() == 0
-    for kind in ("uniform", "stratified", "public"):
+    for kind in ("uniform", "stratified", "official"):
         parts = split(graph, kind=kind)
         assert not (unlabelled & (parts.train | parts.val | parts.test)).any()
     info = describe(graph)
@@ -82,9 +82,9 @@ def test_citeseer_has_15_nodes_without_a_label(datasets):
 
 
 @pytest.mark.parametrize(("name", "num_classes"), [("cora", 7), ("citeseer", 6), ("pubmed", 3)])
-def test_the_public_split_is_20_per_class_then_500_then_1000(datasets, name, num_classes):
+def test_the_official_split_is_20_per_class_then_500_then_1000(datasets, name, num_classes):
     graph = load(name, datasets)
-    parts = split(graph, kind="public")
+    parts = split(graph, kind="official")
     assert graph.y[parts.train].bincount().tolist() == [20] * num_classes
     assert parts.val.nonzero().ravel().tolist() == list(range(20 * num_classes, 20 * num_classes + 500))
     index = (datasets / "planetoid" / f"ind.{name}.test.index").read_text().split()
@@ -196,8 +196,8 @@ def test_a_planetoid_graph_by_hand(tmp_path, known_planetoid, inner):
         *[(0, 1), (0, 2), (1, 0), (2, 0), (2, 2), (3, 4), (4, 3)]
     ]
     assert (graph.num_edges, graph.num_self_loops) == (3, 1)
-    public = split(graph, kind="public")
-    assert [mask.nonzero().ravel().tolist() for mask in (public.train, public.val, public.test)] == [
+    parts = split(graph, kind="official")
+    assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [
         *[[0, 1], [2, 5], [3, 4]]
     ]
 
@@ -348,8 +348,8 @@ def test_papers_of_acm_have_two_edge_types_and_three_published_splits(tmp_path):
     assert graph.edge_types.matrices[0].to_dense().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]
     assert graph.x.to_dense().tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0]]
     for labels, train in ((20, [0]), (40, [0, 1]), (60, [0])):
-        public = split(load("acm", tmp_path, labels=labels), kind="public")
-        assert [mask.nonzero().ravel().tolist() for mask in (public.train, public.val, public.test)] == [
+        parts = split(load("acm", tmp_path, labels=labels), kind="official")
+        assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [
             train,
             [2],
             [3],
@@ -573,3 +573,32 @@ def test_feature_noise_has_the_deviation_asked_for():
 def test_what_cannot_be_loaded_is_said(name, options, message):
     with pytest.raises(ValueError, match=message):
         load(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("chameleon-filtered", (409, 287, 194)), ("squirrel-directed", (1053, 718, 452))]
+)
+def test_ten_official_splits_are_numbered_by_the_seed(datasets, name, sizes):
+    graph = load(name, datasets)
+    parts = [split(graph, kind="official", seed=k) for k in range(10)]
+    assert [int(mask.sum()) for mask in (parts[0].train, parts[0].val, parts[0].test)] == list(sizes)
+    assert len({one.hash for one in parts}) == 10
+    assert all((one.train | one.val | one.test).all() for one in parts)
+    with pytest.raises(ValueError, match=f"seed 10 names no official split of '{name}', which has 10: 0 to 9"):
+        split(graph, kind="official", seed=10)
+
+
+def test_other_masks_than_the_official_ones_are_refused(datasets, tmp_path):
+    folder = tmp_path / "npz"
+    folder.mkdir()
+    shutil.copy(datasets / "npz" / "chameleon_filtered.npz", folder)
+    assert load("chameleon-filtered", tmp_path).published == ()
+    masks = dict(np.load(datasets / "npz" / "chameleon_filtered_masks.npz"))
+    for change, words in (
+        ({name: masks[name][::-1] for name in ("train", "val", "test")}, "holds other splits than the official ones"),
+        ({"num_nodes": np.array(889)}, "its masks are of 889 nodes; the graph has 890"),
+        ({"val": masks["train"]}, "is in more than one of train, val and test"),
+    ):
+        np.savez(folder / "chameleon_filtered_masks.npz", **{**masks, **change})
+        with pytest.raises(ValueError, match=words):
+            load("chameleon-filtered", tmp_path)
