@@ -82,7 +82,7 @@ def work(job):
     torch.set_num_threads(1)
     run, parts = trained(job)
     y, raw = graph_of(job["dataset"]).y[parts.test], Prediction.of(run.trained, run.graph).uncalibrated
-    fitted = run.trained.calibrator
+    fitted = run.trained.calibration.calibrator
     p = raw[parts.test]
     stages = p, apply_temperature(p.clamp_min(1e-300).log(), fitted.temperature), fitted(p)
     held_out = held_out_of(run.trained, job["dataset"])

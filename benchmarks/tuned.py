@@ -54,7 +54,7 @@ def work(job: Job, *, device: str, root: str | None) -> Outcome:
     changes = {name: after for name, (_, after) in found.changes.items()}
     return {
         "changes": {**job["changes"], **changes},
-        "val_accuracy": found.val_accuracy,
+        "val_accuracy": found.val_score,
         "trials_done": len(found.trials),
     }
 

@@ -22,10 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.metrics import rarest
+
 BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
 WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, and no quotient overflows
+FOLDS = 5  # of held-out nodes, to see whether calibration helps
+SURE = 1.0  # standard errors by which it must help; the curve of a rare class need only help
+TINY = 1e-12  # the least probability of a label that counts
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
 NEWTON_STEPS = 30
 
@@ -113,8 +118,13 @@ class Calibrator:
     temperature: float = 1.0
     slope: float = 1.0
     intercept: float = 0.0
+    positive: int | None = (
+        None  # a rare class of two, whose probability the curve corrects; None: that of the likeliest
+    )
 
     def __post_init__(self) -> None:
+        if self.positive not in (None, 0, 1):
+            raise ValueError(f"positive = {self.positive}; it is one of two classes, 0 or 1")
         if not 1 / WIDEST <= self.temperature <= WIDEST:
             raise ValueError(f"temperature = {self.temperature}; it is above 0, from {1 / WIDEST:g} to {WIDEST:g}")
 
@@ -126,6 +136,8 @@ class Calibrator:
         """
         if self == Calibrator():
             return probabilities.double()
+        if self.positive is not None:
+            return self._of_rare(probabilities.double())
         p = apply_temperature(_log(probabilities), self.temperature)
         first, least = probabilities.argmax(dim=1, keepdim=True), 1 / p.shape[1]
         top = p.gather(1, first)
@@ -137,22 +149,96 @@ class Calibrator:
         calibrated = torch.where(wanted < top, shrunk, grown)
         return calibrated / calibrated.sum(dim=1, keepdim=True)
 
+    def _of_rare(self, probabilities: Tensor) -> Tensor:
+        """The curve of a rare class, [n, 2]; a probability stays on its side of one half, where the prediction would change."""
+        raw = probabilities[:, self.positive]
+        p = torch.sigmoid(self.slope * _logit(raw) + self.intercept)
+        edge = 0.5 + 0.01 * (raw - 0.5)  # at one half itself the order of nodes would be lost
+        p = torch.where(raw > 0.5, p.maximum(edge), p.minimum(edge))
+        return torch.stack([p, 1 - p] if self.positive == 0 else [1 - p, p], dim=1)
+
 
 @dataclass(frozen=True)
 class Calibration:
     """How the probabilities of a model are corrected, and by which labels: "reserved", "validation" or "cross-validation"
-    nodes, and how many of them.
+    nodes, and how many of them. Nodes that no given label reaches may have a calibrator of their own.
     """
 
     calibrator: Calibrator
     protocol: str
     num_nodes: int
+    unreachable: Calibrator | None = None  # of these nodes; None: as the others
+    num_unreachable: int = 0  # of the held-out nodes
+    gain: float | None = None  # by cross-fitting, of the log likelihood of a held-out node; None: not known
+
+    @property
+    def changes(self) -> bool:
+        """Whether any probability is corrected."""
+        return self.calibrator != Calibrator() or self.unreachable is not None
+
+    def __call__(self, probabilities: Tensor, unreachable: Tensor | None = None) -> Tensor:
+        """Calibrated probabilities, [n, c]; `unreachable`: the nodes that no given label reaches, a mask [n]."""
+        calibrated = self.calibrator(probabilities)
+        if self.unreachable is None or unreachable is None:
+            return calibrated
+        return torch.where(unreachable.unsqueeze(1), self.unreachable(probabilities), calibrated)
+
+    @classmethod
+    def fitted(
+        cls,
+        probabilities: Tensor,
+        y: Tensor,
+        protocol: str,
+        fold: Tensor | None = None,
+        unreachable: Tensor | None = None,
+    ) -> Calibration:
+        """The calibration that held-out labels ask for: none where it would not make the labels of others likelier.
+
+        Args:
+            probabilities, y: of held-out nodes, [m, c] and [m].
+            fold: of each, [m]; None: five in turn.
+            unreachable: the nodes that no label reached when they were predicted, [m].
+        """
+        apart = torch.zeros_like(y, dtype=torch.bool) if unreachable is None else unreachable
+        if int(apart.sum()) < FEWEST or len(y) - int(apart.sum()) < FEWEST:
+            apart = torch.zeros_like(apart)
+        fold = torch.arange(len(y)) % FOLDS if fold is None else fold
+        calibrators, gains = [], []
+        for group in (~apart, apart):
+            gain = crossed_gain(probabilities[group], y[group], fold[group])
+            least = 0.0 if rarest(y[group], probabilities.shape[1]) is not None else SURE
+            is_supported = len(gain) > 1 and float(gain.mean()) > least * float(gain.std()) / math.sqrt(len(gain))
+            calibrators.append(fit_calibrator(probabilities[group], y[group]) if is_supported else Calibrator())
+            gains.append(gain)
+        own = calibrators[1] if apart.any() else None
+        gain, number = torch.cat(gains), 0 if unreachable is None else int(unreachable.sum())
+        return cls(calibrators[0], protocol, len(y), own, number, float(gain.mean()) if len(gain) else None)
 
 
-def fit_calibrator(probabilities: Tensor, y: Tensor) -> Calibrator:
-    """Fit both to held-out labels, [m, c] and [m]. With fewer than FEWEST of them nothing is changed."""
-    if len(y) < FEWEST or probabilities.shape[1] < 2:
+def crossed_gain(probabilities: Tensor, y: Tensor, fold: Tensor) -> Tensor:
+    """By how much calibration makes each label likelier, in logs, if the other folds fit it, [m]; empty with few labels."""
+    if len(y) < FEWEST:
+        return torch.zeros(0, dtype=torch.float64)
+    before = probabilities.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
+    after = torch.zeros_like(before)
+    for k in fold.unique().tolist():
+        here = fold == k
+        calibrator = fit_calibrator(probabilities[~here], y[~here], fewest=1)
+        after[here] = calibrator(probabilities[here]).gather(1, y[here].unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
+    return after - before
+
+
+def fit_calibrator(probabilities: Tensor, y: Tensor, *, fewest: int = FEWEST) -> Calibrator:
+    """Fit both to held-out labels, [m, c] and [m]. With fewer than `fewest` of them nothing is changed.
+
+    Of two classes of which one is rare, the curve is that of the rare one: a curve of the likeliest would follow the many nodes
+    that are surely of the other, and say little of those that matter.
+    """
+    if len(y) < fewest or probabilities.shape[1] < 2:
         return Calibrator()
+    if (rare := rarest(y, probabilities.shape[1])) is not None:
+        slope, intercept = fit_curve(Guesses(probabilities.double()[:, rare], y == rare))
+        return Calibrator(1.0, slope, intercept, rare) if slope > 0 else Calibrator()  # the order of nodes stays
     temperature = fit_temperature(_log(probabilities), y)
     slope, intercept = fit_curve(guesses_of(apply_temperature(_log(probabilities), temperature), y))
     return Calibrator(temperature, slope, intercept)

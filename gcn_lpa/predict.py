@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.calibration import conformal_sets
+from gcn_lpa.cut import Cut
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -62,6 +63,11 @@ class Prediction:
         """For each node "labeled", or whether a given label can travel to it along edges: "reached" or "unreachable"."""
         return status_of(self.hops)
 
+    @property
+    def unreachable(self) -> Tensor:
+        """The nodes that no given label reaches, [n]."""
+        return torch.from_numpy(np.isinf(self.hops))
+
     @cached_property
     def uncalibrated(self) -> Tensor:
         """The output, but the shares of the given labels for nodes of which nothing is known, [n, c].
@@ -76,7 +82,7 @@ class Prediction:
         """Rows that sum to 1, calibrated where the model is, [n, c]."""
         if self.trained.calibration is None:
             return self.uncalibrated
-        return self._with_prior(self.trained.calibrator(self.uncalibrated))
+        return self._with_prior(self.trained.calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
         counts = torch.bincount(self.labels[self.given], minlength=probabilities.shape[1]).double()
@@ -88,7 +94,7 @@ class Prediction:
     def _is_blank(self) -> Tensor:
         """Of each node whether nothing is known of it, [n]."""
         blank = has_nothing(self.graph)
-        return blank & torch.from_numpy(np.isinf(self.hops)) if blank.any() else blank
+        return blank & self.unreachable if blank.any() else blank
 
     def table(
         self,
@@ -99,6 +105,7 @@ class Prediction:
         score: str = "lac",
         hops: bool = False,
         all_classes: bool = False,
+        cut: Cut | None = None,
     ) -> Any:
         """A DataFrame with a row per node: id, label, probability, runner_up, status.
 
@@ -112,12 +119,19 @@ class Prediction:
             score: of the sets.
             hops: add a column with the number of edges to the nearest given label, None where there is no way.
             all_classes: add a column p:CLASS for each class, its probability.
+            cut: from its threshold on, label is its class, and below it the likeliest of the others; the column p:CLASS of its
+                class is there.
         """
         names, status = self.trained.class_names, self.status
         probabilities = self.uncalibrated if raw else self.probabilities
         ranked = self.uncalibrated.argsort(dim=1, descending=True, stable=True)
         label = ranked[:, 0]
         second = ranked[:, 1] if len(names) > 1 else torch.full((self.graph.num_nodes,), -1)
+        if cut is not None:
+            number = names.index(cut.positive)
+            other = ranked[:, 0].where(ranked[:, 0] != number, second)
+            is_called = probabilities[:, number] >= cut.threshold
+            label, second = torch.where(is_called, number, other), torch.where(is_called, other, number)
         probability = probabilities.gather(1, label.unsqueeze(1)).squeeze(1)
         if abstain is not None:
             if not 0 < abstain <= 1:
@@ -141,6 +155,8 @@ class Prediction:
         if all_classes:
             for k, name in enumerate(names):
                 table[f"p:{name}"] = probabilities[:, k].numpy()
+        elif cut is not None:
+            table[f"p:{cut.positive}"] = probabilities[:, names.index(cut.positive)].numpy()
         return table
 
 
@@ -220,21 +236,25 @@ def has_nothing(graph: Graph) -> Tensor:
     return (alone & (size == 0)).cpu()
 
 
-def evaluate(trained: Trained, graph: Graph, nodes: Any) -> Scores:
+def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores:
     """Compare the labels of `predictions` with those of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
         graph: raw, as in `predict_proba`.
         nodes: a boolean mask or positions.
+        positive: the class whose ranking is scored; None: the rarer of two, where it is rare.
     """
-    return scores(graph, nodes, Prediction.of(trained, graph).uncalibrated, trained.target)
+    return scores(graph, nodes, Prediction.of(trained, graph).uncalibrated, trained.target, positive)
 
 
-def scores(graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None) -> Scores:
+def scores(
+    graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None, positive: str | None = None
+) -> Scores:
     """The scores of probabilities, [n, c], for the labels of `nodes`; their columns are those of `target`, or of the graph's."""
     mask = node_mask(nodes, graph.num_nodes)
-    guess = probabilities[mask].argmax(dim=1)
-    return (target or graph.target).scores(graph.y.cpu()[mask], guess, graph.class_names)
+    truth, p = graph.y.cpu()[mask], probabilities[mask]
+    about: dict[str, Any] = {"probabilities": p, "positive": positive}
+    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.class_names, **about)
 
 
 def edge_table(trained: Trained, graph: Graph) -> Any:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
 
 LOSSES = ("official", "literal", "held_out", "leave_one_out", "influence")
-SELECTION = ("first_best", "last_best", "loss")
+SELECTION = (
+    *("first_best", "last_best", "loss"),
+    *("balanced_accuracy", "macro_f1", "roc_auc", "average_precision", "brier"),  # of `metrics.METRICS`
+)
 
 
 def _field(default: Any, help: str, choices: tuple[str, ...] = (), *, added: bool = False) -> Any:
@@ -120,7 +123,9 @@ class Recipe:
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
     select: str = _field(
-        "first_best", "which epoch is kept: best validation accuracy (first or last), or lowest loss", SELECTION
+        "first_best",
+        "which epoch is kept: best validation accuracy (first or last), lowest loss, or best of a metric",
+        SELECTION,
     )
     origin: str = _field(
         "default: the best of our first trials, also under noisy edges", "where these settings come from"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from gcn_lpa.data.checks import meant, some
+from gcn_lpa.metrics import METRICS, Ranking, rarest
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Scores:
     num_nodes: int
     per_class: dict[str, ClassScores]
     confusion: list[list[int]]
+    ranking: Ranking | None = None  # of the rarer of two classes where it is rare, or of a class that was asked for
+    metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS; empty where only the labels are known
 
     def __post_init__(self) -> None:
         _check_shares(self, "accuracy", "macro_f1")
@@ -83,16 +88,35 @@ class Classes:
         costs = F.cross_entropy(outputs.transpose(1, 2), y, reduction="none")
         return outputs.argmax(dim=2) == y, costs.double()
 
-    def scores(self, truth: Tensor, guess: Tensor, names: Sequence[str] | None = None) -> Scores:
+    def scores(
+        self,
+        truth: Tensor,
+        guess: Tensor,
+        names: Sequence[str] | None = None,
+        *,
+        probabilities: Tensor | None = None,
+        positive: str | None = None,
+    ) -> Scores:
         """The scores of guesses, numbers of these classes, for true classes, numbers of `names`; None: of these classes too.
 
         A node of a class that is not among these counts as an error.
+
+        Args:
+            probabilities: of these classes, [m, c]; None: what they say beyond guesses is not scored.
+            positive: the class whose ranking is scored; None: the rarer of two, where it is rare.
         """
         if len(truth) == 0:
             raise ValueError("there is no node to score: the mask is empty")
         if (truth < 0).any():
             raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
         every = self.names if names is None else tuple(names)
+        ranking, metrics, y = None, {}, self.numbers(truth, every)
+        if probabilities is not None:
+            ranked = self.positive(positive, y)
+            if ranked is not None:
+                ranking = Ranking.of(self.names[ranked], probabilities[:, ranked], y == ranked)
+            if (y >= 0).all():
+                metrics = {name: float(metric(probabilities, y, None, ranked)) for name, metric in METRICS.items()}
         if every != self.names:
             every = (*every, *(name for name in self.names if name not in every))
             guess = Classes(every).numbers(guess, self.names)
@@ -108,4 +132,14 @@ class Classes:
             num_nodes=len(truth),
             per_class={name: ClassScores(*row) for name, row in zip(every, rows, strict=True)},
             confusion=confusion.tolist(),
+            ranking=ranking,
+            metrics=metrics,
         )
+
+    def positive(self, name: str | None, y: Tensor) -> int | None:
+        """The number of the class that is ranked: the one named, or the rarer of two among the labels, where it is rare."""
+        if name is None:
+            return rarest(y, self.width)
+        if name not in self.names:
+            raise ValueError(f"positive = {name!r:.40}; it is a class: {some(self.names)}{meant(name, self.names)}")
+        return self.names.index(name)

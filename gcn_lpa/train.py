@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.engine.adam import Adam, Capturable, CapturedStep
 from gcn_lpa.engine.sparse import Key
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Epoch:
     val_accuracy: float | None
     val_loss: float | None
     seconds: float
+    val_score: float | None = None  # the metric that chooses the epoch, where it is neither accuracy nor loss
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,6 +79,7 @@ class Best:
     first_best  the highest validation accuracy, the earliest of equals (the paper does not say)
     last_best   the highest validation accuracy, the latest of equals (the authors' code)
     loss        the lowest validation cross-entropy
+    a metric    the best of it on the validation nodes, the earliest of equals
     """
 
     rule: str
@@ -89,6 +92,7 @@ class Best:
         score = self.score
         if epoch.val_accuracy is not None and epoch.val_loss is not None:
             score = -epoch.val_loss if self.rule == "loss" else epoch.val_accuracy
+            score = score if epoch.val_score is None else METRICS[self.rule].sign * epoch.val_score
             if not (score >= self.score if self.rule == "last_best" else score > self.score):
                 return self
         state = {} if model is None else {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -115,10 +119,7 @@ class DivergedError(ValueError):
 
 
 def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: Recipe, seconds: float) -> Epoch:
-    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss]; what is not finite is refused.
-
-    Where validation does not choose, the last two are missing, or there are no validation nodes.
-    """
+    """The record of a step that gave [loss, gcn, lpa, num_correct, val_loss, metric], as far as validation chooses by them."""
     total, gcn, lpa, *scored = report[: None if num_validation else 3]
     accuracy, cost = (scored[0] / num_validation, scored[1]) if scored else (None, None)
     if not all(map(math.isfinite, (total, gcn, lpa, *scored))):
@@ -127,7 +128,7 @@ def epoch_of(report: Sequence[float], number: int, num_validation: int, recipe: 
             f"training diverged at epoch {number} with lr = {recipe.lr:g} and features = {recipe.features!r}: the "
             f"loss is {total:g}, on validation nodes {cost}; try lr = {recipe.lr / 10:g}{other}"
         )
-    return Epoch(number, total, gcn, lpa, accuracy, cost, seconds)
+    return Epoch(number, total, gcn, lpa, accuracy, cost, seconds, scored[2] if len(scored) > 2 else None)
 
 
 class Checkpoint(NamedTuple):
@@ -272,10 +273,12 @@ def fit_at_once(
 
 
 @torch.no_grad()
-def measured(model: Predictor, validation: Validation) -> Tensor:
-    """Number of correct predictions and mean cross-entropy, [2]; of several processes, the share of this one."""
+def measured(model: Predictor, validation: Validation, select: str = "loss") -> Tensor:
+    """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
     outputs = model(validation.graph).index_select(0, validation.nodes)
-    return validation.graph.target.measured(outputs, validation.target, validation.number)
+    known = validation.graph.target.measured(outputs, validation.target, validation.number)
+    scored = [METRICS[select](outputs.double().softmax(dim=1), validation.target).view(1)] if select in METRICS else []
+    return torch.cat([known, *scored])
 
 
 def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
@@ -322,8 +325,7 @@ def optimizer_of(
 class _Step(Capturable):
     """One epoch as one call: for each batch a gradient and a step of Adam, then validation.
 
-    Gives [loss, gcn, lpa, num_correct, val_loss] on the device, the losses as means over the batches; the last two only
-    where validation may choose.
+    Gives [loss, gcn, lpa, num_correct, val_loss, metric] on the device, the losses as means over the batches: see `epoch_of`.
     """
 
     def __init__(self, loop: _Loop, phase: Phase, epoch: int) -> None:
@@ -350,7 +352,7 @@ class _Step(Capturable):
         validation = self.loop.validation
         if validation.number == 0 or not self.phase.selects:
             return mean
-        return torch.cat([mean, world.total(measured(self.model, validation))])
+        return torch.cat([mean, world.total(measured(self.model, validation, self.loop.recipe.select))])
 
     def state(self) -> dict[str, Tensor]:
         model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import FEWEST, Calibration, Calibrator, fit_calibrator
+from gcn_lpa.calibration import FOLDS, Calibration
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
 from gcn_lpa.data.constructors import EdgeTypes
@@ -81,10 +81,23 @@ class HeldOut:
     probability: Tensor  # float64; where labels vote, by weights that were fitted to others of these nodes, [m, c]
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
+    unreachable: Tensor | None = None  # the nodes that no label reached when they were predicted, [m]; None: not known
+
+    def crossed(self) -> Tensor:
+        """The probabilities, each calibrated as the other folds ask for, [m, c]."""
+        folds = torch.arange(len(self.y)) % FOLDS if self.fold is None else self.fold
+        apart = torch.zeros_like(folds, dtype=torch.bool) if self.unreachable is None else self.unreachable
+        calibrated = self.probability.clone()
+        for k in folds.unique().tolist():
+            here, others = folds == k, folds != k
+            probability, y = self.probability[others], self.y[others]
+            fitted = Calibration.fitted(probability, y, self.protocol, folds[others], apart[others])
+            calibrated[here] = fitted(self.probability[here], apart[here])
+        return calibrated
 
     def calibration(self) -> Calibration:
         """The calibration that these predictions ask for."""
-        return Calibration(fit_calibrator(self.probability, self.y), self.protocol, num_nodes=len(self.y))
+        return Calibration.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +127,7 @@ class Trained:
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         run, best = self.run, self.run.best
-        is_calibrated = self.calibration is not None and self.calibration.num_nodes >= FEWEST
+        is_calibrated = self.calibration is not None and self.calibration.changes
         rows = [
             ("method", f"{self.recipe.method}: {self.method.note}"),
             ("recipe", self.recipe.origin),
@@ -139,10 +152,6 @@ class Trained:
     @property
     def device(self) -> torch.device:
         return self.model.device
-
-    @property
-    def calibrator(self) -> Calibrator:
-        return Calibrator() if self.calibration is None else self.calibration.calibrator
 
     @property
     def votes(self) -> bool:

@@ -14,6 +14,7 @@ from scipy.optimize import minimize, minimize_scalar
 from gcn_lpa.calibration import (
     FEWEST,
     SCORES,
+    Calibration,
     Calibrator,
     Guesses,
     Reliability,
@@ -270,3 +271,68 @@ def test_few_labels_leave_the_probabilities_as_they_are():
     y = torch.arange(FEWEST) % 2
     assert fit_calibrator(probabilities[:-1], y[:-1]) == Calibrator()
     assert fit_calibrator(probabilities, y) != Calibrator()
+
+
+def coin(m, seed, truth=lambda p: p):
+    """Probabilities of two classes, half and half, and labels; the true probability of the second is truth(p)."""
+    chance = generator(seed)
+    p = chance.random(m)
+    y = torch.from_numpy((chance.random(m) < truth(p)).astype(np.int64))
+    return torch.from_numpy(np.stack([1 - p, p], axis=1)), y
+
+
+def test_what_is_right_already_is_left_as_it_is():
+    """Of 40 sets of honest probabilities nearly none is changed; fitting to each would change them all, for the worse."""
+    changed = [Calibration.fitted(*coin(200, seed), "reserved").changes for seed in range(40)]
+    assert sum(changed) <= 12  # a standard error by chance: 16 of 100
+    everyone = [fit_calibrator(*coin(200, seed)) != Calibrator() for seed in range(40)]
+    assert all(everyone)
+
+
+def test_what_is_too_sure_is_calibrated_and_the_gain_is_that_of_other_folds():
+    p, y = coin(300, 0, lambda p: 0.3 + 0.4 * p)
+    found = Calibration.fitted(p, y, "reserved")
+    assert found.calibrator == fit_calibrator(p, y) != Calibrator()
+    gains = torch.zeros(300, dtype=torch.float64)
+    for k in range(5):
+        here = torch.arange(300) % 5 == k
+        for i in here.nonzero().squeeze(1).tolist():
+            before, after = p[i, y[i]], fit_calibrator(p[~here], y[~here])(p[i : i + 1])[0, y[i]]
+            gains[i] = after.log() - before.log()
+    assert found.gain == pytest.approx(float(gains.mean()))
+
+
+def test_nodes_that_no_label_reaches_are_calibrated_apart():
+    """They are right half of the time whatever the model says; the others are as sure as they should be."""
+    near, far = coin(200, 1), coin(100, 2, lambda p: 0.5 + 0 * p)
+    p, y = (torch.cat(pair) for pair in zip(near, far, strict=True))
+    apart = torch.arange(300) >= 200
+    found = Calibration.fitted(p, y, "reserved", None, apart)
+    assert (found.num_nodes, found.num_unreachable) == (300, 100)
+    assert found.unreachable == fit_calibrator(*far)
+    sure = torch.tensor([[0.05, 0.95]], dtype=torch.float64)
+    assert found(sure, torch.tensor([True]))[0, 1] < 0.7
+    assert torch.equal(found(sure, torch.tensor([False])), found.calibrator(sure))
+    few = Calibration.fitted(p[:210], y[:210], "reserved", None, apart[:210])
+    assert (few.unreachable, few.num_unreachable) == (None, 10)  # too few to fit anything to
+
+
+def test_the_curve_of_a_rare_class_is_right_where_it_is_unlikely():
+    """The model says a third of what is true; the curve of the likeliest class would follow the many surely honest."""
+    chance = generator()
+    true = chance.beta(0.2, 4.0, 4000)
+    p, y = torch.from_numpy(true / 3), torch.from_numpy((chance.random(4000) < true).astype(np.int64))
+    fitted = fit_calibrator(torch.stack([1 - p, p], dim=1), y)
+    assert fitted.positive == 1
+    found = fitted(torch.stack([1 - p, p], dim=1))[:, 1]
+    for low, high in ((0.001, 0.01), (0.01, 0.05), (0.05, 0.2), (0.2, 0.5)):
+        here = torch.from_numpy((true >= low) & (true < high))
+        assert float(found[here].mean()) == pytest.approx(float(true[here.numpy()].mean()), rel=0.35)
+    assert ((found > 0.5) == (p > 0.5)).all()  # the prediction stays
+    assert (found[p.argsort()].diff() >= 0).all()  # and so does the order
+
+
+@pytest.mark.parametrize("positive", [2, -1])
+def test_a_rare_class_is_one_of_two(positive):
+    with pytest.raises(ValueError, match=f"positive = {positive}; it is one of two classes"):
+        Calibrator(positive=positive)

@@ -105,7 +105,7 @@ def test_a_new_row_receives_messages_of_its_neighbours_and_itself(blobs):
         (w0, w1), (b0, b1) = ([p.detach().double().numpy() for p in part] for part in parts)
         hidden = np.maximum(transition @ features @ w0 + b0, 0)
         logs.append(np.log(softmax(transition @ hidden @ w1 + b1)))
-    expected = classifier.trained_.calibrator(torch.from_numpy(softmax(np.mean(logs, axis=0)))).numpy()
+    expected = classifier.trained_.calibration(torch.from_numpy(softmax(np.mean(logs, axis=0)))).numpy()
     assert np.allclose(classifier.predict_proba(new), expected[n:], atol=1e-5)
     assert np.allclose(classifier.label_distributions_, expected[:n], atol=1e-5)
 

@@ -15,6 +15,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs
 from gcn_lpa.learning.tasks import Batch, Validation, task_of
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import Recipe
@@ -509,3 +510,18 @@ def test_divergence_does_not_recommend_what_is_already_so(world, features, advic
     recipe = RECIPE.replace(features=features, lr=1e30)
     with pytest.raises(ValueError, match=advice):
         learn(graph, parts.train, parts.val, recipe, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "brier"])
+def test_a_metric_chooses_the_epoch_that_it_is_best_at(world, name):
+    """The predictions after every epoch, scored by scikit-learn's formulas in `test_metrics`, say which one it is."""
+    graph, parts = world
+    recipe, y = RECIPE.replace(select=name), graph.y[parts.val]
+    found = learn(graph, parts.train, parts.val, recipe)
+    scores = []
+    for epoch in range(1, recipe.epochs + 1):
+        (at,) = learn_many(graph, [(parts.train, torch.zeros_like(parts.val))], recipe, stop_at=epoch)
+        scores.append(float(METRICS[name](predict_proba(at, graph, raw=True)[parts.val], y)))
+    assert [epoch.val_score for epoch in found.run.history] == pytest.approx(scores, abs=1e-6)
+    best = max(scores) if name == "roc_auc" else min(scores)
+    assert found.run.best.val_score == pytest.approx(best, abs=1e-6)

@@ -8,11 +8,11 @@ import scipy.sparse
 import torch
 
 from gcn_lpa import calibration
-from gcn_lpa.calibration import Calibration, Calibrator, fit_calibrator
+from gcn_lpa.calibration import Calibration, Calibrator
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import edge_table, evaluate, predict_proba, predictions
+from gcn_lpa.predict import Prediction, edge_table, evaluate, predict_proba, predictions
 from gcn_lpa.recipes import LAYERS, Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.trained import Trained
@@ -256,8 +256,9 @@ def test_calibrating_takes_labels_that_training_did_not_see(graph, fitted, monke
     trained, nodes = fitted("agnn"), [i for i in range(N) if i not in TRAIN]
     found = calibrate(trained, graph, nodes)
     p = predict_proba(trained, graph, raw=True)[nodes]
-    assert found.calibrator == fit_calibrator(p, graph.y[nodes]) != Calibrator()
-    assert torch.equal(predict_proba(found, graph)[nodes], found.calibrator(p))
+    apart = Prediction.of(trained, graph).unreachable[nodes]
+    assert found.calibration == Calibration.fitted(p, graph.y[nodes], "reserved", None, apart)
+    assert torch.equal(predict_proba(found, graph)[nodes], found.calibration(p))
     assert torch.equal(predict_proba(found, graph, raw=True)[nodes], p)
     assert trained.calibration.protocol == "validation"
     assert "not calibrated" in trained._repr_html_()  # by 7 nodes

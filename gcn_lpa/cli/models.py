@@ -19,6 +19,7 @@ import gcn_lpa
 from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
+    from gcn_lpa.cut import Rule
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
 
@@ -46,6 +47,10 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, Option(help="Of the split, the first weights and dropout.")] = 0,
+    metric: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Keep the epoch that is best by it, as --select does: average_precision …"),
+    ] = None,
     option: options.Options = None,
     resume: Annotated[
         bool, Option("--resume", help="Go on with the run in --out, if there is one; it knows its graph and settings.")
@@ -77,6 +82,12 @@ def train(
     from gcn_lpa.runs.storage import PARTS, has_file
 
     start = time.perf_counter()
+    if metric is not None:
+        from gcn_lpa.metrics import selection
+
+        if "select" in changes:
+            raise BadParameter(f"--metric {metric} and --select {changes['select']}: both choose the epoch; give one")
+        changes["select"] = selection(metric)
     page = functools.partial(results_of, device=device)
     if name is None:
         if not resume or out is None:
@@ -192,6 +203,15 @@ def predict(
     score: options.SetScore = "lac",
     hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
     all_classes: Annotated[bool, Option("--all-classes", help="A column p:CLASS for each class.")] = False,
+    threshold: Annotated[float | None, Option(metavar="P", help="Call a rare class from this probability on.")] = None,
+    top: Annotated[int | None, Option(min=1, metavar="N", help="Call so many nodes, the likeliest.")] = None,
+    precision: Annotated[
+        float | None, Option(metavar="P", help="Call as many as held-out labels say are right so often: 0.8.")
+    ] = None,
+    costs: Annotated[
+        str | None, Option(metavar="fn=50,fp=1", help="Call where it pays: the cost of a miss and of a false alarm.")
+    ] = None,
+    positive: options.Positive = None,
     raw: Annotated[bool, Option("--raw", help="Probabilities as the model gives them, not calibrated.")] = False,
     on: Annotated[
         str | None,
@@ -207,8 +227,9 @@ def predict(
     """Label the nodes that have no label.
 
     The columns are id, label, probability (calibrated), runner_up, status. label is the prediction of the model, also of a node
-    whose label was given; it can differ from that one. With --on every label of that graph votes at once, nothing is trained
-    again, and a summary says what is new and what changed.
+    whose label was given; it can differ from that one. --threshold, --top, --precision and --costs call one class from a cut on:
+    the likeliest come first, and a line says how many hits to expect. With --on every label of that graph votes at once, nothing is
+    trained again, and a summary says what is new and what changed.
     """
     from gcn_lpa.runs.predictions import interruption, write_table
 
@@ -216,35 +237,67 @@ def predict(
         raise BadParameter("--score goes with --sets LEVEL")
     options.check_out(out, overwrite=overwrite)
     wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
-    wanted |= {"hops": hops, "all_classes": all_classes}
+    wanted |= {"hops": hops, "all_classes": all_classes, "cut": rule_of(threshold, top, precision, costs)}
+    if wanted["cut"] is None and positive is not None:
+        raise BadParameter("--positive goes with --threshold, --top, --precision or --costs")
+    if wanted["cut"] is not None and abstain is not None:
+        raise BadParameter("--abstain leaves out what a cut would call; give one of them")
+    wanted["positive"] = positive
     if on is None:
         if option or root is not None:
             raise BadParameter("--root and -o go with --on")
         loaded = gcn_lpa.load_run(run, data)
         table = gcn_lpa.predict_run(loaded, **wanted)
         options.print_warnings(interruption(loaded.trained, run), as_json)
-        return options.print_or_write(table, out, excel_safe, as_json)
+        return options.print_or_write(table, out, excel_safe, as_json, table.attrs.get("cut"))
     if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
     like = options.source_of(on, root, option)
     found = gcn_lpa.predict_on(run, on, data, root=root, options=like.options, **wanted)
     if as_json:
         facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
+        facts |= {} if found.cut is None else {"cut": dataclasses.asdict(found.cut)}
         if out is None:
             return options.show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
         write_table(out, found.table, excel_safe=excel_safe)
         return options.show(as_json, {**facts, "out": str(out)}, ())
     options.print_warnings(found.warnings, as_json)
-    options.print_or_write(found.table, out, excel_safe, as_json)
+    options.print_or_write(found.table, out, excel_safe, as_json, found.cut)
     print("\n".join(text.change_lines(found.changes, found.note)), file=sys.stdout if out is not None else sys.stderr)
 
 
+def rule_of(threshold: float | None, top: int | None, precision: float | None, costs: str | None) -> Rule | None:
+    """The rule of a cut, where a command line has one."""
+    from gcn_lpa.cut import Rule
+
+    chosen: dict[str, Any] = {"threshold": threshold, "top": top, "precision": precision, "costs": costs}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if not given:
+        return None
+    if len(given) > 1:
+        raise BadParameter(f"{' and '.join(f'--{name}' for name in given)} each choose the cut; give one")
+    if costs is not None:
+        parts = dict(part.split("=", 1) for part in costs.split(",") if "=" in part)
+        try:
+            given["costs"] = float(parts.pop("fn")), float(parts.pop("fp"))
+        except (KeyError, ValueError):
+            parts = {"": ""}
+        if parts:
+            raise BadParameter(f"--costs {costs}: say what a miss and a false alarm cost, as in fn=50,fp=1")
+    return Rule(**given)
+
+
 @options.command
-def evaluate(run: options.RunDir, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """Score a run: accuracy, each class, which is taken for which."""
+def evaluate(
+    run: options.RunDir,
+    positive: options.Positive = None,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a run: accuracy, ranking of a rare class, who is what."""
     from gcn_lpa.runs.train_run import evaluate_run
 
-    results = evaluate_run(gcn_lpa.load_run(run, data))
+    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
     options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
 
 
@@ -298,6 +351,7 @@ def tune(
     *,
     out: Annotated[Path, Option(metavar="DIR", help="Folder of the search; one that was stopped goes on.")],
     trials: Annotated[int, Option(min=1, help="Finished trials in all.")] = 50,
+    metric: options.Metric = None,
     method: Annotated[str | None, Option(help="Which model; gcn-lpa unless the recipe says otherwise.")] = None,
     recipe: Annotated[str, Option(help="Where to start: default, paper, official, or a JSON file.")] = "default",
     settings: options.Settings = None,
@@ -313,13 +367,16 @@ def tune(
 ) -> None:
     """Search for the recipe that does best on validation nodes. `train --recipe` then scores it once on test nodes."""
     from gcn_lpa.insight.tune import BEST, Search
+    from gcn_lpa.metrics import suited
     from gcn_lpa.runs.train_run import past_of
 
-    search, source = Search(trials, seed, device, threads), options.source_of(name, root, option)
+    source = options.source_of(name, root, option)
     kind = split or ("uniform" if source.is_named else "time" if "time" in source.options else "stratified")
     changes = options.recipe_fields(settings)
     plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
     options.print_warnings(graph.notes, as_json)
+    chosen = metric or ("accuracy" if changes.get("select") else suited(graph.y, graph.num_classes))
+    search = Search(trials, seed, device, threads, chosen)
     parts = gcn_lpa.split(graph, seed=seed, kind=kind)
     if kind == "time":
         graph, parts = past_of(graph, parts)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
-from gcn_lpa.cli.text import VisibleStream, percent, print_json, run_lines, visible
+from gcn_lpa.cli.text import VisibleStream, cut_lines, percent, print_json, run_lines, visible
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
+    from gcn_lpa.cut import Cut
     from gcn_lpa.graph import Graph
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.runs.plan import Source
@@ -65,6 +66,13 @@ DATA_HELP = "Where the graph of the run is now, if not where it was."
 Data = Annotated[Path | None, typer.Option(metavar="PATH", help=DATA_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, more(min=1, help="CPU threads.")]
+POSITIVE_HELP = "The class to rank; else the rarer of two."
+Positive = Annotated[str | None, typer.Option(metavar="CLASS", help=POSITIVE_HELP)]
+METRIC_HELP = (
+    "The score that counts: accuracy, balanced_accuracy, macro_f1, roc_auc, average_precision, log_loss or brier. Else "
+    "accuracy, or average_precision where one of two classes is rare."
+)
+Metric = Annotated[str | None, typer.Option(metavar="NAME", help=METRIC_HELP)]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")]
@@ -280,22 +288,26 @@ def print_run(trained: TrainedRun, as_json: bool, start: float, *, has_page: boo
         raise typer.Exit(130)
 
 
-def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool) -> None:
-    """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it."""
+def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool, cut: Cut | None = None) -> None:
+    """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it; and what to expect of a cut in it."""
     from gcn_lpa.runs.predictions import table_text, write_table
 
     if out is not None:
         write_table(out, table, excel_safe=excel_safe)
         by_status = table["status"].value_counts().to_dict() if "status" in table else {}
         parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
-        facts = {"out": str(out), "rows": len(table), "status": by_status}
-        show(as_json, facts, [f"{len(table):,} rows{parts} in {out}"])
+        facts: dict[str, Any] = {"out": str(out), "rows": len(table), "status": by_status}
+        facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
+        show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
     elif as_json:
-        print_json(table.to_dict("records"))
+        records = table.to_dict("records")
+        print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})
     else:
         stdout: Any = sys.stdout  # a table that is piped on stays as it is, with its control characters
         file = stdout if stdout.isatty() else getattr(stdout, "stream", stdout)
         print(table_text(table, excel_safe=excel_safe), end="", file=file)
+        if cut is not None and not MANNERS.quiet:
+            print(*cut_lines(cut), sep="\n", file=sys.stderr)
 
 
 def print_warnings(notes: Iterable[str], as_json: bool) -> None:

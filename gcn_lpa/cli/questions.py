@@ -244,6 +244,8 @@ def suggest(
 def advise(
     name: options.Name,
     repeats: Annotated[int, Option(min=2, help="Splits of the labelled nodes, the same for all methods.")] = 10,
+    metric: options.Metric = None,
+    positive: options.Positive = None,
     recipe: Annotated[str, Option(help="default, paper or official, of gcn-lpa.")] = "default",
     best: Annotated[bool, Option("--best", help="Also try the recipe best, which takes longer.")] = False,
     seed: Annotated[int, Option(help="Of the first split and the first weights.")] = 0,
@@ -257,10 +259,9 @@ def advise(
     graph = options.load_graph(name, root, option)
     options.print_warnings(graph.notes, as_json)
     chosen: dict[str, Any] = {"repeats": repeats, "seed": seed, "recipe": recipe, "best": best}
+    chosen |= {"metric": metric, "positive": positive}
     with options.status() as say:
-        chosen["on_record"] = lambda record: say(
-            f"{record.method}, seed {record.seed}: {text.percent(record.accuracy)}"
-        )
+        chosen["on_record"] = lambda record: say(f"{record.method}, seed {record.seed}: {text.percent(record.score)}")
         found = gcn_lpa.advise(graph, device=device, threads=threads, **chosen)
     line = found.command(name, options.graph_words(root, option))
     options.show(as_json, {**found.to_dict(), "command": line}, text.advice_lines(found, line))
@@ -276,6 +277,8 @@ def compare(
     ] = "mlp,lr,lpa,gcn,gcn-same,gcn-lpa",
     splits: Annotated[int, Option(min=1, help="Random 60/20/20 splits, the same for all.")] = 10,
     reference: Annotated[str | None, Option(help="Differences are to it; else gcn or the first.")] = None,
+    metric: options.Metric = None,
+    positive: options.Positive = None,
     recipe: Annotated[
         str, Option(help="default, paper or official, of gcn-lpa and gcn-same; the last two set all others too.")
     ] = "default",
@@ -302,11 +305,9 @@ def compare(
     require_classes(graph)
     options.print_warnings(graph.notes, as_json)
     chosen: dict[str, Any] = {"splits": splits, "seed": seed, "reference": reference, "recipe": recipe}
-    chosen |= {"changes": changes, "device": device, "threads": threads}
+    chosen |= {"changes": changes, "device": device, "threads": threads, "metric": metric, "positive": positive}
     with options.status() as say:
-        chosen["on_record"] = lambda record: say(
-            f"{record.method}, seed {record.seed}: {text.percent(record.accuracy)}"
-        )
+        chosen["on_record"] = lambda record: say(f"{record.method}, seed {record.seed}: {text.percent(record.score)}")
         found = gcn_lpa.compare(graph, [method.strip() for method in methods.split(",")], **chosen)
     if out is not None:
         write_output(out, encode_json(found.to_dict()))

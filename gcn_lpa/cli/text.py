@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcn_lpa.calibration import Calibration
+    from gcn_lpa.cut import Cut, Expected
     from gcn_lpa.data.datasets import DatasetSize
     from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
+    from gcn_lpa.metrics import Ranking
     from gcn_lpa.recipes import Recipe
     from gcn_lpa.runs.folder import Results, TrainedRun
     from gcn_lpa.runs.predictions import CalibrationReport
@@ -160,16 +163,18 @@ def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> lis
 
 
 def tuning_step(trial: TuningTrial, trials: int) -> str:
-    reached = "pruned" if trial.val_accuracy is None else f"validation {percent(trial.val_accuracy)}"
+    reached = "pruned" if trial.val_score is None else f"validation {percent(trial.val_score)}"
     return f"trial {trial.number + 1} of {trials}: {reached}, {trial.seconds:.1f} s"
 
 
 def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]:
     """What a search found, and how much it may be trusted."""
     from gcn_lpa.insight.tune import BEST, FEW_NODES, PLOT
+    from gcn_lpa.metrics import METRICS
 
-    pruned = sum(trial.val_accuracy is None for trial in found.trials)
-    rates = f"{percent(found.start_accuracy)} → {percent(found.val_accuracy)} on {num_val:,} validation nodes"
+    pruned = sum(trial.val_score is None for trial in found.trials)
+    words = "" if found.metric == "accuracy" else f"{METRICS[found.metric].words} "
+    rates = f"{words}{percent(found.start_score)} → {percent(found.val_score)} on {num_val:,} validation nodes"
     changed = ", ".join(f"{field} {before} → {after}" for field, (before, after) in found.changes.items())
     mattered = ", ".join(f"{field} {share:.2f}" for field, share in [*found.importance.items()][:5])
     return [
@@ -207,10 +212,24 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     if not run.interrupted and held_out < FEWEST:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
         lines += wrapped(f"  probabilities are not calibrated: {few}")
+    elif not run.interrupted and calibration is not None:
+        lines += wrapped(f"  probabilities are {calibrated(calibration)}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
     return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
+
+
+def calibrated(found: Calibration) -> str:
+    """What was done to probabilities, and why."""
+    if not found.changes:
+        return "the model's own: correcting them would not make held-out labels likelier"
+    apart = (
+        ""
+        if found.unreachable is None
+        else f", of nodes that no label reaches by {found.num_unreachable:,} of their own"
+    )
+    return f"calibrated on {found.num_nodes:,} held-out labels{apart}"
 
 
 def going_on(folder: Path) -> str:
@@ -226,7 +245,48 @@ def result_lines(results: Results) -> list[str]:
         f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {counted(found.num_nodes, 'node')}"
     )
     folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
-    return [rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
+    return [*ranking_lines(found.ranking), rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
+
+
+def ranking_lines(found: Ranking | None) -> list[str]:
+    """How well a rare class is ranked, beside a random order."""
+    from gcn_lpa.metrics import TOP
+
+    if found is None:
+        return []
+    tops = " / ".join(f"{100 * top:g}" for top in TOP)
+    hits = " / ".join(f"{100 * share:.0f}" for share in found.recall)
+    precision = f"average precision {percent(found.average_precision)} (by chance {percent(found.share)})"
+    return [
+        *wrapped(f"{found.positive}: {precision}, ROC AUC {percent(found.roc_auc)}"),
+        f"recall {hits} % among the likeliest {tops} % of the nodes",
+    ]
+
+
+def cut_lines(found: Cut | None) -> list[str]:
+    """How many nodes a cut calls, and what to expect of them."""
+    if found is None:
+        return []
+
+    def shares(value: Expected) -> str:
+        return f"{percent(value.mean)} ({100 * value.low:.1f} to {100 * value.high:.1f})"
+
+    hits = f"{found.hits.mean:.0f} ({found.hits.low:.0f} to {found.hits.high:.0f})"
+    precision = "" if found.precision is None else f"precision {shares(found.precision)}, "
+    cost = (
+        ""
+        if found.cost is None
+        else f", costs {found.cost.mean:,.0f} ({found.cost.low:,.0f} to {found.cost.high:,.0f})"
+    )
+    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}[found.protocol]
+    return fitted(
+        [
+            f"{found.positive}: {found.called:,} of {found.num_nodes:,} nodes, by {found.rule}: from probability "
+            f"{found.threshold:.3g} on",
+            f"  expected     {hits} hits, {precision}recall {shares(found.recall)}{cost}",
+            f"  counted on   {found.num_held_out:,} {nodes} nodes; in 95 of 100 cases within the numbers in brackets",
+        ]
+    )
 
 
 def relations(trained: TrainedRun) -> list[str]:
@@ -243,12 +303,17 @@ def warning(results: Results) -> list[str]:
     most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
     if found is None or most == 1 or found.accuracy > most:
         return []
+    if (ranked := found.ranking) is not None and ranked.average_precision > 2 * ranked.share:
+        rest = f"accuracy is no better than never saying {ranked.positive} ({percent(most)}): cut the ranking where it pays"
+        return wrapped(f"  {rest}, `gcn-lpa predict --top`, `--precision` or `--costs`")
     always = f"no better than always the most frequent class ({percent(most)})"
     return wrapped(f"  {always}; `gcn-lpa compare` tries other methods")
 
 
 def evaluation_lines(results: Results) -> list[str]:
     """The rates, each class, and which class is taken for which."""
+    from gcn_lpa.metrics import METRICS
+
     if (found := results.scores) is None:
         return result_lines(results)
     classes = (
@@ -256,8 +321,15 @@ def evaluation_lines(results: Results) -> list[str]:
         for name, one in found.per_class.items()
     )
     confusion = ((name, *map(str, row)) for name, row in zip(found.per_class, found.confusion, strict=True))
+    more = ", ".join(
+        f"{METRICS[name].words} {f'{value:.3f}' if METRICS[name].sign < 0 else percent(value)}"
+        for name, value in found.metrics.items()
+        if name not in ("accuracy", "macro_f1")
+        and (found.ranking is None or name not in ("roc_auc", "average_precision"))
+    )
     return [
         *result_lines(results),
+        *([more] if more else []),
         "",
         *table_lines(("class", "precision", "recall", "F1", "nodes"), classes),
         "",
@@ -267,7 +339,7 @@ def evaluation_lines(results: Results) -> list[str]:
 
 
 def calibration_lines(found: CalibrationReport) -> list[str]:
-    from gcn_lpa.calibration import FEWEST
+    from gcn_lpa.calibration import FEWEST, Calibrator
 
     calibration, perfect = found.calibration, found.ece_perfect
     fitted = calibration.calibrator
@@ -276,13 +348,19 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
     nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
     which = counted(calibration.num_nodes, f"{nodes[calibration.protocol]} node")
-    numbers = f"{fitted.temperature:.2f}, then confidence {fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    curve = f"{fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
+    numbers = f"temperature  {fitted.temperature:.2f}, then confidence {curve}, fitted to {which}"
+    if fitted.positive is not None:
+        numbers = f"rare class   {curve}, fitted to {which}"
+    elif fitted == Calibrator():
+        numbers = f"temperature  none: by {which}, correcting would not make labels likelier"
+    apart = calibration.unreachable
+    own = "as they are" if apart == Calibrator() else "corrected by themselves"
     few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
-        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}"
-        if few
-        else f"  temperature  {numbers}, fitted to {which}",
+        f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}" if few else f"  {numbers}",
+        *([] if apart is None else [f"  unreachable  {counted(calibration.num_unreachable, 'node')} of them, {own}"]),
         f"  ECE          {percent(found.ece_before)} before, {percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "
@@ -319,13 +397,16 @@ def change_lines(found: Changes, note: str = "") -> list[str]:
 
 def comparison_lines(found: Comparison) -> list[str]:
     """A line for each method, the verdict, and how to read both."""
+    from gcn_lpa.metrics import METRICS
     from gcn_lpa.stats import said_p
 
     rows = []
     for row in found.rows:
         compared = ("", "") if row.difference is None else (str(row.difference), said_p(row.difference.p_value))
-        rows.append((row.method, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}"))
-    header = ("", "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds")
+        scored = () if found.metric in ("accuracy", "macro_f1") else (str(row.score),)
+        rows.append((row.method, *scored, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}"))
+    named = () if found.metric in ("accuracy", "macro_f1") else (METRICS[found.metric].words,)
+    header = ("", *named, "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds")
     lines = [found.verdict]
     if found.not_converged:
         lines.append(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
@@ -340,33 +421,41 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 def advice_lines(found: Advice, command: str) -> list[str]:
     """The advice, the command that follows it, and what it rests on."""
+    from gcn_lpa.metrics import METRICS
     from gcn_lpa.stats import signed
 
-    lines = [found.sentence, "", f"  {command}", ""]
+    lines = [*fitted([found.sentence]), "", f"  {command}", ""]
     if found.lines:
         rows = (
             (
                 line.method,
-                str(line.accuracy),
+                str(line.score),
+                *([] if found.metric == "accuracy" else [str(line.accuracy)]),
                 "" if line.over_features is None else signed(line.over_features),
-                signed(line.over_commonest),
+                signed(line.over_chance),
                 f"{line.seconds:.1f}",
             )
             for line in found.lines
         )
-        lines += table_lines(("", "accuracy", "against features", "against commonest class", "seconds"), rows)
-        lines += ["", f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap."]
+        heads = ["accuracy", "against features", "against commonest class"]
+        if found.metric != "accuracy":
+            heads = [METRICS[found.metric].words, "accuracy", "to features", "to chance"]
+        lines += table_lines(("", *heads, "seconds"), rows)
+        lines += [
+            "",
+            *fitted([f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap."]),
+        ]
     known, chance = found.homophily, ""
     if known.rate is not None and known.chance is not None:
         chance = (
             f": {percent(known.rate)} of them join nodes of one class, by chance it would be {percent(known.chance)}"
         )
-    return [
-        *lines,
+    about = [
         f"  homophily  {known.edges:,} edges have both labels{chance}",
         f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
         *(f"  note       {note}" for note in found.notes),
     ]
+    return [*lines, *fitted(about)]
 
 
 def suggestion_lines(found: Iterable[Suggestion]) -> list[str]:

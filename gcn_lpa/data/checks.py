@@ -328,7 +328,8 @@ def _label_values(y: Any, node_names: Names) -> np.ndarray:
     if values.size == n and values.ndim == 2:  # a column
         values = values.reshape(n)
     if values.shape != (n,):
-        raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}")
+        several = "; of several labels a node, each column is a run of its own" if values.ndim == 2 else ""
+        raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}{several}")
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     if set(map(type, values)) <= {str, type(None)}:  # as of a file, and of millions of nodes
@@ -357,4 +358,6 @@ def _label(value: Any, node: Hashable) -> int | str | None:
         return int(value)
     if isinstance(value, (bool, int, str)):
         return value
-    raise ValueError(f"label {value!r} of node {node!r} is not a class; labels are integers, text or booleans")
+    raise ValueError(
+        f"label {value!r} of node {node!r} is not a class; labels are integers, text or booleans, and of numbers their ranges"
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
+import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
@@ -142,20 +145,32 @@ def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
     Args:
         given: a boolean mask of the nodes, or their positions.
     """
+    order, senders = _breadth_first(graph, given)
+    hops = [np.inf] * (graph.num_nodes + 1)
+    hops[-1] = -1
+    for node in order[1:].tolist():
+        hops[node] = hops[senders[node]] + 1
+    return np.array(hops[:-1])
+
+
+def unreachable(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
+    """The nodes to which no given node has a way, a mask [n]; `given` as in `node_hops`, which takes longer."""
+    mask = torch.ones(graph.num_nodes + 1, dtype=torch.bool)
+    mask[torch.from_numpy(_breadth_first(graph, given)[0]).long()] = False
+    return mask[:-1]
+
+
+def _breadth_first(graph: Graph, given: Tensor | np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The nodes in the order in which they are reached from the given ones, and from where each is; node n sends to all given."""
     n = graph.num_nodes
     nodes = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     starts = np.flatnonzero(nodes) if nodes.dtype == bool else np.unique(nodes)
     sends = graph.pattern.T  # the rows of the transpose: who receives; of an undirected graph the same
     rowptr, col = sends.rowptr.cpu().numpy(), sends.col.cpu().numpy()
-    # breadth first from one more node, number n, that sends to every given one
     rowptr, col = np.append(rowptr, rowptr[-1] + len(starts)), np.append(col, starts.astype(col.dtype))
     whole = scipy.sparse.csr_array((np.ones(len(col), np.int8), col, rowptr), shape=(n + 1, n + 1))
-    order, sender = csgraph.breadth_first_order(whole, n)
-    hops, senders = [np.inf] * (n + 1), sender.tolist()
-    hops[n] = -1
-    for node in order[1:].tolist():
-        hops[node] = hops[senders[node]] + 1
-    return np.array(hops[:n])
+    order, senders = csgraph.breadth_first_order(whole, n)
+    return order, senders.tolist()
 
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
@@ -178,6 +193,8 @@ def html_notes(notes: Iterable[str]) -> str:
 
 UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
 MOST_CLASSES = 200  # that are compared with each other
+MANY_NUMBERS = 20  # classes that are whole numbers: more may be meant as numbers
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
 FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
@@ -232,7 +249,7 @@ def _first_fraction(cells: Iterable[Any]) -> int | None:
 
 def graph_warnings(graph: Graph) -> list[str]:
     """Warnings about classes that may not be meant as read, about missing edges, and about edge types that teach nothing."""
-    notes = []
+    notes = not_classes(graph.class_names)
     if "-1" in graph.class_names and graph.num_classes >= 3:
         notes.append(f"{WARNING}the label '-1' is read as a class; if it means unknown, say option unknown=-1")
     alike: dict[str, list[str]] = {}
@@ -266,6 +283,32 @@ def graph_warnings(graph: Graph) -> list[str]:
         how = "--propagation relations weighs them all the same"
         notes.append(f"{WARNING}without features the default recipe does not weigh edge types; {how}")
     return notes
+
+
+def not_classes(names: Sequence[str]) -> list[str]:
+    """A note where the labels seem to be numbers, dates or several classes at once: they are read as classes all the same."""
+    values = [number(name) for name in names]
+    has_fractions = len(values) > 1 and bool(np.isfinite(values).all()) and any(value % 1 for value in values)
+    if has_fractions or (len(values) > MANY_NUMBERS and np.isfinite(values).all()):
+        are_codes = not has_fractions and min(values) in (0, 1) and max(values) - min(values) == len(values) - 1
+        read = f"the labels are {len(names):,} different numbers, {some(names, 3)}: each is read as a class, without an order"
+        how = "ranges of them, such as low and high, can be predicted, and the number itself not"
+        return [read if are_codes else f"{WARNING}{read}; {how}"]
+    if names and all(DATE.fullmatch(name) for name in names):
+        return [
+            f"{WARNING}the labels are dates, {some(names, 3)}: each is read as a class; ranges of them, such as years, can be "
+            "predicted"
+        ]
+    for separator in ("|", ";", ","):
+        several = [name for name in names if separator in name]
+        parts = Counter(part.strip() for name in names for part in name.split(separator))
+        shared = sum(parts[part.strip()] > 1 for name in several for part in name.split(separator))
+        if len(several) > 1 and 2 * shared >= sum(name.count(separator) + 1 for name in several):
+            return [
+                f"{WARNING}labels such as {several[0]!r} seem to name several classes, and each is read as one of its own; a run "
+                "for each class, with a column of yes and no, predicts several at once"
+            ]
+    return []
 
 
 def _is_misspelt(name: str, other: str) -> bool:

@@ -77,6 +77,8 @@ class Table:
             raise ValueError(f"{option} is '', which names no column of {self.path.name}; {how}")
         if wanted not in self.columns:
             hint = meant(wanted, self.columns)
+            if option == "label" and all(part in self.columns for part in wanted.split(",")):
+                hint = "; a run has one label column: train once for each"
             raise ValueError(f"{self.path.name} has no column {wanted!r}; it has {some(list(self.columns), 12)}{hint}")
         return wanted
 
@@ -120,7 +122,7 @@ class Table:
                 continue
             right = None
             if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
-                right = "a label is a whole number, text, or true or false"
+                right = "a label is a whole number, text, or true or false; of measurements, ranges can be predicted"
             elif value < -1:
                 right = "a number as label is at least 0, -1 means unknown"
             if right:

@@ -32,8 +32,9 @@ from gcn_lpa.data.describe import Homophily, homophily, node_hops
 from gcn_lpa.data.splits import Split, label_folds, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
+from gcn_lpa.insight.compare import BEST, Comparison, Record, compare, metric_for
 from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.metrics import METRICS, Metric
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.stats import Mean, resampled_mean, signed
@@ -56,11 +57,12 @@ class AdviceLine:
 
     method: str
     accuracy: Mean
-    over_features: Mean | None  # accuracy minus that of features alone, the better of two; None too without features
-    over_commonest: Mean  # minus that of always saying the commonest class
+    over_features: Mean | None  # the metric minus that of features alone, the better of two; None too without features
+    over_chance: Mean  # minus that of giving every node the shares of the classes: of accuracy, of the commonest class
     over_best: Mean | None  # minus that of the best method
     seconds: float  # median of a split
     note: str
+    score: Mean  # the metric; where less is better, differences have the other sign
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Advice:
     records: tuple[Record, ...]
     recipes: dict[str, Recipe]
     device: str | None
+    metric: str = "accuracy"  # one of METRICS
+    positive: str | None = None  # the class that is ranked
 
     def command(self, source: str | None = None, options: Sequence[str] = ()) -> str:
         """The command line that trains what is advised on the graph read from `source`."""
@@ -100,6 +104,8 @@ def advise(
     recipe: str = "default",
     changes: Mapping[str, Any] | None = None,
     best: bool = False,
+    metric: str | None = None,
+    positive: str | None = None,
     device: str = "auto",
     threads: int | None = None,
     on_record: Callable[[Record], None] | None = None,
@@ -112,9 +118,11 @@ def advise(
         recipe: of gcn-lpa: "default", "paper" or "official"; the others have theirs as in `compare`.
         changes: fields to set in every recipe, e.g. {"epochs": 50}.
         best: also try the recipe `best`; it is advised only where it is significantly more accurate than the default.
+        metric, positive: as in `compare`.
         on_record: called with every result as it comes.
     """
     check_graph(graph)
+    metric, positive = metric_for(graph, metric, positive)
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     if not graph.labeled.any():
@@ -135,6 +143,8 @@ def advise(
             [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
             seed=seed,
+            metric=metric,
+            positive=positive,
             recipe=recipe,
             changes={**({"select": "loss"} if few else {}), **(changes or {})},
             device=device,
@@ -143,7 +153,7 @@ def advise(
         )
         lines = _lines(graph, comparison, splits)
     if lines:
-        verdict, sentence, method = _verdict(lines)
+        verdict, sentence, method = _verdict(lines, METRICS[metric], positive)
     elif graph.num_edges == 0:
         verdict, method = NEUTRAL, FEATURES_ONLY[0]
         sentence = "The graph has no edges: it cannot help, and there is nothing to compare."
@@ -173,6 +183,8 @@ def advise(
         records=() if comparison is None else comparison.records,
         recipes={} if comparison is None else comparison.recipes,
         device=None if comparison is None else comparison.device,
+        metric=metric,
+        positive=positive,
     )
 
 
@@ -192,54 +204,67 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
 def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tuple[AdviceLine, ...]:
     ratio = sum(int(part.test.sum()) for part in splits) / sum(int(part.train.sum()) for part in splits)
     num_scored = int(torch.stack([part.test for part in splits]).any(dim=0).sum())
-    accuracies = {
-        row.method: np.array([record.accuracy for record in comparison.records if record.method == row.method])
+    metric, labels = METRICS[comparison.metric], graph.y.cpu()
+    ranked = None if comparison.positive is None else graph.class_names.index(comparison.positive)
+    scores = {
+        row.method: metric.sign
+        * np.array([record.score for record in comparison.records if record.method == row.method])
         for row in comparison.rows
     }
-    best = max(accuracies, key=lambda method: accuracies[method].mean())  # the first of equals
-    rivals = [method for method in accuracies if method in FEATURES_ONLY]
-    features = max(rivals, key=lambda method: accuracies[method].mean(), default=None)
-    commonest, labels = [], graph.y.cpu()  # of the training and validation labels of each split
+    best = max(scores, key=lambda method: scores[method].mean())  # the first of equals
+    rivals = [method for method in scores if method in FEATURES_ONLY]
+    features = max(rivals, key=lambda method: scores[method].mean(), default=None)
+    chance = []
     for part in splits:
-        label = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).argmax()
-        commonest.append(float((labels[part.test] == label).double().mean()))
+        counts = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).double()
+        constant = (counts / counts.sum()).expand(int(part.test.sum()), -1)
+        chance.append(metric.sign * float(metric(constant, labels[part.test], None, ranked)))
 
     def gain(method: str, other: str | None) -> Mean | None:
         if other in (None, method):
             return None
-        return resampled_mean(accuracies[method] - accuracies[str(other)], ratio, num_scored)
+        return resampled_mean(scores[method] - scores[str(other)], ratio, num_scored)
 
     return tuple(
         AdviceLine(
             method=row.method,
-            accuracy=resampled_mean(accuracies[row.method], ratio, num_scored),
+            accuracy=resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
             over_features=gain(row.method, features),
-            over_commonest=resampled_mean(accuracies[row.method] - np.array(commonest), ratio, num_scored),
+            over_chance=resampled_mean(scores[row.method] - np.array(chance), ratio, num_scored),
             over_best=gain(row.method, best),
             seconds=row.seconds,
             note=row.note,
+            score=resampled_mean(metric.sign * scores[row.method], ratio, num_scored),
         )
         for row in comparison.rows
     )
 
 
-def _verdict(lines: Sequence[AdviceLine]) -> tuple[str, str, str]:
+def accuracies(comparison: Comparison, method: str) -> np.ndarray:
+    return np.array([record.accuracy for record in comparison.records if record.method == method])
+
+
+def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
-    ranked = sorted(lines, key=lambda line: -line.accuracy.mean)  # stable: of equals the first
+    ranked = sorted(lines, key=lambda line: -metric.sign * line.score.mean)  # stable: of equals the first
+    constant = "always saying the commonest class" if metric.name == "accuracy" else "chance"
     best, with_graph = ranked[0], next(line for line in ranked if line.method not in FEATURES_ONLY)
-    if best.over_commonest.is_noise or best.over_commonest.mean < 0:
-        points = f"{signed(best.over_commonest)} points against always saying the commonest class"
-        if best.over_commonest.mean + (best.over_commonest.interval or 0) > HIDDEN:
+    if best.over_chance.is_noise or best.over_chance.mean < 0:
+        points = f"{signed(best.over_chance)} points against {constant}"
+        if best.over_chance.mean + (best.over_chance.interval or 0) > HIDDEN:
             sentence = f"Too few labels to tell whether anything predicts them: {best.method} does best, {points}."
             return TOO_FEW, sentence, best.method
         sentence = f"Nothing predicts these labels, neither features nor edges: {best.method} does best, {points}."
         return UNPREDICTABLE, sentence, best.method
     rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
+    if metric.name != "accuracy":
+        of = "" if positive is None else f" of {positive}"
+        rate = f"{with_graph.method} has {metric.words}{of} {100 * with_graph.score.mean:.1f} %"
     rivals = [line.method for line in lines if line.over_best is not None and line.over_best.is_noise]
     also = f" Inside the noise of it: {', '.join(rivals)}." if rivals else ""
     gain = with_graph.over_features
     if gain is None:
-        over = f"{signed(best.over_commonest)} points over always saying the commonest class"
+        over = f"{signed(best.over_chance)} points over {constant}"
         sentence = f"The edges carry the labels: {rate}, {over}; there are no features to compare with.{also}"
         return HELPS, sentence, best.method
     features = next(line.method for line in ranked if line.method in FEATURES_ONLY)

@@ -17,6 +17,7 @@ from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import METRICS, metric_of
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -38,6 +39,7 @@ class Record:
     val_accuracy: float | None
     best_epoch: int
     seconds: float  # of preparing, training and choosing the epoch; where splits are trained together, of all by their number
+    score: float  # the metric of the comparison on the test nodes
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ class ComparisonRow:
     method: str
     accuracy: Mean
     macro_f1: Mean
-    difference: Difference | None  # None for the reference itself
+    difference: Difference | None  # of the metric, so that more is better; None for the reference itself
     seconds: float  # the median of a split
     note: str
+    score: Mean  # the metric
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Comparison:
     device: str
     environment: dict[str, Any]
     unused: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # changes: the methods without them
+    metric: str = "accuracy"  # one of METRICS
+    positive: str | None = None  # the class that is ranked
 
     @property
     def num_splits(self) -> int:
@@ -83,7 +88,8 @@ class Comparison:
         differences = "; ".join(parts) or "nothing to compare with it"
         least = 2 / 2**self.num_splits
         few = f" So few splits cannot bring the signed-rank test below p = {least:.2g}." if least > 0.05 else ""
-        return f"Against {self.reference}, in points of accuracy on {self.num_splits} splits: {differences}.{few}"
+        points = f"in points of {METRICS[self.metric].words} on {self.num_splits} splits"
+        return f"Against {self.reference}, {points}: {differences}.{few}"
 
     @property
     def not_converged(self) -> tuple[str, ...]:
@@ -112,6 +118,8 @@ def compare(
     splits: int | Sequence[Split] = 10,
     seed: int = 0,
     reference: str | None = None,
+    metric: str | None = None,
+    positive: str | None = None,
     recipe: str | Recipe = "default",
     changes: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -127,6 +135,8 @@ def compare(
         methods: keys of METHODS, or "best", the recipe.
         splits: how many, or the splits themselves.
         reference: the method that the differences are taken to; "gcn", or the first one where gcn is not compared.
+        metric: one of METRICS; None: accuracy, or average precision where one of two classes is rare.
+        positive: the class that is ranked; None: the rarer of two.
         recipe: that of gcn-lpa and gcn-same: "default", "paper", "official" or a Recipe. Beside "paper" and "official" all
             others have the settings they were published with, else those of `Method.fair`.
         changes: fields to set in the recipes of all methods that use them, e.g. {"epochs": 50}.
@@ -137,7 +147,7 @@ def compare(
     reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
     if reference not in recipes:
         raise ValueError(f"the reference {reference!r} is not among the methods {', '.join(recipes)}")
-    seed = check_seed(seed)
+    seed, (metric, positive) = check_seed(seed), metric_for(graph, metric, positive)
     parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")
@@ -155,7 +165,7 @@ def compare(
             models = learn_many(graph, masks, settings, seeds=seeds, device=where)
             seconds = (time.perf_counter() - start) / len(models)
             for first, part, trained in zip(seeds, parts, models, strict=True):
-                scores = evaluate(trained, graph, part.test)
+                scores = evaluate(trained, graph, part.test, positive=positive)
                 record = Record(
                     method=name,
                     split=part.hash,
@@ -165,16 +175,25 @@ def compare(
                     val_accuracy=trained.run.best.val_accuracy,
                     best_epoch=trained.run.best_epoch,
                     seconds=seconds,
+                    score=scores.accuracy if metric == "accuracy" else scores.metrics[metric],
                 )
                 records.append(record)
                 if on_record is not None:
                     on_record(record)
-    rows = tuple(_row(name, settings, records, reference) for name, settings in recipes.items())
+    rows = tuple(_row(name, settings, records, reference, METRICS[metric].sign) for name, settings in recipes.items())
     unused = {}
     for field, value in (changes or {}).items():
         if names := tuple(name for name, settings in recipes.items() if getattr(settings, field) != value):
             unused[field] = names
-    return Comparison(graph.name, reference, rows, tuple(records), recipes, where, environment(), unused)
+    about = where, environment(), unused, metric, positive
+    return Comparison(graph.name, reference, rows, tuple(records), recipes, *about)
+
+
+def metric_for(graph: Graph, metric: str | None, positive: str | None) -> tuple[str, str | None]:
+    """The metric that suits the labels of a graph, or the one asked for; and the class that is ranked, of two the rarer one."""
+    chosen = graph.target.positive(positive, graph.y.cpu())
+    name = metric_of(metric).name if metric else "accuracy" if chosen is None else "average_precision"
+    return name, None if chosen is None else graph.class_names[chosen]
 
 
 def recipes_of(
@@ -202,15 +221,16 @@ def recipes_of(
     }
 
 
-def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str) -> ComparisonRow:
+def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, sign: int) -> ComparisonRow:
     here = [record for record in records if record.method == name]
-    accuracy = np.array([record.accuracy for record in here])
-    gain = accuracy - np.array([record.accuracy for record in records if record.method == reference])
+    score = np.array([record.score for record in here])
+    gain = sign * (score - np.array([record.score for record in records if record.method == reference]))
     return ComparisonRow(
         method=name,
-        accuracy=mean_of(accuracy),
+        accuracy=mean_of(np.array([record.accuracy for record in here])),
         macro_f1=mean_of(np.array([record.macro_f1 for record in here])),
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         seconds=float(np.median([record.seconds for record in here])),
         note="the recipe best" if name == BEST else METHODS[name].note_on(recipe),
+        score=mean_of(score),
     )

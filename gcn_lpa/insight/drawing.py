@@ -190,7 +190,7 @@ def draw_tuning(tuning: Tuning, path: str | Path) -> None:
     style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
     with figure_at(path, (10, 0.6 + 0.28 * max(9, len(tuning.importance))), style) as figure:
         values, shares = figure.subplots(1, 2)
-        accuracies = [(k, trial.val_accuracy) for k, trial in enumerate(tuning.trials, 1)]
+        accuracies = [(k, trial.val_score) for k, trial in enumerate(tuning.trials, 1)]
         numbers, reached = zip(*((k, 100 * value) for k, value in accuracies if value is not None), strict=True)
         values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
         values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")

@@ -25,6 +25,8 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.insight.drawing import draw_tuning
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import METRICS, metric_of, selection
+from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.train import DivergedError, Epoch, JobName, Watch
 
@@ -55,33 +57,36 @@ class Search:
     seed: int = 0  # of the first weights and dropout, the same in all trials, and of the order of trials
     device: str = "auto"
     threads: int | None = None
+    metric: str = "accuracy"  # on validation nodes: one of METRICS
     space: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: SPACE)  # values of each setting to try
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ValueError(f"trials = {self.trials}; a search has at least 1")
+        metric_of(self.metric)
 
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """One recipe and its accuracy."""
+    """One recipe and its score."""
 
     number: int
     settings: dict[str, Any]
-    val_accuracy: float | None  # None: pruned, or training diverged
+    val_score: float | None  # None: pruned, or training diverged
     seconds: float
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The result of a search. The accuracy of the best of many trials is too high by luck: `train` gives the honest one."""
+    """The result of a search. The score of the best of many trials is too high by luck: `train` gives the honest one."""
 
     start: Recipe
     recipe: Recipe
-    val_accuracy: float
-    start_accuracy: float
+    val_score: float
+    start_score: float
     trials: tuple[TuningTrial, ...]
     importance: dict[str, float]  # share of the variance between trials, by fANOVA; empty where all are alike
+    metric: str = "accuracy"  # of the scores
 
     @property
     def changes(self) -> dict[str, tuple[Any, Any]]:
@@ -103,7 +108,7 @@ def tune(
     search: Search | None = None,
     on_trial: Callable[[TuningTrial], None] | None = None,
 ) -> Tuning:
-    """Try recipes on the training nodes and keep the one with the highest validation accuracy, at its best epoch.
+    """Try recipes on the training nodes and keep the one with the best validation score, at its best epoch.
 
     `out` gets study.db, a study of Optuna in SQLite, best.json, the best recipe so far, and importance.png. A search that was
     stopped, even killed, goes on from its finished trials when it is asked for again. Trials that fall behind the median of the
@@ -141,6 +146,8 @@ class Searching:
             raise ImportError("tune needs Optuna: pip install 'gcn-lpa[search]'") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna, self.states = optuna, optuna.trial.TrialState
+        if self.search.metric != "accuracy" and "select" in METHODS[self.start.method].fields:
+            self.start = self.start.replace(select=selection(self.search.metric))
         self.choices = choices_of(self.start, self.search.space)
         self.first = {name: getattr(self.start, name) for name in self.choices}
         self.study = self.open()
@@ -152,7 +159,7 @@ class Searching:
         study = optuna.create_study(
             storage=optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect}),
             study_name="tune",
-            direction="maximize",
+            direction="maximize" if METRICS[self.search.metric].sign > 0 else "minimize",
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=5 * REPORTED),
         )
@@ -162,6 +169,7 @@ class Searching:
             "recipe": self.start.hash(),
             "space": hashlib.sha256(encode_json(self.choices)).hexdigest(),
             "seed": seed,
+            **({} if self.search.metric == "accuracy" else {"metric": self.search.metric}),
         }
         known = study.user_attrs.get("about", about)
         if other := [name for name in about if known.get(name) != about[name]]:
@@ -195,7 +203,7 @@ class Searching:
             self.value(self.first)
             self.walk()
         trials = tuple(self.finished)
-        values = {trial.val_accuracy for trial in trials} - {None}
+        values = {trial.val_score for trial in trials} - {None}
         if not values:
             raise ValueError("no trial was finished: training diverged with every recipe; start from another --recipe")
         shares = {}
@@ -203,8 +211,10 @@ class Searching:
             evaluator = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
             shares = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
         importance = {name: round(float(share), 4) for name, share in shares.items()}
-        first = next((trial.val_accuracy for trial in trials if trial.settings == self.first), None)
-        tuning = Tuning(self.start, self.best, self.study.best_value, first or 0.0, trials, importance)
+        first = next((trial.val_score for trial in trials if trial.settings == self.first), None)
+        tuning = Tuning(
+            self.start, self.best, self.study.best_value, first or 0.0, trials, importance, self.search.metric
+        )
         draw_tuning(tuning, self.folder / PLOT)
         return tuning
 
@@ -214,10 +224,10 @@ class Searching:
             self.attempt()
 
     def value(self, settings: dict[str, Any]) -> float | None:
-        """The validation accuracy of a recipe; one that was tried is not trained again."""
+        """The validation score of a recipe; one that was tried is not trained again."""
         for trial in self.finished:
             if trial.settings == settings:
-                return trial.val_accuracy
+                return trial.val_score
         return self.attempt(settings)
 
     def attempt(self, wanted: dict[str, Any] | None = None) -> float | None:
@@ -231,8 +241,9 @@ class Searching:
         begun, recipe = time.perf_counter(), self.start.replace(**settings, members="", votes=False)
 
         def watch(_: JobName, epoch: Epoch) -> None:
-            if epoch.val_accuracy is not None and epoch.epoch % REPORTED == 0:
-                trial.report(epoch.val_accuracy, epoch.epoch)
+            known = {"accuracy": epoch.val_accuracy, "log_loss": epoch.val_loss}.get(search.metric, epoch.val_score)
+            if known is not None and epoch.epoch % REPORTED == 0:
+                trial.report(known, epoch.epoch)
                 if trial.should_prune():
                     raise self.optuna.TrialPruned
 
@@ -241,10 +252,12 @@ class Searching:
         try:
             (trained,) = learn_many(self.graph, parts, recipe, watch=Watch(on_epoch=watch), **options)
             reached, state = trained.run.best.val_accuracy, self.states.COMPLETE
+            if search.metric != "accuracy":
+                reached = evaluate(trained, self.graph, self.val).metrics[search.metric]
         except (self.optuna.TrialPruned, DivergedError):
             reached, state = None, self.states.PRUNED
         self.study.tell(trial, reached, state=state)
-        if any(one.val_accuracy is not None for one in self.finished):
+        if any(one.val_score is not None for one in self.finished):
             write_json(self.folder / BEST, self.best.to_dict())
         if self.on_trial is not None:
             self.on_trial(TuningTrial(trial.number, settings, reached, time.perf_counter() - begun))

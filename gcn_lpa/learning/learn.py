@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import check_seed, node_mask
+from gcn_lpa.data.describe import unreachable
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, check_graph
@@ -199,7 +200,7 @@ def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted
         else:
             with torch.no_grad():
                 probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
-        held_out = HeldOut(nodes, y, probabilities, "validation")
+        held_out = HeldOut(nodes, y, probabilities, "validation", None, unreachable(task.graph, task.train)[nodes])
     return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
 
 
@@ -280,8 +281,9 @@ def _weighed_by_folds(
         weights = fit_weights(joined.of(known), y[known])
     else:
         probabilities = torch.stack(joined.members).mean(dim=0).softmax(dim=1)
-    order = node.argsort()
-    return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", fold[order])
+    order, apart = node.argsort(), torch.cat([unreachable(task.graph, task.train)[task.val] for task in tasks])
+    columns = (column[order] for column in (fold, apart))
+    return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", *columns)
 
 
 def _trained(
@@ -344,6 +346,8 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
         raise ValueError(
             f"{int((y < 0).sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
         )
-    probabilities = Prediction.of(trained, graph).uncalibrated[mask]
-    held_out = HeldOut(mask.nonzero().squeeze(1), y, probabilities, "reserved")
+    found = Prediction.of(trained, graph)
+    held_out = HeldOut(
+        mask.nonzero().squeeze(1), y, found.uncalibrated[mask], "reserved", None, found.unreachable[mask]
+    )
     return dataclasses.replace(trained, held_out=held_out, calibration=held_out.calibration())

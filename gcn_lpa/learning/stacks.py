@@ -24,6 +24,7 @@ from torch.func import functional_call, vmap
 
 from gcn_lpa.engine.adam import Capturable, CapturedStep
 from gcn_lpa.engine.sparse import Key, SparseMatrix
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.train import (
     PHASES,
     Best,
@@ -176,8 +177,8 @@ class _Stack:
 class _StackedStep(Capturable):
     """One epoch of all models as one call: a gradient, a step of Adam, then validation.
 
-    Gives [loss, gcn, lpa, num_correct, val_loss] of each model, [B, 5], on the device; the last two only where validation
-    may choose. Nothing in it waits for the device.
+    Gives [loss, gcn, lpa, num_correct, val_loss] of each model, [B, 5], on the device, and behind them the metric where the
+    recipe selects by one; the last ones only where validation may choose. Nothing in it waits for the device.
     """
 
     def __init__(
@@ -251,12 +252,18 @@ class _StackedStep(Capturable):
 
     @torch.no_grad()
     def validate(self) -> Tensor:
-        """Number of correct predictions and mean cross-entropy on the validation nodes of each, [B, 2]."""
+        """Number of correct predictions and mean cross-entropy on the validation nodes of each, [B, 2]; behind them the metric,
+        where the recipe selects by one.
+        """
         state = {name: stack.detach() for name, stack in self.parameters.items()}
         logits = vmap(lambda state, y: self.called(state, y))(state, self.y)  # [B, n, c]
         right, costs = self.call.graph.target.costs(logits, self.target)
         mean = torch.where(self.val, costs, 0).sum(dim=1) / self.val.sum(dim=1).clamp_min(1)
-        return torch.stack([(right & self.val).sum(dim=1).double(), mean], dim=1)
+        known = torch.stack([(right & self.val).sum(dim=1).double(), mean], dim=1)
+        if self.recipe.select not in METRICS:
+            return known
+        score = METRICS[self.recipe.select](logits.double().softmax(dim=2), self.target, self.val)
+        return torch.cat([known, score.unsqueeze(1)], dim=1)
 
     def called(self, state: Mapping[str, Tensor], *arguments: Any) -> Any:
         named = {f"model.{name}": tensor for name, tensor in state.items()}

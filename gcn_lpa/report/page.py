@@ -31,6 +31,7 @@ from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
+from gcn_lpa.report.cuts import rare_class
 from gcn_lpa.report.graph_view import graph_view
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun
@@ -174,6 +175,7 @@ def contents(
         "accuracy_range": None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
         "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
+        "rare": section(lambda: rare_class(subject, chart)).value,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
         "curves": curves(run.run.history, run.run.best_epoch),
         "rivals": rivals,
@@ -254,6 +256,7 @@ def page_of(
     say("drawing the graph")
     listed = [subject.graph.index_of(node) for node in page["explanations"]]
     view = {**graph_view(subject, listed), "explanations": page["explanations"], "live": live}
+    view["cuts"] = page["rare"] and page["rare"]["rows"]
     places = (files("gcn_lpa.report") / "templates" / name for name in ("report.html.j2", "report.js", "report.css"))
     texts = {place.name: place.read_text(encoding="utf-8") for place in places}
     script, style = texts["report.js"], texts["report.css"]

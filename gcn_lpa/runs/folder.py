@@ -318,7 +318,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
     )
     arrays = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
     if held_out is not None:
-        more = {name: getattr(held_out, name) for name in ("node", "y", "probability", "fold")}
+        more = {name: getattr(held_out, name) for name in ("node", "y", "probability", "fold", "unreachable")}
         arrays |= {HELD_OUT + name: tensor for name, tensor in more.items() if tensor is not None}
     return {
         "trained.json": encode_json(dataclasses.asdict(facts), indent=None),
@@ -391,7 +391,10 @@ def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> Held
     y = checked(arrays[f"{HELD_OUT}y"], (m,), torch.int64, problem, 0, c - 1)
     problem = f"probability is not {m} rows of {c} probabilities"
     p = checked(arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, 0, 1)
-    return HeldOut(node, y, p, facts.held_out, fold)
+    apart = arrays.get(f"{HELD_OUT}unreachable")
+    if apart is not None:
+        checked(apart, (m,), torch.bool, "unreachable is not true or false for each held-out node")
+    return HeldOut(node, y, p, facts.held_out, fold, apart)
 
 
 def checked(

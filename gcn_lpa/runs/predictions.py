@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gcn_lpa.calibration import (
     FEWEST,
@@ -21,12 +22,12 @@ from gcn_lpa.calibration import (
     conformal_sets,
     conformal_threshold,
     coverage_range,
-    fit_calibrator,
     guesses_of,
     perfect_ece,
     reliability,
 )
-from gcn_lpa.data.checks import WARNING
+from gcn_lpa.cut import Cut, Rule
+from gcn_lpa.data.checks import WARNING, some
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.files import write_output
@@ -90,10 +91,9 @@ def calibrate_run(
     y, is_promised = held_out.y, held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
     if held_out.fold is not None:
         before, truth, fold = held_out.probability, y, held_out.fold
-        after, sets = torch.zeros_like(before), torch.zeros(before.shape, dtype=torch.bool)
+        after, sets = held_out.crossed(), torch.zeros(before.shape, dtype=torch.bool)
         for k in fold.unique().tolist():
             here, others = fold == k, fold != k
-            after[here] = fit_calibrator(before[others], y[others])(before[here])
             threshold = conformal_threshold(before[others], y[others], level, score=score)
             sets[here] = conformal_sets(before[here], threshold, score=score)
     else:
@@ -101,8 +101,9 @@ def calibrate_run(
             raise ValueError("the run has no test nodes on which its confidence could be scored")
         classes = trained.classes_of(run.graph)
         known = run.split.test & (classes >= 0)
-        before, truth = (prediction or Prediction.of(trained, run.graph)).uncalibrated[known], classes[known]
-        after = trained.calibrator(before)
+        found = prediction or Prediction.of(trained, run.graph)
+        before, truth = found.uncalibrated[known], classes[known]
+        after = trained.calibration(before, found.unreachable[known])
         threshold = conformal_threshold(held_out.probability, y, level, score=score)
         sets = conformal_sets(before, threshold, score=score)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
@@ -152,6 +153,42 @@ def set_threshold(trained: Trained, where: str, level: float, score: str) -> flo
     return conformal_threshold(held_out.probability, held_out.y, level, score=score)
 
 
+def cut_of(
+    trained: Trained,
+    where: str,
+    prediction: Prediction,
+    nodes: Tensor,
+    rule: Rule,
+    *,
+    positive: str | None = None,
+    raw: bool = False,
+) -> Cut:
+    """The cut that a rule chooses for some nodes, and what is to be expected of it.
+
+    Args:
+        where: of the model, for messages.
+        prediction: for the graph of the nodes.
+        nodes: that are cut, a mask.
+        positive: the class that is called; None: the rarer of two.
+        raw: by probabilities without calibration.
+    """
+    held_out = held_out_of(trained, where)
+    if len(held_out.node) < FEWEST:
+        raise ValueError(
+            f"a cut needs {FEWEST} labels that training did not learn from, and there are {len(held_out.y)}: nothing could be "
+            "said of what it calls. Label more nodes"
+        )
+    if positive is None and len(trained.class_names) != 2:
+        raise ValueError(f"positive names the class that is called, one of {some(trained.class_names)}")
+    number = trained.target.positive(positive, held_out.y)
+    if number is None:  # both are frequent
+        number = int(2 * int(held_out.y.sum()) <= len(held_out.y))
+    wanted = (prediction.uncalibrated if raw else prediction.probabilities)[nodes, number]
+    scores = (held_out.probability if raw else held_out.crossed())[:, number]
+    about: dict[str, Any] = {"positive": trained.class_names[number], "protocol": held_out.protocol}
+    return Cut.of(rule, (scores, held_out.y == number, held_out.fold), wanted, **about)
+
+
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠|%")  # of a cell that some spreadsheet takes for a formula or a command
 
 
@@ -161,6 +198,8 @@ def predict_run(
     every: bool = False,
     sets: float | None = None,
     score: str = "lac",
+    cut: Rule | Cut | None = None,
+    positive: str | None = None,
     prediction: Prediction | None = None,
     **options: Any,
 ) -> Any:
@@ -170,16 +209,30 @@ def predict_run(
         every: also the nodes whose labels were given, and those reserved for calibration, whose status is "reserved".
         sets: how often the set of a node shall hold its true label, such as 0.9.
         score: of the sets, a key of `calibration.SCORES`.
+        cut: call nodes of the class `positive` from a cut on: one that `cut_of` gave, or a rule that chooses one. The likeliest
+            come first then, with their probability as column p:CLASS, and the table has the `Cut` in its `attrs`.
         prediction: of the run's graph, where it is known.
         options: `raw`, `abstain`, `hops`, `all_classes` of `Prediction.table`.
     """
     check_score(score)
     threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets, score)
     prediction = prediction or Prediction.of(run.trained, run.graph)
-    table = prediction.table(threshold=threshold, score=score, **options)
+    if isinstance(cut, Rule):
+        about: dict[str, Any] = {"positive": positive, "raw": options.get("raw", False)}
+        cut = cut_of(run.trained, str(run.folder or "the run"), prediction, ~run.used, cut, **about)
+    table = prediction.table(threshold=threshold, score=score, cut=cut, **options)
     if run.reserved is not None:
         table.loc[run.reserved.numpy(), "status"] = "reserved"
-    return table if every else table[~run.used.numpy()]
+    return ranked(table if every else table[~run.used.numpy()], cut)
+
+
+def ranked(table: Any, cut: Cut | None) -> Any:
+    """The rows of a table with a cut, the likeliest first; without one as they are."""
+    if cut is None:
+        return table
+    table = table.sort_values(f"p:{cut.positive}", ascending=False, kind="stable")
+    table.attrs["cut"] = cut
+    return table
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
@@ -210,6 +263,7 @@ class UpdatedRun:
     table: Any
     changes: Changes
     note: str = ""
+    cut: Cut | None = None
     warnings: tuple[str, ...] = ()  # what may not be meant in the table that was read
 
 
@@ -223,6 +277,8 @@ def predict_on(
     every: bool = False,
     sets: float | None = None,
     score: str = "lac",
+    cut: Rule | None = None,
+    positive: str | None = None,
     **wanted: Any,
 ) -> UpdatedRun:
     """The predictions of a run for another graph: its own with what is new, or one with the same columns.
@@ -232,7 +288,7 @@ def predict_on(
         data: where the graph of the run is now, if not where it was. Where it is nowhere, nothing is compared with it.
         options: of reading, beside those that the run was read with.
         every: also the nodes that have a label of a class the model knows.
-        sets, score: as in `predict_run`.
+        sets, score, cut, positive: as in `predict_run`.
         wanted: `raw`, `abstain`, `hops`, `all_classes` of `Prediction.table`.
     """
     check_score(score)
@@ -251,10 +307,14 @@ def predict_on(
         what = "node" if trained.x_kind == "identity" else "edge"
         raise ValueError(f"the model learned weights for each {what} of the graph of the run, but {note}")
     updated = Updated.of(trained, graph, before)
-    table = updated.table(threshold=threshold, score=score, **wanted)
-    shown = table if every else table[(trained.classes_of(graph) < 0).numpy()]
+    open_nodes, chosen = trained.classes_of(graph) < 0, None
+    if cut is not None:
+        about: dict[str, Any] = {"positive": positive, "raw": wanted.get("raw", False)}
+        chosen = cut_of(trained, str(folder), updated.prediction, open_nodes, cut, **about)
+    table = updated.table(threshold=threshold, score=score, cut=chosen, **wanted)
+    shown = ranked(table if every else table[open_nodes.numpy()], chosen)
     warnings = *interruption(trained, files.folder), *warnings_in(graph.notes)
-    return UpdatedRun(shown, updated.changes(), note, warnings)
+    return UpdatedRun(shown, updated.changes(), note, chosen, warnings)
 
 
 def interruption(trained: Trained, folder: Path) -> tuple[str, ...]:

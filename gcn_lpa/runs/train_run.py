@@ -43,7 +43,7 @@ from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, encode_tensors, inside
 from gcn_lpa.scale.planner import require_room
 from gcn_lpa.target import Scores
 from gcn_lpa.train import Checkpoint, JobName, Watch
-from gcn_lpa.trained import Trained
+from gcn_lpa.trained import HeldOut, Trained
 
 CHECKPOINT_SECONDS = 1.0  # a save waits for the disk: on a small graph that takes longer than the epochs it would save
 PLAN, META, TENSORS = "plan.json", "meta.json", "tensors.safetensors"
@@ -119,11 +119,25 @@ def _finished(folder: Path, data: str | Path | None, outputs: Outputs | None) ->
     return run
 
 
-def evaluate_run(run: TrainedRun) -> Results:
-    """The scores of a run: on its test nodes, computed anew; of your own data, those of the cross-validation."""
-    if run.results.protocol != "test":
-        return run.results
-    return dataclasses.replace(run.results, scores=evaluate(run.trained, run.graph, run.split.test))
+def evaluate_run(run: TrainedRun, *, positive: str | None = None) -> Results:
+    """The scores of a run: on its test nodes, computed anew; of your own data, those of the cross-validation.
+
+    Args:
+        positive: the class whose ranking is scored; None: the rarer of two, where it is rare.
+    """
+    trained, found = run.trained, run.results
+    if found.protocol == "test":
+        return dataclasses.replace(found, scores=evaluate(trained, run.graph, run.split.test, positive=positive))
+    if found.scores is None or positive is None or trained.held_out is None:
+        return found
+    every = scores(run.graph, run.split.train, spread(trained.held_out, run.graph), trained.target, positive)
+    return dataclasses.replace(found, scores=every)
+
+
+def spread(held_out: HeldOut, graph: Graph) -> Tensor:
+    """The held-out probabilities of each node of a graph, zeros elsewhere, [n, c]."""
+    p = held_out.probability
+    return p.new_zeros(graph.num_nodes, p.shape[1]).index_copy(0, held_out.node, p)
 
 
 def parts_of(plan: Plan, graph: Graph) -> tuple[Split, Tensor | None]:
@@ -188,8 +202,7 @@ class _Training:
             why = "interrupted before all folds were trained: nothing to score"
             few = "too few labels to score: no class has two of them"
             return trained, Results("none", why if trained.run.interrupted else few)
-        probabilities = torch.zeros(graph.num_nodes, trained.target.width, dtype=torch.float64)
-        probabilities[held_out.node] = held_out.probability
+        probabilities = spread(held_out, graph)
         folds = [held_out.node[held_out.fold == k] for k in range(int(held_out.fold.max()) + 1)]
         accuracies = tuple(scores(graph, fold, probabilities, trained.target).accuracy for fold in folds)
         note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"

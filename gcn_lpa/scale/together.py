@@ -31,6 +31,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.tasks import Batch, Validation
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.predict import prediction_table
 from gcn_lpa.recipes import Recipe, case_for
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
@@ -75,6 +76,7 @@ def require_in_parts(recipe: Recipe) -> None:
             has_lpa and recipe.loss == "leave_one_out" and recipe.lpa_iterations == 2
         ),
     }
+    reasons[f"select = {recipe.select!r}: it is no sum over nodes; --select loss is"] = recipe.select in METRICS
     for reason, holds in reasons.items():
         if holds:
             raise ValueError(f"several processes do not train with {reason}")
@@ -222,7 +224,7 @@ class _Together:
         before = torch.where(unknown, shares, probabilities)  # before calibration, [own, c]
         held_out = self.held_out(before)
         calibration = None if held_out is None else held_out.calibration()
-        after = before if calibration is None else torch.where(unknown, shares, calibration.calibrator(before))
+        after = before if calibration is None else torch.where(unknown, shares, calibration(before))
         ranked = before.argsort(dim=1, descending=True, stable=True)[:, :2]
         guesses = self.in_order(torch.cat([ranked.double(), after.gather(1, ranked[:, :1])], dim=1))
         weights = self.edge_weights()

@@ -200,7 +200,11 @@ def test_evaluate_prints_scores_classes_and_confusion(karate_run):
     results = json.loads(ok("evaluate", karate_run, "--json"))
     counts = results["scores"]["confusion"]
     assert lines[0].startswith(f"accuracy {100 * results['scores']['accuracy']:.1f} %")
-    assert [line.split()[-1] for line in lines[4:6]] == [str(sum(row)) for row in counts]
+    assert lines[2] == (
+        f"balanced accuracy 100.0 %, ROC AUC 100.0 %, average precision 100.0 %, "
+        f"log loss {results['scores']['metrics']['log_loss']:.3f}, Brier score {results['scores']['metrics']['brier']:.3f}"
+    )
+    assert [line.split()[-1] for line in lines[5:7]] == [str(sum(row)) for row in counts]
     assert [line.split()[-2:] for line in lines[-2:]] == [[str(cell) for cell in row] for row in counts]
     assert sum(map(sum, counts)) == results["scores"]["num_nodes"] == 6
 

@@ -947,3 +947,45 @@ def test_the_structural_features_are_those_that_the_default_adds(labels, kind, s
         number = METHODS["trees"].build(members_of(recipe)["trees"], recipe.prepare(graph), 0).num_own - width
         assert note == f"degrees, PageRank, neighbours' too -> {number} features, for {seen_by}"
     assert len(f"    graph      {note}") <= 80
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (
+            range(18, 84),
+            "warning: the labels are 66 different numbers, '18', '19', '20', … 66 in all: each is read as a class",
+        ),
+        (range(0, 132, 2), "warning: the labels are 66 different numbers"),
+        (
+            range(40),
+            "the labels are 40 different numbers, '0', '1', '2', … 40 in all: each is read as a class, without an order",
+        ),
+        (["0.5", "1.25", "2"], "warning: the labels are 3 different numbers"),
+        (
+            ["2024-01-03", "2024-02-01"],
+            "warning: the labels are dates, '2024-01-03', '2024-02-01': each is read as a class",
+        ),
+        (
+            ["sports|music", "music", "sports|news"],
+            "warning: labels such as 'sports|music' seem to name several classes",
+        ),
+        (range(10), None),
+        (["a, b and c", "d", "e; f"], None),
+        (["low", "middle", "high"], None),
+    ],
+)
+def test_labels_that_may_be_meant_otherwise_than_as_classes_are_named(labels, said):
+    labels = [str(label) for label in labels]
+    nodes = pandas.DataFrame({"id": range(len(labels)), "label": labels})
+    graph = read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="label")
+    found = [note for note in graph.notes if "different numbers" in note or "dates" in note or "several" in note]
+    assert [note[: len(said)] for note in found] == [said] if said else found == []
+
+
+def test_several_label_columns_are_several_runs(tmp_path):
+    nodes = pandas.DataFrame({"id": [0, 1], "a": ["x", "y"], "b": ["y", "x"]})
+    with pytest.raises(ValueError, match=r"no column 'a,b'; .*; a run has one label column: train once for each"):
+        read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="a,b")
+    with pytest.raises(ValueError, match=r"y is \[2, 3\]; of several labels a node, each column is a run of its own"):
+        Graph.from_edges([(0, 1)], num_nodes=2, y=np.eye(2, 3, dtype=int))

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -107,3 +108,22 @@ class Watched(Labels):
 def votes_on(walk, labels, recipe, key=None):
     """What LPA says about each of the labelled nodes, [m, c], and which of them are scored, [m]."""
     return lpa_cost(walk, Watched(*labels), recipe, key)
+
+
+def rare(n=400, share=0.05, seed=0):
+    """Accounts of which a few are fraud: they deal with each other, and one of three columns tells a little."""
+    generator = np.random.default_rng(seed)
+    fraud = generator.permutation(n) < share * n
+    source = np.repeat(np.arange(n), 3)
+    inside = fraud[source] & (generator.random(3 * n) < 0.6)
+    target = np.where(inside, generator.choice(np.flatnonzero(fraud), 3 * n), generator.choice(n, 3 * n))
+    edges = np.stack([source, target], axis=1)
+    x = generator.normal(size=(n, 3)) + np.outer(fraud, [0.8, 0.0, 0.0])
+    return Graph.from_edges(
+        edges[edges[:, 0] != edges[:, 1]],
+        num_nodes=n,
+        x=x,
+        y=fraud.astype(np.int64),
+        class_names=("honest", "fraud"),
+        name="accounts",
+    )

@@ -19,6 +19,7 @@ from gcn_lpa.insight.advise import advise, stratified_folds
 from gcn_lpa.insight.compare import compare
 from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.stats import Mean, resampled_mean
+from tests.helpers.small_graphs import rare
 
 QUICK = {"changes": {"epochs": 15, "members": ""}, "device": "cpu", "repeats": 5}
 
@@ -59,6 +60,20 @@ def test_labels_dealt_at_random_are_predicted_by_nothing():
     assert found.sentence.startswith("Nothing predicts these labels, neither features nor edges: ")
     few = shuffled(load("sbm", n=40, classes=2, homophily=0.9, features=4))
     assert advise(few, **QUICK).verdict == advice.TOO_FEW  # forty could hide a lot
+
+
+@pytest.mark.long
+def test_a_rare_class_is_judged_by_its_ranking_and_not_by_accuracy():
+    """Never saying the rare class is right for 95 %, and no model that ranks well has to be above that."""
+    graph = rare(n=500, share=0.05)
+    found = advise(graph, **QUICK)
+    assert (found.metric, found.positive, found.verdict) == ("average_precision", "fraud", advice.HELPS)
+    assert "average precision of fraud" in found.sentence
+    best = max(found.lines, key=lambda line: line.score.mean)
+    shares = [(graph.y[part.test] == 1).double().mean() for part in stratified_folds(graph, 5)]
+    assert best.over_chance.mean == pytest.approx(best.score.mean - float(sum(shares)) / 5)
+    assert best.over_chance.mean > 0.3
+    assert advise(graph, metric="accuracy", **QUICK).metric == "accuracy"
 
 
 @pytest.mark.long
@@ -177,11 +192,13 @@ def test_the_command_speaks_plainly(accounts):
     shown = run("advise", accounts, "--repeats", 2, "--device", "cpu", "-o", "label=label")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
     lines = shown.stdout.splitlines()
-    assert lines[2].startswith(f"  gcn-lpa train {accounts} --method ")
-    assert lines[2].endswith(" --recipe default -o label=label")
-    assert [line.split()[0] for line in lines[5:10]] == ["mlp", "lr", "lpa", "gcn", "gcn-lpa"]
-    assert "2 splits of the labelled nodes, stratified, 9 / 2 / 3 to train" in lines[11]
-    assert "11 nodes without a label, 1 of them out of reach of any label" in lines[13]
+    (command,) = (k for k, line in enumerate(lines) if line.startswith("  gcn-lpa "))
+    assert lines[command].startswith(f"  gcn-lpa train {accounts} --method ")
+    assert lines[command].endswith(" --recipe default -o label=label")
+    assert [line.split()[0] for line in lines[command + 3 : command + 8]] == ["mlp", "lr", "lpa", "gcn", "gcn-lpa"]
+    assert "2 splits of the labelled nodes, stratified, 9 / 2 / 3 to train" in lines[command + 9]
+    assert "11 nodes without a label, 1 of them out of reach of any label" in " ".join(shown.stdout.split())
+    assert all(len(line) <= 80 for k, line in enumerate(lines) if k != command)
 
 
 @pytest.mark.long
@@ -218,7 +235,7 @@ def test_the_recipe_best_is_advised_only_where_it_is_ahead_by_more_than_noise(mo
     ]:
         accuracy = {"best": ahead, "gcn-lpa": 0.5}
         records = [
-            dataclasses.replace(record, accuracy=accuracy.get(record.method, 0.3) + 0.001 * (k % 2))
+            dataclasses.replace(record, score=accuracy.get(record.method, 0.3) + 0.001 * (k % 2))
             for k, record in enumerate(measured.records)
         ]
         asked = []

@@ -13,11 +13,18 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.cli.data import write_starter
+from gcn_lpa.cut import Rule
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.report import graph_view
 from gcn_lpa.report.graph_view import positions, sample
 from gcn_lpa.report.page import OpenRun, contents, page_of, wilson, write_report
 from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.runs.predictions import cut_of
+from gcn_lpa.runs.train_run import train_run
 from tests.helpers.ring_runs import HOSTILE, run_of
+from tests.helpers.small_graphs import rare
 
 SCHEMES = r"(?:https?:|wss?:|ftp:|url\(|@import|//[a-z0-9-]+\.)"
 
@@ -116,6 +123,35 @@ def test_the_page_says_what_the_run_says(tmp_path):
 
 
 @pytest.mark.long
+def rare_run(tmp_path):
+    """A run on 300 accounts, a tenth of them fraud, a split of which tests."""
+    graph = rare(n=300, share=0.1)
+    plan = Plan(Source("accounts"), graph.content_hash(64), METHODS["neighbour-lr"].fair(DEFAULT), split="stratified")
+    return train_run(plan, graph, device="cpu")
+
+
+def test_a_rare_class_has_curves_and_a_slider_over_its_cuts(tmp_path):
+    """The counts of the slider are those of `cut_of`, its marks lie in the charts, and the curves end where they must."""
+    run = rare_run(tmp_path)
+    subject = OpenRun(run)
+    page = contents(subject, trains=False)["rare"]
+    assert (page["name"], page["num_nodes"], page["num_held_out"]) == ("fraud", 60, 60)
+    tops = [row["cut"][0] for row in page["rows"]]
+    assert tops == sorted(tops) and (tops[0], tops[-1]) == (1, 60)
+    for row in page["rows"][:: len(tops) // 3]:
+        cut = cut_of(run.trained, "the run", subject.prediction, ~run.used, Rule(top=row["cut"][0]))
+        assert row["cut"][2:5] == pytest.approx([cut.hits.mean, cut.hits.low, cut.hits.high], rel=1e-3)
+        assert row["cut"][8:] == pytest.approx([cut.recall.mean, cut.recall.low, cut.recall.high], rel=1e-3)
+        assert all(46 <= x <= 428 and 14 <= y <= 186 for x, y in (row["spots"][:2], row["spots"][2:]))
+    gain = [tuple(map(float, point.split(","))) for point in page["charts"][1]["lines"][0][2].split(" ")]
+    assert gain[-1] == (428.0, 14.0)  # all nodes hold all hits
+    assert [y for _, y in gain] == sorted((y for _, y in gain), reverse=True)
+    text = page_text(run)
+    assert 'id="cut" type="range"' in text and "Where to cut: fraud" in text
+    assert data_of(text)["cuts"] == page["rows"]
+    assert contents(OpenRun(run_of(tmp_path)), trains=False)["rare"] is None
+
+
 def test_a_page_is_the_same_at_every_writing(tmp_path):
     run = run_of(tmp_path)
     assert page_text(run) == page_text(load_run(tmp_path / "run"))

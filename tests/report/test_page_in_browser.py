@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import DEFAULT
 from gcn_lpa.report.page import OpenRun, page_of, write_report
 from gcn_lpa.report.server import PageServer
-from gcn_lpa.runs.plan import Source, make_plan
+from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from tests.helpers.chromium import CHROMIUM, DRIVER, check_chromium
 from tests.helpers.ring_runs import HOSTILE, run_of
+from tests.helpers.small_graphs import rare
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra test")
 By = pytest.importorskip("selenium.webdriver.common.by").By
@@ -208,3 +211,22 @@ def test_twenty_thousand_nodes_open_in_two_seconds(browser, tmp_path):
         time.perf_counter() - start < 2 * 3
     )  # a busy machine may take three times as long; benchmarks/report.py measures it
     assert int(browser.execute_script("return document.documentElement.dataset.drawn")) == 20_000
+
+
+def test_the_slider_says_what_each_cut_would_do(browser, tmp_path):
+    graph = rare(n=300, share=0.1)
+    plan = Plan(Source("accounts"), graph.content_hash(64), METHODS["neighbour-lr"].fair(DEFAULT), split="stratified")
+    page = tmp_path / "page.html"
+    page.write_bytes(page_of(OpenRun(train_run(plan, graph, device="cpu")), trains=False))
+    show(browser, page.as_uri())
+    words = browser.find_element(By.ID, "cut-words")
+    slider, mark = browser.find_element(By.ID, "cut"), browser.find_element(By.CSS_SELECTOR, "#rare .mark")
+    before, place = words.text, mark.get_attribute("cx")
+    assert " hits, precision " in before
+    slider.send_keys(Keys.END)
+    assert words.text.startswith("60 nodes, from probability ")
+    assert "recall 100 % (100 % to 100 %)" in words.text
+    assert float(mark.get_attribute("cx")) > float(place)
+    slider.send_keys(Keys.HOME)
+    assert words.text.startswith("1 nodes, ")
+    assert browser.get_log("browser") == []

@@ -16,12 +16,13 @@ from gcn_lpa.calibration import (
     Calibrator,
     conformal_sets,
     conformal_threshold,
-    fit_calibrator,
     guesses_of,
     reliability,
 )
 from gcn_lpa.cli.app import app
+from gcn_lpa.cut import Cut, Rule
 from gcn_lpa.data.datasets import load
+from gcn_lpa.data.describe import node_hops, unreachable
 from gcn_lpa.data.splits import split
 from gcn_lpa.learning.ensemble import fit_weights, parts_of
 from gcn_lpa.learning.learn import learn
@@ -32,6 +33,7 @@ from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.predictions import calibrate_run, predict_run
 from gcn_lpa.runs.train_run import train_run
 from tests.helpers.changed_folders import changed, put
+from tests.helpers.small_graphs import rare
 
 QUICK = {"epochs": 12, "hidden": 8, "edge_rank": 4}
 SBM = Source("sbm", None, {"n": 200, "classes": 3, "features": 5, "noise": 2.0})
@@ -88,8 +90,8 @@ def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
             for k in range(5):
                 here = torch.arange(len(y)) % 5 == k
                 p[here] = fit_weights(parts.of(~here), y[~here])(parts.of(here))
-        expected = Calibration(fit_calibrator(p, run.graph.y[nodes]), protocol, int(nodes.sum()))
-        assert run.trained.calibration == expected
+        apart = unreachable(run.graph, run.split.train if protocol == "validation" else run.split.train | run.split.val)
+        assert run.trained.calibration == Calibration.fitted(p, run.graph.y[nodes], protocol, None, apart[nodes])
 
 
 @pytest.mark.long
@@ -99,7 +101,13 @@ def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
     assert torch.bincount(found.fold).tolist() == [11] * 5
     y = run.graph.y[found.node]
     assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
-    assert run.trained.calibration == Calibration(fit_calibrator(found.probability, y), "cross-validation", 55)
+    assert run.trained.calibration == Calibration.fitted(
+        found.probability, y, "cross-validation", found.fold, found.unreachable
+    )
+    hops = [node_hops(run.graph, found.node[found.fold != k]) for k in range(5)]
+    assert found.unreachable.tolist() == [
+        bool(np.isinf(hops[k][i])) for i, k in zip(found.node.tolist(), found.fold.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.long
@@ -112,7 +120,7 @@ def test_a_calibration_comes_back_from_its_folder(runs, protocol):
     if before.reserved is not None:
         assert torch.equal(after.reserved, before.reserved)
     ours, theirs = after.trained.held_out, before.trained.held_out
-    for name in ("node", "y", "probability") if theirs.fold is None else ("node", "y", "probability", "fold"):
+    for name in ("node", "y", "probability", "unreachable", *(() if theirs.fold is None else ("fold",))):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
     assert ours.protocol == theirs.protocol == protocol
     assert calibrate_run(after) == calibrate_run(before)
@@ -124,7 +132,7 @@ def test_the_report_of_a_split_is_that_of_its_test_nodes(runs):
     p = predict_proba(run.trained, run.graph, raw=True)
     test, y = run.split.test, run.graph.y
     assert found.ece_before == pytest.approx(reliability(guesses_of(p[test], y[test])).ece)
-    assert found.ece_after == pytest.approx(reliability(guesses_of(run.trained.calibrator(p[test]), y[test])).ece)
+    assert found.ece_after == pytest.approx(reliability(guesses_of(run.trained.calibration(p[test]), y[test])).ece)
     assert found.num_nodes == int(test.sum())
     threshold = conformal_threshold(p[run.reserved], y[run.reserved], 0.8, score="aps")
     sets = conformal_sets(p[test], threshold, score="aps")
@@ -142,7 +150,10 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
     after, covered = p.clone(), 0
     for i in range(55):
         others = fold != fold[i]
-        after[i] = fit_calibrator(p[others], y[others])(p[i : i + 1])[0]
+        fitted = Calibration.fitted(
+            p[others], y[others], "cross-validation", fold[others], held_out.unreachable[others]
+        )
+        after[i] = fitted(p[i : i + 1], held_out.unreachable[i : i + 1])[0]
         covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
     assert found.ece_after == pytest.approx(reliability(guesses_of(after, y)).ece)
     assert found.coverage == pytest.approx(covered / 55)
@@ -163,7 +174,7 @@ def test_predictions_are_calibrated_and_sets_are_not(runs):
     rows = ~run.used
     table = predict_run(load_run(run.folder), sets=0.9, hops=True)
     assert table["id"].tolist() == [name for name, row in zip(run.graph.node_names, rows.tolist(), strict=True) if row]
-    assert table["probability"].tolist() == pytest.approx(run.trained.calibrator(p)[rows].max(dim=1).values.tolist())
+    assert table["probability"].tolist() == pytest.approx(run.trained.calibration(p)[rows].max(dim=1).values.tolist())
     raw = predict_run(load_run(run.folder), raw=True)
     assert raw["probability"].tolist() == pytest.approx(p[rows].max(dim=1).values.tolist())
     assert raw["label"].tolist() == table["label"].tolist()
@@ -213,7 +224,8 @@ def test_calibration_does_not_see_test_labels(reserve):
         run = train_run(plan, changed, device="cpu")
         held_out, prediction = run.trained.held_out, Prediction.of(run.trained, changed)
         threshold = conformal_threshold(held_out.probability, held_out.y, 0.8)
-        return run.trained.calibrator, threshold, conformal_sets(prediction.uncalibrated, threshold).tolist()
+        fitted = run.trained.calibration
+        return (fitted.calibrator, fitted.gain), threshold, conformal_sets(prediction.uncalibrated, threshold).tolist()
 
     def scrambled(nodes):
         return torch.where(nodes, (graph.y + 1) % 3, graph.y)
@@ -223,9 +235,14 @@ def test_calibration_does_not_see_test_labels(reserve):
     assert calibrated_on(scrambled(parts.val))[0] != honest[0]
 
 
-def told(*arguments, code=0):
+def invoked(*arguments, code=0):
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
+    return result
+
+
+def told(*arguments, code=0):
+    result = invoked(*arguments, code=code)
     return result.stdout if code == 0 else result.stderr
 
 
@@ -291,3 +308,92 @@ def test_with_few_labels_no_set_is_promised(tmp_path):
         predict_run(run, score="raps")  # also where no sets are asked for
     assert calibrate_run(run).promise == "none: 12 labels are too few, it takes 30"
     assert len(predict_run(run)) == 8
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory):
+    """A run on a folder of accounts, a tenth of them fraud, of which the last third has no label; and what is true of those."""
+    folder, graph = tmp_path_factory.mktemp("rare"), rare(n=360, share=0.1)
+    names = [f"a{i}" for i in range(360)]
+    nodes = pandas.DataFrame(graph.x.numpy(), columns=["x0", "x1", "x2"]).assign(id=names)
+    truth = [graph.class_names[k] for k in graph.y.tolist()]
+    nodes["label"] = [name if i < 240 else "" for i, name in enumerate(truth)]
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    ends = {"source": [names[i] for i in graph.row.tolist()], "target": [names[i] for i in graph.col.tolist()]}
+    pandas.DataFrame(ends).to_csv(folder / "edges.csv", index=False)
+    plan, own = make_plan(Source(str(folder)), method="neighbour-lr")
+    return train_run(plan, own, folder / "run", device="cpu"), dict(zip(names, truth, strict=True))
+
+
+@pytest.mark.parametrize(
+    "rule", [Rule(top=15), Rule(threshold=0.2), Rule(precision=0.6), Rule(costs=(20.0, 1.0))], ids=str
+)
+def test_a_cut_calls_the_likeliest_nodes_and_counts_what_it_expects_on_others(accounts, rule):
+    run, truth = accounts
+    table = predict_run(run, cut=rule)
+    cut, p = table.attrs["cut"], table["p:fraud"].to_numpy()
+    plain = predict_run(run, all_classes=True).set_index("id")
+    assert (np.diff(p) <= 0).all()
+    assert plain["p:fraud"].loc[table["id"]].tolist() == p.tolist()
+    assert (table["label"] == "fraud").tolist() == (p >= cut.threshold).tolist()
+    assert (table["runner_up"] == "fraud").tolist() == (p < cut.threshold).tolist()
+    assert (cut.positive, cut.num_nodes, cut.num_held_out) == ("fraud", 120, 240)
+    assert cut.called == int((p >= cut.threshold).sum())
+    hits = sum(truth[name] == "fraud" for name in table["id"][table["label"] == "fraud"])
+    assert cut.hits.low <= hits <= cut.hits.high
+    assert predict_run(run, cut=cut).equals(table)
+
+
+def test_the_cut_of_a_run_is_chosen_on_its_out_of_fold_predictions(accounts):
+    """By hand: the scores of the held-out nodes, calibrated by the other folds, choose the precision."""
+    run, _ = accounts
+    held_out, wanted = run.trained.held_out, Prediction.of(run.trained, run.graph).probabilities[~run.used, 0]
+    number = run.trained.class_names.index("fraud")
+    assert number == 0
+    rule, hit = Rule(precision=0.6), held_out.y == 0
+    by_hand = Cut.of(
+        rule, (held_out.crossed()[:, 0], hit, held_out.fold), wanted, positive="fraud", protocol="cross-validation"
+    )
+    assert predict_run(run, cut=rule).attrs["cut"] == by_hand
+    assert predict_run(run, cut=rule, positive="honest").attrs["cut"].positive == "honest"
+
+
+def test_a_cut_needs_labels_that_nothing_learned_from_and_a_class(runs, accounts):
+    with pytest.raises(ValueError, match="a cut needs 30 labels that training did not learn from, and there are 6"):
+        predict_run(trained(Source("karate"), split="uniform"), cut=Rule(top=5))
+    with pytest.raises(ValueError, match="positive names the class that is called, one of '0', '1', '2'"):
+        predict_run(runs["validation"], cut=Rule(top=5))
+    with pytest.raises(ValueError, match=r"positive = 'frau'; it is a class: 'fraud', 'honest'; did you mean fraud\?"):
+        predict_run(accounts[0], cut=Rule(top=5), positive="frau")
+
+
+def test_predict_prints_what_to_expect_of_a_cut(accounts, tmp_path):
+    folder = accounts[0].folder
+    said = told("predict", folder, "--top", 15, "--out", tmp_path / "list.csv").splitlines()
+    assert said[0] == f"120 rows, 120 reached in {tmp_path / 'list.csv'}"
+    assert said[1].startswith("fraud: 15 of 120 nodes, by top 15: from probability 0.")
+    assert said[2].startswith("  expected     ") and " hits, precision " in said[2]
+    assert all(len(line) <= 80 for line in said[1:])
+    assert pandas.read_csv(tmp_path / "list.csv")["label"].tolist() == ["fraud"] * 15 + ["honest"] * 105
+    facts = json.loads(told("predict", folder, "--costs", "fn=20,fp=1", "--json"))
+    assert facts["cut"]["rule"] == "costs fn=20, fp=1"
+    assert len(facts["predictions"]) == 120
+    shown = invoked("predict", folder, "--top", 15)
+    assert shown.stderr.splitlines()[0] == said[1]
+    grown = told("predict", folder, "--on", folder.parent, "--top", 15, "--out", tmp_path / "on.csv")
+    assert said[1] in grown
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--top", 5, "--threshold", 0.3], "--threshold and --top each choose the cut; give one"),
+        (["--costs", "fn=50"], "say what a miss and a false alarm cost, as in fn=50,fp=1"),
+        (["--costs", "fn=50,fp=1,tp=3"], "say what a miss and a false alarm cost"),
+        (["--positive", "fraud"], "--positive goes with --threshold, --top, --precision or --costs"),
+        (["--top", 5, "--abstain", 0.6], "--abstain leaves out what a cut would call"),
+    ],
+)
+def test_a_cut_that_cannot_be_meant_is_mistyped(accounts, flags, message):
+    result = told("predict", accounts[0].folder, *flags, code=2)
+    assert message in " ".join(result.replace("│", " ").split())

@@ -426,6 +426,21 @@
   matches.addEventListener("pointerdown", event => { event.preventDefault(); take(event.target.closest("li")); });
   search.addEventListener("blur", close);
 
+  // ---------- the cut of a rare class
+  if (view.cuts) {
+    const slider = $("cut"), marks = document.querySelectorAll("#rare .mark"), whole = value => Math.round(value).toLocaleString("en");
+    const range = (value, low, high, words) => words(value) + " (" + words(low) + " to " + words(high) + ")";
+    const cut = () => {
+      const { cut: [called, threshold, ...r], spots } = view.cuts[slider.value];
+      $("cut-words").textContent = whole(called) + " nodes, from probability " + number(threshold) + " on: expect " + range(r[0], r[1], r[2], whole) + " hits, precision "
+        + range(r[3], r[4], r[5], percent) + ", recall " + range(r[6], r[7], r[8], percent) + ".";
+      slider.setAttribute("aria-valuetext", whole(called) + " nodes");
+      marks.forEach((mark, k) => { mark.setAttribute("cx", spots[2 * k]); mark.setAttribute("cy", spots[2 * k + 1]); });
+    };
+    slider.addEventListener("input", cut);
+    cut();
+  }
+
   new ResizeObserver(resize).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("beforeprint", draw);
