@@ -143,10 +143,15 @@ class CategoryColumn(Encoder):
         about = some(self.values, 3) + (", and other" if self.other else "")
         return len(self.values) + self.other + bool(self.missing), about
 
+    def codes(self, column: Cells) -> np.ndarray:
+        """The number of the value of each cell; -1 where it is missing, the number of values where it is another, [n]."""
+        position, width = {text: k for k, text in enumerate(self.values)}, len(self.values)
+        of_texts = [position.get(text, -1 if text == "" else width) for text in column.texts]
+        codes: np.ndarray = np.array(of_texts, dtype=np.int64)[column.codes]
+        return codes
+
     def features(self, cells: Mapping[str, Cells]) -> Features:
-        column, width = cells[self.name], len(self.values)
-        position = {text: k for k, text in enumerate(self.values)}
-        codes = np.array([position.get(text, -1 if text == "" else width) for text in column.texts])[column.codes]
+        codes, width = self.codes(cells[self.name]), len(self.values)
         columns = [("table", (codes == k).astype(np.float64)) for k in range(width + self.other)]
         return [*columns, *self.indicator(codes == -1)]
 
