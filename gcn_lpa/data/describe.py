@@ -47,6 +47,7 @@ class GraphInfo:
     unreachable: int  # nodes to which no label can travel
     notes: tuple[str, ...]
     columns: tuple[ColumnSummary, ...] = ()  # what was made of each column of a table of nodes
+    edge_columns: tuple[str, ...] = ()  # what was read of each column of the edges
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def describe(graph: Graph) -> GraphInfo:
         unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
         notes=graph.notes,
         columns=() if graph.columns is None else graph.columns.summaries(),
+        edge_columns=() if graph.edge_columns is None else graph.edge_columns.functions.summaries(),
     )
 
 

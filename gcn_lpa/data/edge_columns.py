@@ -113,12 +113,16 @@ class EdgeFunction:
     def levels(self) -> np.ndarray:
         """The matrix that turns what is learned into the values of the function, [width, learned].
 
-        Of knots the steps from one to the next are learned: pulled to 0, they make a smooth function where little is known.
+        Of knots the steps from one to the next are learned: pulled to 0, they make a smooth function where little is known. A
+        missing cell is then pulled to the mean of the others.
         """
         number = len(self.knots)
         levels = np.eye(self.width)
-        levels[:number, :number] = np.tril(np.ones((number, number)))
-        return levels[:, 1:] if number else levels
+        if not number:
+            return levels
+        steps, shares = np.tril(np.ones((number, number))), np.array(self.shares[:number])
+        levels[:number, :number] = steps - shares @ steps / (shares.sum() or 1.0)
+        return levels[:, 1:]
 
 
 def values_of(reader: Encoder, cells: Cells) -> np.ndarray:
@@ -152,6 +156,14 @@ class EdgeFunctions:
     @property
     def width(self) -> int:
         return sum(function.width for function in self.each)
+
+    def summaries(self) -> tuple[str, ...]:
+        """How each column is read, for a person."""
+        summaries = [(function, function.reader.summary) for function in self.each]
+        about = [f"{len(f.knots)} knots" if f.knots else some(f.values, 3) for f in self.each]
+        missing = [f", {s.missing:,} cell{'s' * (s.missing > 1)} missing" * bool(s.missing) for _, s in summaries]
+        each = zip(summaries, about, missing, strict=True)
+        return tuple(f"{f.name} -> {f.reader.kind} ({words}){gone}" for (f, _), words, gone in each)
 
     def levels(self) -> Tensor:
         """What is learned of all functions to their values, less the mean over the edges, [width, learned]."""

@@ -23,11 +23,13 @@ import torch
 import gcn_lpa
 from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import describe
+from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.advise import suggestions as suggested
 from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
+from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
@@ -176,6 +178,7 @@ def contents(
         "calibration": calibration,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
         "curves": curves(run.run.history, run.run.best_epoch),
+        "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,
         "labels": labels,
         "edges": edges,
@@ -187,6 +190,15 @@ def contents(
         "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
+
+
+def edge_columns(weights: EdgeWeights | None) -> dict[str, Any] | None:
+    """What the columns of edges say about their weight: sentences, and the rows of each column; None where nothing was learned."""
+    if weights is None:
+        return None
+    rows = edge_effects(weights) if weights.is_used else []
+    most = max((row.high or row.weight for row in rows), default=1.0)
+    return {"sentences": effect_sentences(weights), "rows": rows, "most": most}
 
 
 def wilson(rate: float, number: int, z: float = 1.96) -> tuple[float, float]:
