@@ -31,6 +31,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 KNOTS = 10  # of a column of numbers or dates, at its quantiles .05, .15 … .95
 FARTHEST = 20.0  # |Σ_c f_c|: no edge weighs more than e^20 times another
+MOST = 1e6  # of one value, which a file may hold
 COUNT, TYPE = "number of edges", "edge type"  # columns that no file names
 OTHER = "(other)"
 KINDS = (NumberColumn, DateColumn, BooleanColumn, CategoryColumn)
@@ -211,6 +212,8 @@ class EdgeWeights:
             raise ValueError(
                 f"edge weights have {self.functions.width} values for each fold, not {len((wrong or [()])[0])}"
             )
+        if any(abs(level) > MOST for levels in self.folds for level in levels):
+            raise ValueError(f"edge weights are logs of at most {MOST:g}")
 
     def to_json(self) -> dict[str, Any]:
         facts = {name: getattr(self, name) for name in ("gain", "error", "is_used")}

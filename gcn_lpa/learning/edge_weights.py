@@ -5,7 +5,7 @@ learns along the given edges. Where the first, with the label votes along its ed
 significantly higher than that of the second, every member of the ensemble, label votes and explanations walk the weights A ∘ M.
 Otherwise they walk the given edges, and nothing that is trained differs by a bit from what it would be without columns of edges.
 
-The functions that weigh the edges of a fold were learned without the labels of the fold.
+The functions that weigh the edges for predictions of a fold were learned without the labels of the fold, which chose the epoch.
 """
 
 from __future__ import annotations
