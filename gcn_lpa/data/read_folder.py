@@ -24,7 +24,7 @@ from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import WARNING, Ends, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
+from gcn_lpa.data.describe import graph_warnings, guessed_label, harmful_edges, other_labels, telling_columns
 from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, read_edge_columns
 from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
@@ -254,7 +254,7 @@ class _Reading:
             learned["edge_columns"], notes = read_edge_columns(edge_table, read, rows, by_type, self.edge_functions)
             self.notes += notes
         graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
-        notes = [*graph.notes, *self.notes, *graph_warnings(graph)]
+        notes = [*graph.notes, *self.notes, *graph_warnings(graph), *harmful_edges(graph)]
         if self.nodes is not None and listed.columns is not None and y is not None:
             notes += telling_columns(self.nodes, listed.columns.single_columns, y)
         return dataclasses.replace(graph, notes=tuple(notes))

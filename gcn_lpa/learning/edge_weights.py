@@ -28,7 +28,8 @@ from gcn_lpa.methods.registry import members_of
 from gcn_lpa.recipes import FIXED_EDGES, Recipe
 from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 
-CLEARLY = 1.64  # standard errors by which the mean log-likelihood of held-out labels has to be higher: p < .05
+CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
+LARGEST = 1.0  # gain or loss that counts of the log-likelihood of one label: a few that were surely wrong would decide alone
 LEARNS = {  # what differs from the first member of the ensemble
     **{"propagation": "hops", "normalization": "symmetric", "training": "joint", "gcn_layers": 2},
     **{"edges": "columns", "lpa_weight": 0.3, "loss": "held_out", "lpa_iterations": 5, "l2_edges": 2e-2},
@@ -77,7 +78,7 @@ def learned_edge_weights(
             likelihoods.append(_log_likelihoods([job.task for job in jobs], models, device))
         if jobs is groups[0]:
             levels = [_levels(model) for model in models]
-    gain = likelihoods[0] - likelihoods[1]
+    gain = (likelihoods[0] - likelihoods[1]).clamp(-LARGEST, LARGEST)
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
     is_used = math.isfinite(error) and float(gain.mean()) > CLEARLY * error
     mean, error = float(gain.mean()), error if math.isfinite(error) else 0.0

@@ -229,10 +229,6 @@ def test_edge_types_that_teach_nothing_are_warned_of(tmp_path):
     alike = [(a, b, "knows", w) for a, b, _, w in EDGES]
     one = load(folder(tmp_path, alike), relation="kind")
     assert "warning: all edges are of one type, 'knows': there is nothing to weigh" in one.notes
-    bare = load(folder(tmp_path, EDGES, features=False), relation="kind")
-    assert any(
-        note.startswith("warning: without features the default recipe does not weigh edge types") for note in bare.notes
-    )
     assert not any("warning:" in note for note in load(folder(tmp_path, EDGES), relation="kind").notes)
 
 

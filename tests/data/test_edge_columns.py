@@ -235,3 +235,47 @@ def test_no_array_of_edges_times_columns_is_dense():
     columns, _ = read_edge_columns(read_frame(frame, "edges"), list(frame), listed, (), None)
     assert isinstance(columns, EdgeColumns)
     assert columns.basis.num_entries <= 2 * 9 * 20_000
+
+
+# edges that do harm
+
+
+def arrows(directed=True, weight=None, n=120):
+    """A ring of two halves of a class each, whose arcs all point the same way; a weight of noise, or one of use."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) * 2 // n
+    nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], "age": np.arange(n)})
+    source = np.tile(np.arange(n), 6)
+    target = (source + np.repeat(np.arange(1, 7), n)) % n
+    away = rng.random(6 * n) < 0.3
+    target[away] = rng.integers(n, size=away.sum())
+    edges = pandas.DataFrame({"source": source, "target": target})
+    if weight == "noise":
+        edges["weight"] = rng.lognormal(sigma=3, size=6 * n)
+    if weight == "use":
+        edges["weight"] = np.where(y[source] == y[target], 2.0, 0.5)
+    return read_csv(nodes, edges, directed=directed)
+
+
+def warnings_of(graph):
+    return [note for note in graph.notes if "neighbours tell more labels" in note]
+
+
+def test_weights_of_noise_are_warned_of_and_those_of_use_are_not():
+    (warning,) = warnings_of(arrows(directed=False, weight="noise"))
+    assert warning.startswith("warning: without the weight of edges, neighbours tell more labels (9")
+    assert warning.endswith("option weight='' leaves it out")
+    assert warnings_of(arrows(directed=False, weight="use")) == []
+    assert warnings_of(arrows(directed=False)) == []
+
+
+def test_directions_along_which_labels_do_not_travel_are_warned_of():
+    """All arcs leave labelled hubs' followers: who points at nobody hears of nobody."""
+    n = 100
+    y = np.arange(n) % 2
+    nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], "age": np.arange(n)})
+    edges = pandas.DataFrame({"source": np.arange(2, n), "target": y[2:]})  # all point at node 0 or 1
+    (warning,) = warnings_of(read_csv(nodes, edges, directed=True))
+    assert "without the direction of edges" in warning
+    assert "option directed=false" in warning
+    assert warnings_of(read_csv(nodes, edges)) == []
