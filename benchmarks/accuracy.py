@@ -63,7 +63,7 @@ WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "columns of the graph": {"structure": False},
     "convolutions": {"members": ""},
     "three convolutions": {"members": "layers"},
-    "hops": {"propagation": "layers", "bias": True, "members": "deep", **FIXED_EDGES},
+    "hops": {"propagation": "layers", "bias": True, "members": "three-layers", **FIXED_EDGES},
 }
 
 

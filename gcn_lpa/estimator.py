@@ -130,7 +130,7 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(torn := nodes[targets[nodes] != codes]):
             raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
         class_names = tuple(map(str, self.classes_))
-        self.graph_ = dataclasses.replace(graph, y=torch.from_numpy(targets), class_names=class_names, public=None)
+        self.graph_ = dataclasses.replace(graph, y=torch.from_numpy(targets), class_names=class_names, published=())
         self.recipe_ = self._chosen_recipe(self.graph_)
         seed = self.random_state
         if not isinstance(seed, numbers.Integral):

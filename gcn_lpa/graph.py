@@ -66,7 +66,7 @@ class Graph:
     directed: bool = False
     notes: tuple[str, ...] = ()  # how the input was read, and warnings about it
     x_kind: str = "given"  # or "identity", "degree": the stand-in where the input has no features
-    public: Split | None = None  # the split that was published with the data
+    published: tuple[Split, ...] = ()  # the splits that were published with the data
     blocks: tuple[Block, ...] = ()  # the kinds of the columns of x; (): unknown, see `scaling.inferred_kind`
     columns: Columns | None = None  # the encoding of each column of a table of nodes
     time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
@@ -197,7 +197,7 @@ class Graph:
             x=x,
             y=self.y.cpu()[mask],
             node_names=[self.node_names[i] for i in rows.tolist()],
-            public=None,
+            published=(),
             time=None if self.time is None else self.time[mask],
             edge_types=None if self.edge_types is None else self.edge_types.between(rows),
             edge_columns=None if self.edge_columns is None else self.edge_columns.between(rows, self.num_nodes),

@@ -41,10 +41,26 @@ class Body(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
+class OverNodes(nn.Module):
+    """Each column with mean 0 and variance 1 over the nodes of the graph, then scaled and shifted: batch norm without a memory.
+
+    The whole graph is the batch, in training and after, so no running mean is kept.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, dim=0, correction=0)
+        return (x - mean) * (self.scale * (variance + 1e-5).rsqrt()) + self.shift
+
+
 class Convolutions(nn.Module):
     """X^(k+1) = σ(S X^(k) W^(k)), Eqs. (3) and (16), along a matrix S; the last X holds logits, [n, c].
 
-    `residual` adds X W' of the node itself, `bias` a constant; `layer_norm` normalises hidden layers.
+    `residual` adds X W' of the node itself, `bias` a constant; `layer_norm` normalises each row of a hidden layer, `batch_norm`
+    each column over all nodes.
     """
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
@@ -54,14 +70,15 @@ class Convolutions(nn.Module):
         self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
         self.skips = nn.ParameterList()
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:] if recipe.bias)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths[1:-1] if recipe.layer_norm)
+        norm = nn.LayerNorm if recipe.layer_norm else OverNodes if recipe.batch_norm else None
+        self.norms = nn.ModuleList(norm(width) for width in widths[1:-1] if norm is not None)
 
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
         recipe, x, last = self.recipe, graph.x, len(self.weights) - 1
         rates = recipe.dropout if recipe.feature_dropout is None else recipe.feature_dropout, recipe.dropout
-        if not (recipe.residual or recipe.bias or recipe.layer_norm):
+        if not (recipe.residual or recipe.bias or self.norms):
             faster = fused.relu_layers(smoothing, x, list(self.weights), rates, key, at)
             if faster is not None:
                 return faster

@@ -81,7 +81,8 @@ class Recipe:
     edge_dropout: float = _field(0.0, "share of edges left out at each step; self-loops stay")
     bias: bool = _field(False, "add a bias to every layer")
     residual: bool = _field(True, "add x W' of the node itself to every layer")
-    layer_norm: bool = _field(False, "normalise every hidden layer")
+    layer_norm: bool = _field(False, "normalise every row of a hidden layer")
+    batch_norm: bool = _field(False, "normalise every column of a hidden layer over the nodes", added=True)
     class_weights: str = _field("none", "weight of a class in both losses", ("none", "balanced"))
     lr: float = _field(0.01, "learning rate of Adam")
     l2: float = _field(5e-4, "½·l2·‖W‖² in the loss")
@@ -149,6 +150,8 @@ class Recipe:
         for name, most in MOST.items():
             if getattr(self, name) > most:
                 raise ValueError(f"recipe: {name} = {getattr(self, name)}; it is at most {most:,}")
+        if self.layer_norm and self.batch_norm:
+            raise ValueError("recipe: layer_norm and batch_norm are both on; a hidden layer is normalised in one way")
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
             raise ValueError(
                 f"recipe: leave_one_out is exact for one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"
@@ -194,7 +197,7 @@ DEFAULT = Recipe(
     l2_edges=5e-3,
     structure=True,
     votes=True,
-    members="layers deep",
+    members="layers three-layers",
     epochs=1000,
     patience=100,
     select="loss",
@@ -250,29 +253,37 @@ def recipe_of_paper(name: str, dataset: str) -> Recipe:
 
 
 FEW_LABELS = 40  # a class; with fewer, learned edges and structural features cost accuracy: docs/accuracy.md
+MANY_LABELS = 200  # a class; with fewer, the kinds of models that few labels want are members of the default
 FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features want at least
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 COLUMNS = ("none", "table", "wide table", "words")
+AMOUNTS = ("few", "some", "many")
 
 WITH_FEW_LABELS = DEFAULT.replace(
     **FIXED_EDGES,
-    l2=5e-3,
     structure=False,
-    members="smoothed-lr",
+    members="smoothed-lr gcn appnp batch-norm grand",
     origin="default where few nodes have labels, docs/accuracy.md",
+)
+TABLE_WITH_FEW_LABELS = WITH_FEW_LABELS.replace(members="smoothed-lr lr gcn batch-norm")
+WITH_SOME_LABELS = DEFAULT.replace(
+    members=f"{DEFAULT.members} smoothed-lr batch-norm grand",
+    origin="default where some nodes have labels, docs/accuracy.md",
 )
 WITHOUT_FEATURES = LAYERS.replace(
     votes=True,
     edges="free",
     loss="held_out",
     lpa_iterations=5,
+    propagation_steps=10,
     features="raw",
     residual=False,
+    members="hops appnp",
     origin="default where nodes have no features",
 )
 WITH_STRUCTURE = WITHOUT_FEATURES.replace(
     structure=True,
-    members="trees neighbour-lr",
+    members="trees neighbour-lr hops appnp",
     origin="default where nodes have no features; with trees, on structural features",
 )
 
@@ -281,15 +292,14 @@ WITH_STRUCTURE = WITHOUT_FEATURES.replace(
 class Case:
     """What a graph and its training labels are like, as far as a recipe depends on it."""
 
-    few_labels: bool = False
+    labels: str = "many"  # one of AMOUNTS
     columns: str = "words"  # one of COLUMNS: a wide table has words beside single columns
     edge_types: bool = False
     edge_columns: bool = False  # or types: edges differ in what may say how much they weigh
 
     def __str__(self) -> str:
         columns = {"none": "no columns", "words": "words"}.get(self.columns, f"a {self.columns}")
-        amount = "few labels" if self.few_labels else "many labels"
-        return ", ".join([amount, columns, *(["edge types"] if self.edge_types else [])])
+        return ", ".join([f"{self.labels} labels", columns, *(["edge types"] if self.edge_types else [])])
 
 
 def case_of(graph: Graph, train: Tensor) -> Case:
@@ -314,8 +324,9 @@ def case_for(
         columns = "none"
     elif num_columns <= TABLE_COLUMNS:
         columns = "table"
-    least = FEW_WITHOUT_COLUMNS if columns == "none" else FEW_LABELS
-    return Case(labels_per_class < least, columns, num_edge_types > 1)
+    few, some = (FEW_WITHOUT_COLUMNS, 0) if columns == "none" else (FEW_LABELS, MANY_LABELS)
+    labels = "few" if labels_per_class < few else "some" if labels_per_class < some else "many"
+    return Case(labels, columns, num_edge_types > 1)
 
 
 def choose_recipe(
@@ -337,26 +348,30 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
 
     Args:
         by_folds: whether folds of the labels choose the epochs: by their loss, as many epochs get all of a few nodes right.
-        has_time: in `best`, also three layers of 256, which take ten times as long.
+        has_time: in `best`, also many layers and wide ones, which take ten times as long.
     """
     is_ours = name in ("default", "best")
-    recipe = recipe_for(case, name, wide=has_time) if is_ours else recipe_of_paper(name, dataset)
+    recipe = recipe_for(case, name, has_time=has_time) if is_ours else recipe_of_paper(name, dataset)
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
     return recipe.replace(select="loss") if by_folds else recipe
 
 
-def recipe_for(case: Case, name: str = "default", *, wide: bool = False) -> Recipe:
+def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:
     """The recipe `default` or `best` for a case; `best` is the default with more members."""
     if case.columns == "none":
-        recipe, more = WITHOUT_FEATURES if case.few_labels else WITH_STRUCTURE, "layers"
+        recipe, more = WITHOUT_FEATURES if case.labels == "few" else WITH_STRUCTURE, "layers"
     else:
-        recipe = WITH_FEW_LABELS if case.few_labels else DEFAULT
+        recipe = {"few": WITH_FEW_LABELS, "some": WITH_SOME_LABELS, "many": DEFAULT}[case.labels]
+        if case.columns == "table":
+            recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
-        if case.few_labels:
-            more = "cosine-hops linear"
+        if case.labels == "few":
+            more = "strong-hops"
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
+        if has_time and case.labels != "few":
+            more = f"{more} wide-three wide deep"
         if case.edge_types:
             recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each edge type")
         members = f"trees {recipe.members}"  # soon done: first where time is short
@@ -367,7 +382,7 @@ def recipe_for(case: Case, name: str = "default", *, wide: bool = False) -> Reci
             recipe = recipe.replace(members=members, origin=f"{recipe.origin}; with trees on columns that are no words")
     if name == "default":
         return recipe
-    names = [*recipe.members.split(), *more.split(), *(["wide"] if wide else [])]
+    names = [*recipe.members.split(), *more.split()]
     if "trees" in names and "neighbour-lr" not in names:
         names.insert(1, "neighbour-lr")
     return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")

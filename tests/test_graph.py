@@ -216,7 +216,7 @@ def test_networkx_attributes_become_features_and_labels():
 
 
 @pytest.mark.long
-def test_the_masks_of_a_pyg_data_are_its_public_split():
+def test_the_masks_of_a_pyg_data_are_its_official_split():
     data = pytest.importorskip("torch_geometric.data").Data(
         edge_index=torch.tensor([[0, 1], [1, 0]]),
         x=torch.eye(3),
@@ -225,7 +225,7 @@ def test_the_masks_of_a_pyg_data_are_its_public_split():
         val_mask=torch.tensor([False, True, False]),
         test_mask=torch.tensor([False, False, True]),
     )
-    assert split(Graph.from_pyg(data), kind="public").val.tolist() == [False, True, False]
+    assert split(Graph.from_pyg(data), kind="official").val.tolist() == [False, True, False]
 
 
 @pytest.mark.long
@@ -471,10 +471,10 @@ def test_fractions_below_one_leave_nodes_out(karate):
     [
         ({"fractions": (0.6, 0.3, 0.2)}, "sum to at most 1"),
         ({"fractions": (0.0, 0.5, 0.5)}, "no node is left to train on"),
-        ({"kind": "public"}, "'karate' was not published with a split"),
+        ({"kind": "official"}, "'karate' has no official split here"),
         ({"seed": -1}, r"seed = -1; it is at least 0 and less than 2\*\*63"),
         ({"seed": -1, "kind": "stratified"}, "seed = -1; it is at least 0"),
-        ({"kind": "random"}, "unknown split 'random'; there are uniform, stratified, public, per_class, time"),
+        ({"kind": "random"}, "unknown split 'random'; there are uniform, stratified, official, per_class, time"),
     ],
 )
 def test_an_impossible_split_is_refused(karate, options, message):

@@ -36,7 +36,7 @@ CASES = {
     "gcn-lpa free": ("gcn-lpa", OURS.replace(edges="free", lpa_ratio=0.5, class_weights="balanced")),
     "gcn-lpa by loss": ("gcn-lpa", OURS.replace(select="loss", patience=3)),
     "default": ("gcn-lpa", recipe_for(Case(columns="table")).replace(**SMALL)),
-    "best": ("gcn-lpa", recipe_for(Case(columns="table"), "best", wide=True).replace(**SMALL)),
+    "best": ("gcn-lpa", recipe_for(Case(columns="table"), "best", has_time=True).replace(**SMALL)),
     **{name: (name, method.settings(OURS).replace(epochs=4)) for name, method in METHODS.items() if name != "gcn-lpa"},
 }
 QUICK = ("gcn-lpa leave_one_out", "gcn-lpa free")

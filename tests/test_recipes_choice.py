@@ -8,12 +8,14 @@ import torch
 
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import (
+    AMOUNTS,
     COLUMNS,
     DEFAULT,
     FIXED_EDGES,
     OFFICIAL,
     PAPER,
     WITH_FEW_LABELS,
+    WITH_SOME_LABELS,
     WITH_STRUCTURE,
     WITHOUT_FEATURES,
     Case,
@@ -22,7 +24,11 @@ from gcn_lpa.recipes import (
     recipe_for,
 )
 
-EVERY_CASE = [Case(*facts) for facts in itertools.product((False, True), COLUMNS, (False, True))]
+EVERY_CASE = [
+    Case(*facts)
+    for facts in itertools.product(AMOUNTS, COLUMNS, (False, True))
+    if facts[:2] != ("some", "none")  # without columns labels are few or many
+]
 
 
 def nodes(number, columns, **options):
@@ -31,13 +37,13 @@ def nodes(number, columns, **options):
     return Graph.from_edges(edges, x=torch.ones(number, columns), y=[i % 2 for i in range(number)], **options)
 
 
-def test_a_case_has_few_labels_below_forty_of_a_class_and_without_columns_below_ten():
-    words = nodes(100, 191)
-    assert case_of(words, words.labeled) == Case()
-    assert case_of(words, torch.arange(100) < 79).few_labels
+def test_a_case_has_few_labels_below_forty_of_a_class_some_below_two_hundred_and_few_without_columns_below_ten():
+    words = nodes(400, 191)
+    for number, labels in ((400, "many"), (399, "some"), (80, "some"), (79, "few")):
+        assert case_of(words, torch.arange(400) < number) == Case(labels)
     bare = dataclasses.replace(words, x_kind="identity")
-    assert case_of(bare, torch.arange(100) < 20) == Case(columns="none")
-    assert case_of(bare, torch.arange(100) < 19).few_labels
+    assert case_of(bare, torch.arange(400) < 20) == Case(columns="none")
+    assert case_of(bare, torch.arange(400) < 19) == Case("few", "none")
 
 
 def test_a_table_has_190_columns_at_most():
@@ -52,17 +58,18 @@ def test_one_edge_type_is_none():
 
 
 def test_a_case_says_what_it_is():
-    assert str(Case(few_labels=True, columns="wide table", edge_types=True)) == "few labels, a wide table, edge types"
+    assert str(Case("few", columns="wide table", edge_types=True)) == "few labels, a wide table, edge types"
     assert str(Case(columns="none")) == "many labels, no columns"
 
 
 def test_recipes_are_found_by_name():
     assert recipe_for(Case()) is DEFAULT
-    assert recipe_for(Case(few_labels=True)) is WITH_FEW_LABELS
+    assert recipe_for(Case("few")) is WITH_FEW_LABELS
+    assert recipe_for(Case("some")) is WITH_SOME_LABELS
     assert recipe_for(Case(columns="none")) is WITH_STRUCTURE
-    assert recipe_for(Case(few_labels=True, columns="none")) is WITHOUT_FEATURES
-    assert recipe_for(Case(columns="none"), "best").members == "trees neighbour-lr layers"
-    cora = dataclasses.replace(nodes(100, 191), name="cora")
+    assert recipe_for(Case("few", columns="none")) is WITHOUT_FEATURES
+    assert recipe_for(Case(columns="none"), "best").members == "trees neighbour-lr hops appnp layers"
+    cora = dataclasses.replace(nodes(400, 191), name="cora")
     assert choose_recipe(cora, cora.labeled, by_folds=False) is DEFAULT
     assert choose_recipe(cora, cora.labeled, "paper", by_folds=False) is PAPER["cora"]
     assert choose_recipe(cora, cora.labeled, "official", by_folds=False) is OFFICIAL["cora"]
@@ -75,14 +82,15 @@ def test_best_is_the_default_of_its_case_with_more_members(case):
     first, best = recipe_for(case), recipe_for(case, "best")
     assert best == first.replace(members=best.members, origin=best.origin)
     assert set(first.members.split()) < set(best.members.split())
-    assert recipe_for(case, "best", wide=True).members == f"{best.members} wide"
+    more = "" if case.labels == "few" or case.columns == "none" else " wide-three wide deep"
+    assert recipe_for(case, "best", has_time=True).members == f"{best.members}{more}"
 
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_trees_are_grown_on_tables_and_edges_learned_where_columns_are_many(case):
     recipe = recipe_for(case)
     has_trees = "trees" in recipe.members.split()
-    assert has_trees == (case.columns in ("table", "wide table") or (case.columns == "none" and not case.few_labels))
+    assert has_trees == (case.columns in ("table", "wide table") or (case.columns == "none" and case.labels != "few"))
     if case.columns == "table":
         assert FIXED_EDGES.items() <= recipe.to_dict().items()
 

@@ -42,7 +42,7 @@ def train(
     split: Annotated[
         str | None,
         Option(
-            help="uniform (60/20/20, for named data sets), stratified, public, per_class or time. "
+            help="uniform (60/20/20, for named data sets), stratified, official, per_class or time. "
             "Without one, a folder of your own trains on all its labels and is scored by cross-validation."
         ),
     ] = None,
@@ -406,7 +406,7 @@ def partition(
     parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
     out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
     by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
-    split: Annotated[str, Option(help="uniform (60/20/20), stratified, public or per_class.")] = "uniform",
+    split: Annotated[str, Option(help="uniform (60/20/20), stratified, official or per_class.")] = "uniform",
     seed: Annotated[int, Option(help="Of the split.")] = 0,
     overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
     root: options.Root = None,

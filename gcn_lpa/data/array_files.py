@@ -24,6 +24,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from gcn_lpa.data.checks import node_mask
+from gcn_lpa.data.constructors import EdgeTypes
+from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.splits import Split
 from gcn_lpa.graph import Graph
 
@@ -111,8 +114,13 @@ def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape:
 
 def read_npz_graph(path: Path, name: str, *, directed: bool = False) -> Graph:
     """The graph in an npz archive: see `parse_npz_graph`."""
+    return parse_npz_graph(archive_bytes(path), path.name, name, directed=directed)
+
+
+def archive_bytes(path: Path) -> bytes:
+    """The bytes of a file, and no more than show that it is too long."""
     with path.open("rb") as file:
-        return parse_npz_graph(file.read(MAX_ARCHIVE_BYTES + 1), path.name, name, directed=directed)
+        return file.read(MAX_ARCHIVE_BYTES + 1)
 
 
 def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False) -> Graph:
@@ -122,6 +130,71 @@ def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False)
         arrays = parse_npz(raw, [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), "labels"])
         adjacency, x = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
         return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
+
+
+def read_splits(path: Path, num_nodes: int) -> tuple[Split, ...]:
+    """Published splits: masks `train`, `val` and `test`, [splits, n], eight nodes to a byte."""
+    with refused(path.name, "an archive of masks expected"):
+        arrays = parse_npz(archive_bytes(path), ["train", "val", "test", "num_nodes"])
+        if (stated := int(arrays["num_nodes"])) != num_nodes:
+            raise ValueError(f"its masks are of {stated:,} nodes; the graph has {num_nodes:,}")
+        parts = [np.unpackbits(arrays[part], axis=1)[:, :num_nodes].astype(bool) for part in ("train", "val", "test")]
+        masks = zip(*(map(torch.from_numpy, part) for part in parts), strict=True)
+        return tuple(Split(*three, "official", k) for k, three in enumerate(masks))
+
+
+STREAMER_COLUMNS = ("days", "views", "mature", "partner")
+
+
+def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
+    """Friendships of streamers: the games they play are words, the other columns of the table features; one is the target."""
+    targets = STREAMER_COLUMNS[2:]
+    if target not in targets:
+        raise ValueError(f"target = {target!r:.40}; it is one of {', '.join(targets)}")
+    parts = ("data", "indices", "indptr", "shape")
+    with refused(path.name, "an archive of the arrays expected"):
+        names = [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), *STREAMER_COLUMNS]
+        arrays = parse_npz(archive_bytes(path), names)
+        adjacency, games = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
+        numbers = [column for column in STREAMER_COLUMNS[:2] if column != target]
+        flags = [column for column in STREAMER_COLUMNS[2:] if column != target]
+        table = scipy.sparse.csr_array(np.stack([arrays[column] for column in numbers + flags], axis=1).astype(float))
+        x = scipy.sparse.hstack([games, table], format="csr")
+        y, classes = arrays[target].astype(np.int64), (f"not {target}", target)
+        graph = Graph.from_scipy(adjacency, x=x, y=y, class_names=classes, name=name)
+    ends = np.cumsum([games.shape[1], len(numbers), len(flags)]).tolist()
+    blocks = Block("games", "words", 0, ends[0]), Block(", ".join(numbers), "numbers", ends[0], ends[1])
+    return dataclasses.replace(graph, blocks=(*blocks, Block(", ".join(flags), "table", ends[1], ends[2])))
+
+
+ACM_TYPES, ACM_LABELS = ("same author", "same subject"), (20, 40, 60)
+
+
+def read_acm(path: Path, name: str, *, labels: int = 20) -> Graph:
+    """Papers that share an author or a subject: two edge types, and the published split with so many labels a class."""
+    if labels not in ACM_LABELS:
+        raise ValueError(
+            f"labels = {labels!r:.40}; the published splits have {', '.join(map(str, ACM_LABELS))} a class"
+        )
+    keys, parts = (
+        [kind.replace(" ", "_") for kind in ACM_TYPES],
+        [f"{part}_{labels}" for part in ("train", "val", "test")],
+    )
+    with refused(path.name, "an archive of the arrays expected"):
+        arrays = parse_npz(
+            path.read_bytes(), [f"{k}_{i}" for k in keys for i in ("ip", "ix")] + [*"yd", "xd", "xix", "xip", *parts]
+        )
+        n = len(arrays["y"])
+        given = [(arrays[f"{key}_ix"], arrays[f"{key}_ip"]) for key in keys]
+        matrices = [csr_matrix(np.ones(len(ix), np.float32), ix, ip, (n, n)) for ix, ip in given]
+        x = csr_matrix(arrays["xd"], arrays["xix"], arrays["xip"], (n, int(arrays["d"])))
+        either = matrices[0].maximum(matrices[1])
+        graph = Graph.from_scipy(either, x=x, y=arrays["y"], name=name)
+        types = [Graph.from_scipy(matrix).adjacency for matrix in matrices]
+        train, val, test = (node_mask(arrays[part], n, part) for part in parts)
+    return dataclasses.replace(
+        graph, edge_types=EdgeTypes(ACM_TYPES, tuple(types)), published=(Split(train, val, test, "official"),)
+    )
 
 
 def mapped_features(path: Path, num_nodes: int) -> Tensor:
@@ -224,7 +297,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Graph:
-    """A Planetoid data set with its public split: 20 nodes per class train, the next 500 validate, test.index tests.
+    """A Planetoid data set with its published split: 20 nodes per class train, the next 500 validate, test.index tests.
 
     Nodes that are in neither `allx` nor the test index (15 of Citeseer) have no features and no label.
     """
@@ -253,4 +326,4 @@ def read_planetoid(folder: Path, name: str, class_names: tuple[str, ...]) -> Gra
     train[:num_train] = True
     val[num_train : num_train + NUM_PUBLIC_VAL] = True
     tested[torch.from_numpy(test)] = True
-    return dataclasses.replace(graph, public=Split(train, val & ~tested, tested, "public"))
+    return dataclasses.replace(graph, published=(Split(train, val & ~tested, tested, "official"),))

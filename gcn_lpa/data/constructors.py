@@ -189,7 +189,7 @@ def from_networkx(
 def from_pyg(
     cls: type[Graph], data: Any, *, weight: str = "edge_weight", directed: bool = False, name: str = "graph"
 ) -> Graph:
-    """A graph from a PyG `Data`: its edge_index, weights, x, y, and its masks as the `public` split.
+    """A graph from a PyG `Data`: its edge_index, weights, x, y, and its masks as the published split.
 
     Args:
         weight: attribute with one number per edge; where the data has no such attribute, every edge has weight 1.
@@ -214,7 +214,7 @@ def from_pyg(
     if not all(isinstance(mask, Tensor) and mask.dim() == 1 for mask in masks):
         return graph
     train, val, test = (torch.as_tensor(mask).cpu().bool() for mask in masks)
-    return dataclasses.replace(graph, public=Split(train, val, test, "public"))
+    return dataclasses.replace(graph, published=(Split(train, val, test, "official"),))
 
 
 def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | SparseMatrix, str]:
@@ -410,8 +410,9 @@ def to_pyg(graph: Graph) -> Any:
         node_names=graph.node_names,
         class_names=graph.class_names,
     )
-    if graph.public is not None:
-        data.train_mask, data.val_mask, data.test_mask = graph.public.train, graph.public.val, graph.public.test
+    if len(graph.published) == 1:
+        (parts,) = graph.published
+        data.train_mask, data.val_mask, data.test_mask = parts.train, parts.val, parts.test
     return data
 
 

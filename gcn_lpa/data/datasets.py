@@ -8,6 +8,7 @@ known. Other arrays are read with a warning; other Planetoid files, which are pi
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import os
 import ssl
@@ -30,8 +31,11 @@ from gcn_lpa.data.array_files import (
     PLANETOID_PARTS,
     PLANETOID_SHA256,
     parse_npz_graph,
+    read_acm,
     read_npz_graph,
     read_planetoid,
+    read_splits,
+    read_streamers,
     require_sha256,
 )
 from gcn_lpa.data.checks import WARNING, check_seed, similar
@@ -177,7 +181,9 @@ class Dataset:
     folder: str = ""
     files: tuple[str, ...] = ()
     url: str = ""  # where its files can be downloaded; without one they are only looked for
-    content: str = ""  # 32 digits of `content_hash` of an npz file, whose arrays may be packed in many ways
+    content: str = (
+        ""  # 32 digits of `content_hash`, without options, of an npz file, whose arrays may be packed in many ways
+    )
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
@@ -214,10 +220,11 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         return dataset.read(**options)
     folder = dataset.find(root) or _fetch(key, dataset, root)
     try:
-        graph = dataset.read(folder, key)
+        graph = dataset.read(folder, key, **options)
+        plain = dataset.read(folder, key) if options else graph
     except ValueError as error:
         raise ValueError(f"{name} cannot be read from {folder}: {error}") from error
-    if changed := dataset.changed(folder, graph):
+    if changed := dataset.changed(folder, plain):
         note = f"{WARNING}{changed}: this is another graph than {graph.name}"
         graph = dataclasses.replace(graph, notes=(*graph.notes, note))
     return graph
@@ -249,8 +256,6 @@ def as_graph(graph: Any) -> Graph:
 def reading_options(name: str | Path) -> dict[str, Any]:
     """The options that `load` takes for a data set or folder, with their defaults."""
     dataset = DATASETS.get(str(name).lower())
-    if dataset is not None and dataset.files:
-        return {}
     parameters = inspect.signature(read_csv if dataset is None else dataset.read).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -333,14 +338,41 @@ def _check(dataset: Dataset, file: str, raw: bytes) -> None:
 
 def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Dataset:
     files = tuple(f"ind.{name}.{part}" for part in PLANETOID_PARTS)
-    return Dataset(summary, partial(read_planetoid, class_names=class_names), "planetoid", files, PLANETOID_URL)
 
-
-def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool = False) -> Dataset:
     def read(folder: Path, name: str) -> Graph:
-        return read_npz_graph(folder / f"{file}.npz", name, directed=directed)
+        return read_planetoid(folder, name, class_names)
+
+    return Dataset(summary, read, "planetoid", files, PLANETOID_URL)
+
+
+def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool = False, splits: str = "") -> Dataset:
+    """`splits`: 10 digits of the hash of the official splits; they are read where their file is beside the graph's."""
+
+    def read(folder: Path, name: str) -> Graph:
+        graph = read_npz_graph(folder / f"{file}.npz", name, directed=directed)
+        masks = folder / f"{file.removesuffix('_directed')}_masks.npz"
+        if not splits or not masks.is_file():
+            return graph
+        published = read_splits(masks, graph.num_nodes)
+        found = hashlib.sha256("".join(parts.hash for parts in published).encode()).hexdigest()[:10]
+        if found != splits:
+            raise ValueError(
+                f"{masks.name} holds other splits than the official ones: they hash to {found}, not {splits}"
+            )
+        return dataclasses.replace(graph, published=published)
 
     return Dataset(summary, read, "npz", (f"{file}.npz",), url, content)
+
+
+def _streamers(file: str, summary: str, content: str) -> Dataset:
+    def read(folder: Path, name: str, *, target: str = "mature") -> Graph:
+        return read_streamers(folder / f"{file}.npz", name, target=target)
+
+    return Dataset(summary, read, "npz", (f"{file}.npz",), content=content)
+
+
+def acm(folder: Path, name: str, *, labels: int = 20) -> Graph:
+    return read_acm(folder / "acm_kinds.npz", name, labels=labels)
 
 
 CORA_CLASSES = (
@@ -359,17 +391,40 @@ DATASETS: dict[str, Dataset] = {
     ),
     "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", COAUTHOR_URL),
     "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
-    "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91"),
-    "chameleon-filtered": _npz("chameleon_filtered", HETEROPHILOUS, "24093f8b69ff672c35d5f871b64d17d2"),
-    "squirrel-filtered": _npz("squirrel_filtered", HETEROPHILOUS, "b4a13125a22d24ac52e1aae90087343e"),
+    "actor": _npz(
+        "actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91", splits="a9ec73633d"
+    ),
+    "chameleon-filtered": _npz(
+        "chameleon_filtered", HETEROPHILOUS, "24093f8b69ff672c35d5f871b64d17d2", splits="ad501fc425"
+    ),
+    "squirrel-filtered": _npz(
+        "squirrel_filtered", HETEROPHILOUS, "b4a13125a22d24ac52e1aae90087343e", splits="40faee21cd"
+    ),
     "squirrel-directed": _npz(
         "squirrel_filtered_directed",
         "the same pages with the direction of their links",
         "97d180a79090b1abc2ea51a32517cccb",
         directed=True,
+        splits="40faee21cd",
     ),
     "minesweeper": _npz(
-        "minesweeper", "a board with mines; a table of 7 columns, score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df"
+        "minesweeper",
+        "a board with mines; a table of 7 columns, score by AUC",
+        "a0558ad64ff78fc5bebc4351fce5b8df",
+        splits="863d8a4ea1",
+    ),
+    "streamers-engb": _streamers(
+        "streamers_engb", "English streamers; target mature or partner", "7367bc8c2adeb90d9314b1110eb19203"
+    ),
+    "streamers-es": _streamers(
+        "streamers_es", "Spanish streamers; target mature or partner", "3878aacf21bcdbe42c4734a6d5a59caa"
+    ),
+    "acm": Dataset(
+        "papers with two edge types; labels 20, 40 or 60 a class",
+        acm,
+        "npz",
+        ("acm_kinds.npz",),
+        content="9250a333dbde2062bdd9926cabe60784",
     ),
     "karate": Dataset("a karate club that split in two (NetworkX)", karate),
     "digits": Dataset("handwritten digits joined to their nearest (scikit-learn)", digits),

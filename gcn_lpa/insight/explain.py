@@ -282,6 +282,8 @@ class Explainer:
         smoothing = matrices[0].with_values(mean).to("cpu").to(torch.float64)
         if how == "personalized":
             return personalized(smoothing.T, start, recipe).squeeze(1), ""
+        if how == "mean_of_hops":
+            return walk(torch.ones(recipe.propagation_steps + 1), smoothing.T, start).squeeze(1), ""
         if how == "hops":  # Σ_k |γ_k| S^k, row by row
             return walk(mean_size(models, "gamma"), smoothing.T, start).squeeze(1), ""
         note = "features: what each layer adds of the node's own (residual) is not counted" if recipe.residual else ""

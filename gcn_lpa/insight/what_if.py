@@ -190,7 +190,7 @@ def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
     y, _ = other_labels(explainer.graph, asked)
     moved = y != explainer.graph.y
     kept, _ = other_edges(graph, asked.remove_edges)
-    before = dataclasses.replace(graph, y=known, class_names=names, public=None)
+    before = dataclasses.replace(graph, y=known, class_names=names, published=())
     after = before.with_adjacency(part_of(graph.adjacency, kept), y=torch.where(moved, y, known))
     probabilities = []
     for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):

@@ -69,7 +69,7 @@ class Ensemble(nn.Module):
 
 REACH = 50  # hops a vote may travel; further ones weigh next to nothing
 SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
-PULL = 5.0  # labels that the pull to the members alone weighs as much as
+PULL = 10.0  # labels that the pull to the members alone weighs as much as
 STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
 NEAR = 1 << 18  # entries times classes up to which votes are counted on the CPU: launching a hop takes longer
 ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same

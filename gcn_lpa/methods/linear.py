@@ -108,7 +108,8 @@ def only(graph: Graph, nodes: Tensor) -> Graph:
 class SmoothedLR(AtOnce):
     """softmax(M x W + b), where M v is `personalized` PageRank of v along D^-½AD^-½; W and b by scikit-learn.
 
-    The second fit has the labels and, for each class, the nodes that the first fit is most certain of; together these weigh as
+    Of prepared columns it reads those that were given: structural ones, of another size, have no weight. The second fit has the
+    labels and, for each class, the nodes that the first fit is most certain of; together these weigh as
     much as the labels of the class. Rows of M x are computed for those nodes alone: smoothing fills what was sparse.
     """
 
@@ -119,6 +120,7 @@ class SmoothedLR(AtOnce):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__()
         self.recipe, self.num_classes = recipe, graph.target.width
+        self.num_given = graph.blocks[-1].stop if graph.blocks else graph.num_features
         self.register_buffer("weight", torch.zeros(graph.num_features, self.num_classes))
         self.register_buffer("bias", torch.zeros(self.num_classes))
 
@@ -146,19 +148,20 @@ class SmoothedLR(AtOnce):
             weights = weights * mass.sum() / ((mass > 0).sum() * mass[y.numpy()])
         estimator = LogisticRegression(C=PENALTY, max_iter=200)
         weight, bias = affine_layers(estimator, rows, y.numpy(), self.num_classes, 0, weights)[0]
-        self.weight.copy_(torch.from_numpy(np.broadcast_to(weight / scale, self.weight.shape).copy()))
+        shape = self.num_given, self.num_classes
+        self.weight[: self.num_given] = torch.from_numpy(np.broadcast_to(weight / scale, shape).copy())
         self.bias.copy_(torch.from_numpy(bias))
 
     def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:
         """Rows of M x, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes."""
         back, start = graph.adjacency.symmetric_normalized().T, 0
-        found = np.empty((len(nodes), graph.num_features), dtype=np.float32)
+        found = np.empty((len(nodes), self.num_given), dtype=np.float32)
         for part in nodes.split(max(1, BLOCK // graph.num_nodes)):
             ends = torch.zeros(graph.num_nodes, len(part), device=graph.device)
             ends[part.to(graph.device), torch.arange(len(part), device=graph.device)] = 1
             walked = personalized(back, ends, self.recipe)
             rows = (graph.x.T @ walked).T if isinstance(graph.x, SparseMatrix) else walked.T @ graph.x
-            found[start : start + len(part)] = rows.cpu().numpy()
+            found[start : start + len(part)] = rows[:, : self.num_given].cpu().numpy()
             start += len(part)
         return found
 

@@ -1,4 +1,4 @@
-"""Networks that we write ourselves: JK-Net, Correct & Smooth, label input; and PyTorch Geometric's GAT and GraphSAGE."""
+"""Networks that we write ourselves: JK-Net, Correct & Smooth, label input, GRAND; and PyTorch Geometric's GAT and GraphSAGE."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ from gcn_lpa.model import GCNLPA, Convolutions
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.recipes import Recipe
+
+
+NODE_DROPOUT, DRAWS, TEMPERATURE = (
+    0.5,
+    2,
+    0.5,
+)  # of GRAND; its own code takes 2 to 4 draws and temperatures of 0.2 to 0.5
+ENOUGH = 20  # labels a class from which on GRAND's draws must agree with full weight
 
 
 class Network(OnGivenEdges):
@@ -142,6 +150,51 @@ class LabelInput(Network):
         shows = random_share(labels.ids(bits), self.recipe.label_rate, bits, SEED_LAYER)
         logits = self.reading(graph, labels.only(shows), key if self.training else None)
         return self.cost(labels.of(logits), labels, ~shows)
+
+
+class GRAND(Network):
+    """A perceptron whose first layer reads the mean of several hops from a random half of the nodes, Feng et al. (2020).
+
+    h = σ(1/(K + 1) Σ_k S^k (m ∘ x W) + b), k = 0 … K, where m drops whole nodes while training. Two draws of m must agree on all
+    nodes: each is held to their sharpened mean, with a weight that grows with the number of labels, up to 1 at 20 a class. Hops
+    follow the product with W, which leaves the sum as it is and sparse x sparse.
+    """
+
+    def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
+        super().__init__()
+        self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        widths = [graph.num_features, recipe.hidden, graph.target.width]
+        self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
+
+    def forward(self, graph: Graph, key: Key | None = None, draw: int = 0) -> Tensor:
+        smoothing, rate, steps = (
+            graph.adjacency.symmetric_normalized(),
+            self.recipe.dropout,
+            self.recipe.propagation_steps,
+        )
+        z = dropout(graph.x, rate, key, layer=3 * draw) @ self.weights[0]
+        z = z * dropout(z.new_ones(len(z), 1), NODE_DROPOUT, key, layer=3 * draw + 1)
+        total = z
+        for _ in range(steps):
+            z = smoothing @ z
+            total = total + z
+        h = (total / (steps + 1) + self.biases[0]).relu()
+        logits: Tensor = dropout(h, rate, key, layer=3 * draw + 2) @ self.weights[1] + self.biases[1]
+        return logits
+
+    def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
+        labels, bits = labels_of(self.recipe, graph, nodes), key if self.training else None
+        draws = [self(graph, bits, draw) for draw in range(DRAWS)]
+        cost = torch.stack([labels.mean_cost(labels.of(logits), "logits") for logits in draws]).mean()
+        shares = torch.stack([F.softmax(logits, dim=1) for logits in draws])
+        goal = F.softmax(shares.mean(dim=0).clamp_min(LEAST).log() / TEMPERATURE, dim=1).detach()
+        gap = (shares - goal).square().sum(dim=2).mean()
+        number = (
+            torch.ones_like(labels.target, dtype=cost.dtype).sum() if labels.weight is None else labels.weight.sum()
+        )
+        trust = (number / (ENOUGH * graph.target.width)).clamp_max(1.0)
+        return Loss(cost + trust * gap, cost.new_zeros(()), 0.0)
 
 
 class GATNetwork(Network):

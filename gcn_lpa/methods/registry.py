@@ -18,7 +18,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.hops import Hops, Propagated, RelationHops
 from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.linear import FeaturesOnly, SmoothedLR
-from gcn_lpa.methods.networks import CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
+from gcn_lpa.methods.networks import GRAND, CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
 from gcn_lpa.methods.trees import NeighbourLR, Trees
 from gcn_lpa.model import GCNLPA, Convolutions
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER, Recipe
@@ -29,7 +29,7 @@ NETWORK = (*COLUMNS, "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING)
 EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 GCN = (
-    *(*NETWORK, "normalization", "feature_dropout", "edge_dropout", "bias", "residual", "layer_norm"),
+    *(*NETWORK, "normalization", "feature_dropout", "edge_dropout", "bias", "residual", "layer_norm", "batch_norm"),
     *("propagation", "propagation_steps", "teleport", "votes"),
 )
 ADAPTIVE = (
@@ -40,6 +40,7 @@ TRAVEL = (
     "layers",
     "given_edges",
     "personalized",
+    "mean_of_hops",
     "own",
     "columns",
     "predictions",
@@ -271,6 +272,14 @@ METHODS: dict[str, Method] = {
             reads_labels=True,
         ),
         Method(
+            "grand",
+            GRAND,
+            _PLAIN.replace(method="grand", hidden=64, dropout=0.5, propagation_steps=8),
+            "perceptron of width 64 on the mean of 8 hops from a random half of the nodes; two draws must agree",
+            fields=(*COLUMNS, "self_loops", "hidden", "dropout", *TRAINING, "propagation_steps"),
+            features="mean_of_hops",
+        ),
+        Method(
             "neighbour-lr",
             NeighbourLR,
             lambda ours: _TABULAR.replace(method="neighbour-lr", structure=ours.structure),
@@ -316,20 +325,43 @@ METHODS: dict[str, Method] = {
 
 SHARED = (*COLUMNS, "self_loops", "class_weights", "epochs", "patience", "select", "l2", "clusters")  # by all members
 LEARNED_EDGES = {"edges": "cosine", "normalization": "row", "lpa_weight": 0.3, "l2_edges": 5e-3}
-WIDE = {"gcn_layers": 3, "hidden": 256, "layer_norm": True, "edge_dropout": 0.2, "lr": 0.003}
+WIDE = {"hidden": 512, "layer_norm": True, "lr": 0.001}
+
+
+def as_method(name: str, **changes: Any) -> Callable[[Recipe], Recipe]:
+    """The member that is another method, with what all members share."""
+    return lambda first: METHODS[name].fair(first).replace(**{f: getattr(first, f) for f in SHARED}, **changes)
+
+
+def as_layers(**changes: Any) -> Callable[[Recipe], Recipe]:
+    """The member of residual convolutions along the given edges."""
+    return lambda first: first.replace(**{"propagation": "layers", "bias": True, **FIXED_EDGES, **changes})
+
+
+def longer(member: Callable[[Recipe], Recipe]) -> Callable[[Recipe], Recipe]:
+    """A member that needs twice the patience: small steps, or many layers."""
+    return lambda first: member(first).replace(patience=2 * first.patience)
+
+
 MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made from that of the first member
     "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
-    "linear": lambda first: first.replace(propagation="hops", gcn_layers=1, **FIXED_EDGES),
-    "cosine-hops": lambda first: first.replace(propagation="hops", **LEARNED_EDGES),
-    "layers": lambda first: first.replace(propagation="layers", bias=True, **FIXED_EDGES),
-    "deep": lambda first: first.replace(propagation="layers", bias=True, gcn_layers=3, **FIXED_EDGES),
-    "cosine-layers": lambda first: first.replace(propagation="layers", **LEARNED_EDGES),
-    "label-input": lambda first: METHODS["label-input"].fair(first),
-    "correct-and-smooth": lambda first: METHODS["correct-and-smooth"].fair(first).replace(propagation_steps=20),
-    "neighbour-lr": lambda first: METHODS["neighbour-lr"].fair(first),
-    "trees": lambda first: METHODS["trees"].fair(first),
-    "smoothed-lr": lambda first: METHODS["smoothed-lr"].fair(first),
-    "wide": lambda first: first.replace(propagation="layers", **FIXED_EDGES, **WIDE),
+    "strong-hops": lambda first: first.replace(propagation="hops", l2=10 * first.l2, **FIXED_EDGES),
+    "layers": as_layers(),
+    "three-layers": as_layers(gcn_layers=3),
+    "cosine-layers": as_layers(**LEARNED_EDGES, bias=False),
+    "batch-norm": as_layers(gcn_layers=3, batch_norm=True),
+    "deep": longer(as_layers(gcn_layers=12, batch_norm=True, dropout=0.2, l2=0.0)),  # after tunedGNN, Luo et al. (2024)
+    "wide": longer(as_layers(**WIDE)),
+    "wide-three": longer(as_layers(**WIDE, gcn_layers=3, dropout=0.3)),
+    "gcn": as_method("gcn"),
+    "appnp": as_method("appnp"),
+    "grand": as_method("grand"),
+    "label-input": as_method("label-input"),
+    "correct-and-smooth": as_method("correct-and-smooth", propagation_steps=20),
+    "neighbour-lr": as_method("neighbour-lr"),
+    "trees": as_method("trees"),
+    "smoothed-lr": as_method("smoothed-lr"),
+    "lr": as_method("lr"),
 }
 
 
@@ -344,6 +376,5 @@ def members_of(recipe: Recipe) -> dict[str, Recipe]:
     for name in recipe.members.split():
         if name not in MEMBERS:
             raise ValueError(f"recipe: unknown member {name!r}; there are {', '.join(MEMBERS)}")
-        shared = {field: getattr(first, field) for field in SHARED}
-        recipes[name] = MEMBERS[name](first).replace(**shared)
+        recipes[name] = MEMBERS[name](first)
     return recipes

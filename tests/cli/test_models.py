@@ -452,7 +452,7 @@ def _more(descriptor):
         return b""
 
 
-@pytest.mark.parametrize("mistake", [("--split", "public"), ("--device", "cuda"), ("--seed", -1), ("--lr", 1e30)])
+@pytest.mark.parametrize("mistake", [("--split", "official"), ("--device", "cuda"), ("--seed", -1), ("--lr", 1e30)])
 def test_a_failed_training_does_not_keep_the_folder(karate_run, tmp_path, mistake, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     folder = tmp_path / "run"

@@ -126,7 +126,7 @@ def test_where_edges_have_kinds_the_default_walks_each_by_itself_and_its_members
     assert recipe.replace(propagation="hops", origin=DEFAULT.origin) == DEFAULT
     assert recipe.propagation == "relations"
     assert recipe_for(Case()) == DEFAULT
-    assert recipe_for(Case(few_labels=True, edge_types=True)).propagation == "relations"
+    assert recipe_for(Case("few", edge_types=True)).propagation == "relations"
     assert recipe_for(Case(columns="none", edge_types=True)) == WITH_STRUCTURE
 
 

@@ -37,6 +37,9 @@ OTHERS = {
     "squirrel-filtered": (2223, 46998, 2089, 5, 20.7),
     "squirrel-directed": (2223, 65578, 2089, 5, 21.6),  # arcs
     "minesweeper": (10000, 39402, 7, 2, 68.3),
+    "streamers-engb": (7126, 35324, 3173, 2, 55.6),
+    "streamers-es": (4648, 59382, 3173, 2, 58.0),
+    "acm": (4019, 2179883, 1902, 3, 64.0),
 }
 NONZEROS = {"cora": 49216, "citeseer": 105165, "pubmed": 988031, "coauthor-cs": 1092079, "coauthor-phy": 1137311}
 
@@ -70,7 +73,7 @@ def test_citeseer_has_15_nodes_without_a_label(datasets):
     unlabelled = ~graph.labeled
     assert int(unlabelled.sum()) == 15
     assert graph.x.row_sums()[unlabelled].abs().max() == 0
-    for kind in ("uniform", "stratified", "public"):
+    for kind in ("uniform", "stratified", "official"):
         parts = split(graph, kind=kind)
         assert not (unlabelled & (parts.train | parts.val | parts.test)).any()
     info = describe(graph)
@@ -79,9 +82,9 @@ def test_citeseer_has_15_nodes_without_a_label(datasets):
 
 
 @pytest.mark.parametrize(("name", "num_classes"), [("cora", 7), ("citeseer", 6), ("pubmed", 3)])
-def test_the_public_split_is_20_per_class_then_500_then_1000(datasets, name, num_classes):
+def test_the_official_split_is_20_per_class_then_500_then_1000(datasets, name, num_classes):
     graph = load(name, datasets)
-    parts = split(graph, kind="public")
+    parts = split(graph, kind="official")
     assert graph.y[parts.train].bincount().tolist() == [20] * num_classes
     assert parts.val.nonzero().ravel().tolist() == list(range(20 * num_classes, 20 * num_classes + 500))
     index = (datasets / "planetoid" / f"ind.{name}.test.index").read_text().split()
@@ -193,8 +196,8 @@ def test_a_planetoid_graph_by_hand(tmp_path, known_planetoid, inner):
         *[(0, 1), (0, 2), (1, 0), (2, 0), (2, 2), (3, 4), (4, 3)]
     ]
     assert (graph.num_edges, graph.num_self_loops) == (3, 1)
-    public = split(graph, kind="public")
-    assert [mask.nonzero().ravel().tolist() for mask in (public.train, public.val, public.test)] == [
+    parts = split(graph, kind="official")
+    assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [
         *[[0, 1], [2, 5], [3, 4]]
     ]
 
@@ -291,6 +294,83 @@ def test_npz_arrays_that_do_not_fit_are_refused(tmp_path, changes, message):
     assert message in str(refusal.value)
 
 
+def tiny_streamers(path, **changes):
+    """Three streamers 0-1-2 who play two games."""
+    tiny_npz(path)
+    with np.load(path) as arrays:
+        kept = {name: array for name, array in arrays.items() if name != "labels"}
+    flags = {"mature": np.array([True, False, True]), "partner": np.array([False, False, True])}
+    np.savez(path, **kept, **({"days": np.array([3.0, 4, 5]), "views": np.array([10.0, 0, 7])} | flags | changes))
+
+
+@pytest.mark.parametrize(("target", "rest"), [("mature", [0, 0, 1]), ("partner", [1, 0, 1])])
+def test_the_target_of_streamers_is_no_feature(tmp_path, target, rest):
+    tiny_streamers(tmp_path / "streamers_es.npz")
+    graph = load("streamers-es", tmp_path, target=target)
+    assert graph.x.to_dense().tolist() == [[0, 7, 3, 10, rest[0]], [1, 0, 4, 0, rest[1]], [0, 0, 5, 7, rest[2]]]
+    assert [(block.kind, block.start, block.stop) for block in graph.blocks] == [
+        *[("words", 0, 2), ("numbers", 2, 4), ("table", 4, 5)]
+    ]
+    assert [graph.class_names[k] for k in graph.y] == [
+        target if hit else f"not {target}" for hit in {"mature": [1, 0, 1], "partner": [0, 0, 1]}[target]
+    ]
+
+
+def test_a_target_that_streamers_do_not_have_is_refused(tmp_path):
+    tiny_streamers(tmp_path / "streamers_es.npz")
+    with pytest.raises(ValueError, match="target = 'games'; it is one of mature, partner"):
+        load("streamers-es", tmp_path, target="games")
+
+
+def tiny_acm(path, **changes):
+    """Four papers: 0-1 share an author, 1-2 and 0-1 a subject, 3 shares nothing."""
+    author = scipy.sparse.csr_array(np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]))
+    subject = scipy.sparse.csr_array(np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0] * 4]))
+    arrays = {
+        "y": np.array([0, 1, 2, 2]),
+        "xd": np.array([0.5]),
+        "xix": np.array([1]),
+        "xip": np.array([0, 0, 1, 1, 1]),
+    }
+    for key, matrix in {"same_author": author, "same_subject": subject}.items():
+        arrays |= {f"{key}_ip": matrix.indptr, f"{key}_ix": matrix.indices}
+    for number in (20, 40, 60):
+        arrays |= {f"train_{number}": np.array([0, number == 40]), f"val_{number}": np.array([2])}
+        arrays |= {f"test_{number}": np.array([3])}
+    np.savez(path, d=np.array(2), **(arrays | changes))
+
+
+def test_papers_of_acm_have_two_edge_types_and_three_published_splits(tmp_path):
+    tiny_acm(tmp_path / "acm_kinds.npz")
+    graph = load("acm", tmp_path)
+    assert graph.adjacency.to_dense().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert graph.edge_types.names == ("same author", "same subject")
+    assert graph.edge_types.matrices[0].to_dense().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]
+    assert graph.x.to_dense().tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0]]
+    for labels, train in ((20, [0]), (40, [0, 1]), (60, [0])):
+        parts = split(load("acm", tmp_path, labels=labels), kind="official")
+        assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [
+            train,
+            [2],
+            [3],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"labels": 30}, "labels = 30; the published splits have 20, 40, 60 a class"),
+        ({"same_author_ix": np.array([9, 0])}, {}, "a matrix of 4 columns with an entry in column 9"),
+        ({"val_20": np.array([4])}, {}, "acm_kinds.npz is refused"),
+    ],
+)
+def test_arrays_of_acm_that_do_not_fit_are_refused(tmp_path, changes, options, message):
+    tiny_acm(tmp_path / "acm_kinds.npz", **changes)
+    with pytest.raises(ValueError, match="acm cannot be read from") as refusal:
+        load("acm", tmp_path, **options)
+    assert message in str(refusal.value)
+
+
 def serve(server, name, monkeypatch, **changes):
     monkeypatch.setitem(DATASETS, name, dataclasses.replace(DATASETS[name], url=server.url, **changes))
 
@@ -352,7 +432,7 @@ def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["coauthor-cs", "coauthor-phy"])
+@pytest.mark.parametrize("name", ["coauthor-cs", "coauthor-phy", "streamers-engb", "streamers-es", "acm"])
 def test_the_pinned_hashes_are_those_of_the_real_arrays(datasets, name):
     assert load(name, datasets).content_hash(32) == DATASETS[name].content
 
@@ -493,3 +573,32 @@ def test_feature_noise_has_the_deviation_asked_for():
 def test_what_cannot_be_loaded_is_said(name, options, message):
     with pytest.raises(ValueError, match=message):
         load(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("chameleon-filtered", (409, 287, 194)), ("squirrel-directed", (1053, 718, 452))]
+)
+def test_ten_official_splits_are_numbered_by_the_seed(datasets, name, sizes):
+    graph = load(name, datasets)
+    parts = [split(graph, kind="official", seed=k) for k in range(10)]
+    assert [int(mask.sum()) for mask in (parts[0].train, parts[0].val, parts[0].test)] == list(sizes)
+    assert len({one.hash for one in parts}) == 10
+    assert all((one.train | one.val | one.test).all() for one in parts)
+    with pytest.raises(ValueError, match=f"seed 10 names no official split of '{name}', which has 10: 0 to 9"):
+        split(graph, kind="official", seed=10)
+
+
+def test_other_masks_than_the_official_ones_are_refused(datasets, tmp_path):
+    folder = tmp_path / "npz"
+    folder.mkdir()
+    shutil.copy(datasets / "npz" / "chameleon_filtered.npz", folder)
+    assert load("chameleon-filtered", tmp_path).published == ()
+    masks = dict(np.load(datasets / "npz" / "chameleon_filtered_masks.npz"))
+    for change, words in (
+        ({name: masks[name][::-1] for name in ("train", "val", "test")}, "holds other splits than the official ones"),
+        ({"num_nodes": np.array(889)}, "its masks are of 889 nodes; the graph has 890"),
+        ({"val": masks["train"]}, "is in more than one of train, val and test"),
+    ):
+        np.savez(folder / "chameleon_filtered_masks.npz", **{**masks, **change})
+        with pytest.raises(ValueError, match=words):
+            load("chameleon-filtered", tmp_path)

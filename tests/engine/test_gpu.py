@@ -9,9 +9,11 @@ from gcn_lpa import Graph, split
 from gcn_lpa.data.datasets import load
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Job, task_of
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import LAYERS, OFFICIAL, PAPER
+from gcn_lpa.train import JobName
 from reproduction.timing import agreement, captured, check_same_bits
 from reproduction.timing_rivals import Problem
 
@@ -122,15 +124,13 @@ def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     assert best(first) > best(on_cpu) - 0.03
 
 
-@pytest.mark.parametrize("method", ["jk-net", "correct-and-smooth", "label-input", "appnp"])
+@pytest.mark.parametrize("method", ["jk-net", "correct-and-smooth", "label-input", "appnp", "grand"])
 @pytest.mark.parametrize("name", ["digits", "cora"])  # a table, and words that are sparse
 def test_a_captured_step_of_another_method_walks_the_same_path(method, name):
     graph = load(name)
     parts, recipe = split(graph, seed=0), METHODS[method].fair().replace(epochs=20)
-    states = [
-        learn(graph, parts.train, parts.val, recipe, device="cuda", capture=capture).model.state_dict()
-        for capture in ("always", "never")
-    ]
+    job = Job(JobName("fit", "", 20), task_of(graph, parts.train, parts.val, recipe), recipe, 0)
+    states = [job.run(torch.device("cuda"), capture=capture).model.state_dict() for capture in ("always", "never")]
     assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
 
 

@@ -211,7 +211,7 @@ def test_the_recipe_best_is_advised_only_where_it_is_ahead_by_more_than_noise(mo
         changes={"epochs": 3},
     )
     assert measured.recipes["best"].members == recipe_for(case_of(graph, graph.labeled), "best").members
-    assert "cosine-hops" in measured.recipes["best"].members
+    assert "strong-hops" in measured.recipes["best"].members
     for ahead, advised, how in [
         (0.501, "gcn-lpa", "--method gcn-lpa --recipe default"),
         (0.98, "best", "--recipe best"),

@@ -474,8 +474,8 @@ def test_two_models_that_look_at_features_are_counted_by_their_weight():
     random = np.random.default_rng(2)
     y, pairs = random.integers(0, 3, 40), [(i, j) for i in range(40) for j in range(i) if random.random() < 0.1]
     graph = Graph.from_edges(pairs, x=random.normal(size=(40, 4)) + 2 * np.eye(4)[y], y=y)
-    recipe = WITH_FEW_LABELS.replace(epochs=20, patience=0, hidden=4, propagation_steps=3, features="raw")
-    trained = learn(graph, np.arange(20), np.arange(20, 34), recipe, device="cpu")
+    recipe = WITH_FEW_LABELS.replace(members="smoothed-lr", epochs=20, patience=0, hidden=4, propagation_steps=3)
+    trained = learn(graph, np.arange(20), np.arange(20, 34), recipe.replace(features="raw"), device="cpu")
     s = trained.prepare(graph).adjacency.symmetric_normalized().to_dense().double().numpy()
     gamma = trained.model.first[0].body.gamma.detach().double().abs().numpy()
     hops = sum(g * np.linalg.matrix_power(s, k) for k, g in enumerate(gamma))[36]

@@ -74,12 +74,12 @@ def test_the_shares_are_those_of_the_ensemble_weights(blocks):
 
 def test_an_unknown_member_is_refused_by_name(blocks):
     parts = split(blocks, seed=0)
-    with pytest.raises(ValueError, match=r"unknown member 'forest'; there are hops, linear, .*trees"):
+    with pytest.raises(ValueError, match=r"unknown member 'forest'; there are hops, strong-hops, .*trees"):
         learn(blocks, parts.train, parts.val, DEFAULT.replace(members="hops forest"), device="cpu")
 
 
 def test_members_share_what_the_graph_is_prepared_with():
-    recipes = members_of(recipe_for(Case(columns="table"), "best", wide=True))
+    recipes = members_of(recipe_for(Case(columns="table"), "best", has_time=True))
     assert len({(member.features, member.structure, member.self_loops) for member in recipes.values()}) == 1
     assert {"trees", "neighbour-lr", "wide"} < recipes.keys()
     assert not any(member.votes or member.members for member in recipes.values())

@@ -47,13 +47,25 @@ CASES = {  # what is said of a node, the columns, how many nodes and labels, and
         ("size", "weight", "kind"),
         60,
         40,
-        {"edges": "fixed", "members": "trees smoothed-lr"},
+        {"edges": "fixed", "members": "trees smoothed-lr lr gcn batch-norm"},
     ),
-    "a table, many labels": (table, ("size", "weight", "kind"), 120, 100, {"members": "trees layers deep"}),
-    "words, few labels": (text, ("about",), 60, 40, {"edges": "fixed", "members": "smoothed-lr"}),
-    "words, many labels": (text, ("about",), 110, 90, {"edges": "cosine", "members": "layers deep"}),
-    "no columns, few labels": (lambda random, i: [], (), 40, 18, {"edges": "free", "members": ""}),
-    "no columns, many labels": (lambda random, i: [], (), 60, 40, {"members": "trees neighbour-lr"}),
+    "a table, many labels": (table, ("size", "weight", "kind"), 120, 100, {"members": "trees layers three-layers"}),
+    "words, few labels": (
+        text,
+        ("about",),
+        60,
+        40,
+        {"edges": "fixed", "members": "smoothed-lr gcn appnp batch-norm grand"},
+    ),
+    "words, some labels": (
+        text,
+        ("about",),
+        110,
+        90,
+        {"edges": "cosine", "members": "layers three-layers smoothed-lr batch-norm grand"},
+    ),
+    "no columns, few labels": (lambda random, i: [], (), 40, 18, {"edges": "free", "members": "hops appnp"}),
+    "no columns, many labels": (lambda random, i: [], (), 60, 40, {"members": "trees neighbour-lr hops appnp"}),
 }
 QUICK = ("a table, few labels", "no columns, few labels")
 
@@ -124,7 +136,7 @@ def test_the_names_of_recipes_are_chosen_for_the_graph_as_it_is(blocks):
         learn(blocks, nodes, ~nodes, 7, device="cpu")
 
 
-@pytest.mark.parametrize("members", ["", "linear"])
+@pytest.mark.parametrize("members", ["", "hops"])
 def test_many_parts_are_learned_as_each_by_itself(blocks, members):
     recipe = LAYERS.replace(epochs=4, hidden=4, votes=True, members=members)
     order = torch.arange(60)

@@ -128,7 +128,7 @@ def test_with_few_labels_it_is_a_member_and_is_fitted_to_all_labels_once(monkeyp
     labeled = np.concatenate([np.flatnonzero(graph.y.numpy() == k)[:10] for k in range(3)])
     recipe = WITH_FEW_LABELS.replace(epochs=5, patience=0, features="raw")
     trained = learn(graph, labeled, None, recipe, device="cpu")
-    assert recipe.members == "smoothed-lr"
+    assert recipe.members.split()[0] == "smoothed-lr"
     assert calls == [24] * 5 + [30]  # without each fold, and with all
     bag = trained.model.members[1]
     assert all(torch.equal(model.get_buffer("weight"), bag[0].get_buffer("weight")) for model in bag)

@@ -38,7 +38,8 @@ BASE = {  # what has to hold for a field to matter
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2")},
     **{
-        name: {"propagation": "layers", "members": ""} for name in ("bias", "residual", "layer_norm", "feature_dropout")
+        name: {"propagation": "layers", "members": ""}
+        for name in ("bias", "residual", "layer_norm", "batch_norm", "feature_dropout")
     },
 }
 OTHER = {  # values of each field; the first that the base does not have is the change
@@ -64,6 +65,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "bias": (True,),
     "residual": (True, False),
     "layer_norm": (True,),
+    "batch_norm": (True,),
     "class_weights": ("balanced",),
     "lr": (0.2,),
     "l2": (0.1,),

@@ -385,16 +385,22 @@ def test_a_table_stays_one_where_columns_are_many():
     """Its edges are learned as without it; features that are words alone, or nobody knows what, have no trees."""
 
     def chosen(graph):
-        return recipe_for(dataclasses.replace(case_of(graph, graph.labeled), few_labels=False))
+        return recipe_for(dataclasses.replace(case_of(graph, graph.labeled), labels="many"))
 
     graph = mixed_graph()
     many = dataclasses.replace(graph, blocks=(Block("numbers", "numbers", 0, 323),))
     words = dataclasses.replace(graph, blocks=(Block("words", "words", 0, 323),))
     for one, members in (
-        *((graph, "trees layers deep"), (many, "trees layers deep"), (words, "layers deep")),
-        *((graph.with_features("auto"), "trees layers deep"), (graph.with_features("l2"), "layers deep")),
-        *((words.with_features("auto"), "layers deep"), (dataclasses.replace(graph, blocks=()), "layers deep")),
-        (words.with_features(words.scaling("auto", structure=True)), "layers deep"),
+        *((graph, "trees layers three-layers"), (many, "trees layers three-layers"), (words, "layers three-layers")),
+        *(
+            (graph.with_features("auto"), "trees layers three-layers"),
+            (graph.with_features("l2"), "layers three-layers"),
+        ),
+        *(
+            (words.with_features("auto"), "layers three-layers"),
+            (dataclasses.replace(graph, blocks=()), "layers three-layers"),
+        ),
+        (words.with_features(words.scaling("auto", structure=True)), "layers three-layers"),
     ):
         assert (chosen(one).members, chosen(one).edges) == (members, "cosine")
     assert chosen(noisy_graph()).edges == "fixed"

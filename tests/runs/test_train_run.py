@@ -142,7 +142,7 @@ def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
 
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     source = Source(str(own))
-    ours = recipe_for(Case(few_labels=True, columns="table"))
+    ours = recipe_for(Case("few", columns="table"))
     assert ours == WITH_FEW_LABELS.replace(members="trees smoothed-lr", origin=ours.origin)
     assert make_plan(source)[0].recipe == ours.replace(select="loss")
     assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
@@ -257,7 +257,7 @@ def test_resume_of_a_finished_run_is_that_run(tmp_path):
 
 
 def test_a_recipe_is_chosen_by_name_file_and_changes(tmp_path):
-    assert make_plan(SBM)[0].recipe == recipe_for(Case(few_labels=True, columns="table"))
+    assert make_plan(SBM)[0].recipe == recipe_for(Case("few", columns="table"))
     assert make_plan(Source("karate"))[0].recipe.edges == "free"  # it has no features
     changed = make_plan(SBM, changes={"hidden": 7})[0].recipe
     assert (changed.hidden, changed.lr) == (7, LAYERS.lr)
