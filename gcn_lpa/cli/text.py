@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.advise import Advice, Suggestion
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.edge_effects import EdgeEffect
+    from gcn_lpa.insight.importance import Importances
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
     from gcn_lpa.recipes import Recipe
@@ -260,6 +261,24 @@ def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
         for one in rows
     ]
     return [*fitted(said), "", *table_lines(("column", "value", "weight", "95 % interval", "edges"), cells)]
+
+
+def importance_lines(found: Importances) -> list[str]:
+    """How many held-out labels are right, and by how much fewer with each thing shuffled."""
+    rows = [
+        (
+            *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
+            f"{row.likelihood:+.3f} ± {row.likelihood_interval:.3f}",
+        )
+        for row in found.rows
+    ]
+    nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
+    lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
+    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
+    for name in found.leaking:
+        leak = f"warning: column {visible(name)!r} may say the label in other words: nearly all is right with it, and most is lost"
+        lines += ["", *wrapped(f"{leak} without it; option features=… leaves it out")]
+    return lines
 
 
 def warning(results: Results) -> list[str]:

@@ -368,6 +368,21 @@ class Columns:
         blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
         return EncodedTable(side_by_side([part for *_, part in parts]), blocks, warnings)
 
+    def positions(self) -> dict[str, list[int]]:
+        """Where the features of each column are among all: see `encode`."""
+        counts = []
+        for encoder in self.encoders:
+            is_number, has_words = isinstance(encoder, NumberColumn), isinstance(encoder, (TextColumn, CountColumns))
+            number, words = int(is_number), encoder.num_features * has_words
+            counts.append((encoder.name, (number, encoder.num_features - number - words, words)))
+        found: dict[str, list[int]] = {name: [] for name, _ in counts}
+        start = 0
+        for k in range(3):  # numbers, what is ready, words
+            for name, sizes in counts:
+                found[name] += range(start, start + sizes[k])
+                start += sizes[k]
+        return found
+
     def summaries(self) -> tuple[ColumnSummary, ...]:
         return tuple(encoder.summary for encoder in self.encoders)
 
