@@ -4,9 +4,9 @@
 column of the edges, and looks at how much worse held-out labels are then predicted: each by models that did not learn from it.
 
 `prediction_parts` takes the information behind one prediction away piece by piece: each column of the node, the columns of all
-other nodes, the labels nearby. What a piece is worth is how much the log-odds of the predicted class fall when it goes, the mean over an
-order and its reverse (Shapley values of two orders). Whatever members the ensemble has, the parts sum to the difference between the
-prediction and that without any of them, exactly but for rounding.
+other nodes, the labels nearby. What a piece is worth is how much the log-odds of the predicted class fall when it goes, the mean
+over an order and its reverse (Shapley values of two orders). Whatever members the ensemble has, the parts sum to the difference
+between the prediction and that without any of them, exactly but for rounding.
 """
 
 from __future__ import annotations
