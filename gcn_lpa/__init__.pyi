@@ -15,6 +15,7 @@ from gcn_lpa.insight.audit import audit_labels as audit_labels
 from gcn_lpa.insight.compare import compare as compare
 from gcn_lpa.insight.explain import explain as explain
 from gcn_lpa.insight.explain import explain_all as explain_all
+from gcn_lpa.insight.importance import importance as importance
 from gcn_lpa.insight.tune import tune as tune
 from gcn_lpa.insight.what_if import what_if as what_if
 from gcn_lpa.learning.learn import calibrate as calibrate

@@ -223,6 +223,28 @@ def _square_distances(graph: Graph, scale: Tensor) -> Tensor:
     return graph.pattern.spread_rows(length) + graph.pattern.spread_cols(length) - 2 * dot
 
 
+class ByColumns(nn.Module):
+    """log M_ij = log of the mean of exp(Σ_c f_c(e)) over the edges e between i and j: see `data.edge_columns`.
+
+    Every f_c starts at 0, which is the given graph. What is learned are its steps from knot to knot and its values for categories.
+    """
+
+    levels: Tensor
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        if graph.edge_columns is None:
+            raise ValueError("edge form 'columns' needs columns of the edges that tell them apart; this graph has none")
+        levels = graph.edge_columns.functions.levels()
+        self.register_buffer("levels", levels)
+        self.weight = nn.Parameter(torch.zeros(levels.shape[1]))
+
+    def forward(self, graph: Graph) -> Tensor:
+        if graph.edge_columns is None:
+            raise ValueError(f"the model weighs edges by their columns, but the edges of {graph.name!r} have none")
+        return graph.edge_columns.log_mask(graph.pattern, self.levels @ self.weight)
+
+
 Builder = Callable[[Recipe, "Graph", torch.Generator], nn.Module]
 
 
@@ -240,6 +262,7 @@ EDGE_FORMS: dict[str, Builder] = {
     "gaan": _of_features(GaAN),
     "geniepath": _of_features(GeniePath),
     "gaussian": lambda recipe, graph, generator: Gaussian(graph),
+    "columns": lambda recipe, graph, generator: ByColumns(graph),
 }
 
 

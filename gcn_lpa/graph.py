@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gcn_lpa.data import constructors
 from gcn_lpa.data.checks import node_mask, of_another_kind, similar, some
-from gcn_lpa.data.constructors import EdgeTypes, loops_added
+from gcn_lpa.data.constructors import DIRECTIONS, EdgeTypes, loops_added
 from gcn_lpa.data.describe import homophily, html_notes, html_table
 from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
@@ -31,6 +31,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.target import Classes
 
 if TYPE_CHECKING:
+    from gcn_lpa.data.edge_columns import EdgeColumns
     from gcn_lpa.data.encoders import Columns
 
 MOST_CLASSES = 20  # whose sizes a notebook shows
@@ -43,7 +44,7 @@ class Derived:
     `dataclasses.replace` hands it on; `Graph` begins a new one where `parts` differ from those of the graph.
     """
 
-    parts: tuple[object, ...] = ()  # adjacency, x, edge types
+    parts: tuple[object, ...] = ()  # adjacency, x, edge types, edge columns
     results: dict[Any, Any] = field(default_factory=dict)
     before: Derived | None = None  # of the graph before features were scaled or self-loops added
 
@@ -70,6 +71,7 @@ class Graph:
     columns: Columns | None = None  # the encoding of each column of a table of nodes
     time: Tensor | None = None  # when each node came, float64 [n]; only the order matters
     edge_types: EdgeTypes | None = None  # the edges of each type, where they have types
+    edge_columns: EdgeColumns | None = None  # the edges as they were listed, with what their columns say
     mapped: bool = False  # whether dense features are a memory-mapped file
     _derived: Derived = field(default_factory=Derived)
 
@@ -83,7 +85,7 @@ class Graph:
     to_pandas = constructors.to_pandas
 
     def __post_init__(self) -> None:
-        parts = self.adjacency, self.x, self.edge_types
+        parts = self.adjacency, self.x, self.edge_types, self.edge_columns
         if not self._derived.parts:
             self._derived.parts = parts
         elif any(was is not now for was, now in zip(self._derived.parts, parts, strict=True)):
@@ -168,8 +170,9 @@ class Graph:
         if y is self.y:  # it is there already
             return self
         types = None if self.edge_types is None else self.edge_types.to(device)
+        columns = None if self.edge_columns is None else self.edge_columns.to(device)
         adjacency, x = self.adjacency.to(device), self.x.to(device)
-        return dataclasses.replace(self, adjacency=adjacency, x=x, y=y, edge_types=types)
+        return dataclasses.replace(self, adjacency=adjacency, x=x, y=y, edge_types=types, edge_columns=columns)
 
     def reveal(self, mask: Tensor) -> Graph:
         """The same graph with the labels of the nodes in `mask` only; all others are -1."""
@@ -197,6 +200,7 @@ class Graph:
             published=(),
             time=None if self.time is None else self.time[mask],
             edge_types=None if self.edge_types is None else self.edge_types.between(rows),
+            edge_columns=None if self.edge_columns is None else self.edge_columns.between(rows, self.num_nodes),
         )
 
     def with_self_loops(self) -> Graph:
@@ -215,6 +219,31 @@ class Graph:
         """The same nodes with other weights, or with some of the edges; `changes` are other fields."""
         types = None if self.edge_types is None else self.edge_types.within(adjacency.pattern)
         return dataclasses.replace(self, adjacency=adjacency, edge_types=types, **changes)
+
+    def weighed(self, levels: Tensor) -> Graph:
+        """The same graph whose edges have the weights A ∘ M that functions of their columns give, [functions.width].
+
+        Edges of one type come to be the columns where there are no others. Its features stay those of the given edges.
+        """
+        columns = self.with_type_column().edge_columns
+        if columns is None:
+            raise ValueError(f"the model weighs edges by their columns, but the edges of {self.name!r} have none")
+        self.structural_features_of_edges()  # of the given edges, for all that comes of this graph
+        with torch.no_grad():
+            mask = columns.log_mask(self.pattern, levels.to(self.device)).exp()
+        adjacency, derived = self.adjacency.with_values(self.adjacency.values * mask), Derived(before=self._derived)
+        return dataclasses.replace(self, adjacency=adjacency, edge_columns=None, _derived=derived)
+
+    def with_type_column(self) -> Graph:
+        """The same graph, whose edges have a column that says their type if they have types and no columns."""
+        results, types = self._derived.results, self.edge_types
+        if self.edge_columns is not None or types is None or types.names == DIRECTIONS:
+            return self
+        if "type column" not in results:
+            from gcn_lpa.data.edge_columns import EdgeColumns  # which reads tables: few graphs need it
+
+            results["type column"] = EdgeColumns.of_types(types, directed=self.directed)
+        return dataclasses.replace(self, edge_columns=results["type column"])
 
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""
@@ -320,6 +349,10 @@ class Graph:
         facts += [] if self.columns is None else [self.columns.to_json()]
         facts += [[block.kind, block.start, block.stop] for block in self.blocks]
         digest.update(json.dumps(facts).encode())
+        facts_of_edges = [] if self.edge_columns is None else [self.edge_columns.functions.to_json()]
+        digest.update(json.dumps(facts_of_edges).encode() if facts_of_edges else b"")
+        for part in () if self.edge_columns is None else self.edge_columns.parts():
+            _update(digest, part)
         types = () if self.edge_types is None else self.edge_types.matrices
         for matrix in (self.adjacency, self.x, *types):
             if isinstance(matrix, SparseMatrix):

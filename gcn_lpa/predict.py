@@ -270,11 +270,12 @@ def edge_table(trained: Trained, graph: Graph) -> Any:
     with torch.no_grad():
         learned = trained.model.transition(prepared.to(trained.device)).values.cpu()
     names = pandas.Series(list(graph.node_names), dtype=object)
+    given = graph.with_self_loops() if trained.recipe.self_loops else graph  # before columns of edges weigh them
     return pandas.DataFrame(
         {
             "source": names.iloc[prepared.col.cpu().numpy()].to_numpy(),
             "target": names.iloc[prepared.row.cpu().numpy()].to_numpy(),
-            "weight": prepared.adjacency.values.cpu().numpy(),
+            "weight": given.adjacency.values.cpu().numpy(),
             "learned": learned.numpy(),
         }
     )

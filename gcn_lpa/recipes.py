@@ -107,6 +107,11 @@ class Recipe:
     )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels support it", added=True)
     structure: bool = _field(False, "add structural features: degrees, PageRank, filled cells", added=True)
+    edge_weights: bool = _field(
+        False,
+        "first learn how much an edge weighs by its columns or type, as far as held-out labels support it",
+        added=True,
+    )
     members: str = _field("", "members of the ensemble beside this model, with spaces between", added=True)
     clusters: int = _field(
         0,
@@ -295,6 +300,7 @@ class Case:
     labels: str = "many"  # one of AMOUNTS
     columns: str = "words"  # one of COLUMNS: a wide table has words beside single columns
     edge_types: bool = False
+    edge_columns: bool = False  # or types: edges differ in what may say how much they weigh
 
     def __str__(self) -> str:
         columns = {"none": "no columns", "words": "words"}.get(self.columns, f"a {self.columns}")
@@ -305,12 +311,13 @@ def case_of(graph: Graph, train: Tensor) -> Case:
     """The case of a graph whose labels of the nodes `train`, a mask, are learned from."""
     from gcn_lpa.data.scaling import single_columns  # imports torch: not for a recipe alone
 
-    return case_for(
+    case = case_for(
         graph.num_features if graph.x_kind == "given" else None,
         int(train.sum()) / max(1, graph.num_classes),
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )
+    return dataclasses.replace(case, edge_columns=graph.with_type_column().edge_columns is not None)
 
 
 def case_for(
@@ -350,6 +357,8 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     """
     is_ours = name in ("default", "best")
     recipe = recipe_for(case, name, has_time=has_time) if is_ours else recipe_of_paper(name, dataset)
+    if is_ours and case.edge_columns:
+        recipe = recipe.replace(edge_weights=True)
     return recipe.replace(select="loss") if by_folds else recipe
 
 

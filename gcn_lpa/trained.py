@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
 from gcn_lpa.train import Run
+
+if TYPE_CHECKING:
+    from gcn_lpa.data.edge_columns import EdgeWeights
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +123,7 @@ class Trained:
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
     relations: Mapping[str, float] = field(default_factory=dict)  # the share of each edge type in the predictions
+    edge_weights: EdgeWeights | None = None  # what was learned of them; None: nothing
 
     def __repr__(self) -> str:
         return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
@@ -204,7 +208,13 @@ class Trained:
         if self.relations:
             shown = dataclasses.replace(shown, edge_types=self._edge_types_of(graph))
         shown = shown.with_features(self.scaling)
-        return shown.with_self_loops() if self.recipe.self_loops else shown
+        shown = shown.with_self_loops() if self.recipe.self_loops else shown
+        return shown if (weights := self.used_edge_weights) is None else shown.weighed(weights.levels)
+
+    @property
+    def used_edge_weights(self) -> EdgeWeights | None:
+        """What was learned of the columns of edges, where held-out labels support it."""
+        return self.edge_weights if self.edge_weights is not None and self.edge_weights.is_used else None
 
     def check_columns(self, graph: Graph) -> None:
         """Refuse a graph whose columns are not those it was trained on."""
@@ -227,10 +237,25 @@ class Trained:
                 f"the model was trained on an array of features, such as {FEATURES_FILE}, but those of {graph.name!r} were "
                 "read from columns of a table: nothing says that they mean the same"
             )
+        self._check_edge_columns(graph)
         if ours is not None and theirs is not None and ours is not theirs and not ours.means_the_same(theirs):
             raise ValueError(
                 f"the columns of {graph.name!r} were read otherwise than those the model was trained on, so its features mean "
                 "something else; read it with columns=trained.columns"
+            )
+
+    def _check_edge_columns(self, graph: Graph) -> None:
+        """Refuse a graph whose edges do not have the columns that the model weighs them by."""
+        if (weights := self.used_edge_weights) is None or not graph.num_edges:
+            return
+        columns, ours = graph.with_type_column().edge_columns, weights.functions
+        if columns is None:
+            names = f"{some(ours.names)}, but the edges of {graph.name!r} have none"
+            raise ValueError(f"the model weighs edges by their columns, {names}")
+        if columns.functions != ours:
+            raise ValueError(
+                f"the columns of the edges of {graph.name!r} were read otherwise than those the model was trained on; read it "
+                "with edge_functions=trained.edge_weights.functions"
             )
 
     def _edge_types_of(self, graph: Graph) -> EdgeTypes:

@@ -14,7 +14,7 @@ from gcn_lpa.edges import EDGE_FORMS, Bilinear, edge_form, log_softplus
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import LAYERS
-from tests.helpers.small_graphs import PAIRS, in_float64
+from tests.helpers.small_graphs import PAIRS, in_float64, with_edge_columns
 
 FEATURES = [
     [1.0, 0.0, 2.0, 0.5],
@@ -29,7 +29,7 @@ INDUCTIVE = [name for name in EDGE_FORMS if name != "free"]
 
 def six_nodes(x=FEATURES, pairs=PAIRS):
     weights = [1 + k / 4 for k in range(len(pairs))]
-    return Graph.from_edges(pairs, weights=weights, x=x, y=[0, 0, 0, 1, 1, 1], self_loops=True)
+    return with_edge_columns(Graph.from_edges(pairs, weights=weights, x=x, y=[0, 0, 0, 1, 1, 1], self_loops=True))
 
 
 def with_sparse_features(graph):
@@ -55,7 +55,7 @@ def form_of(name, graph, seed=0, **settings):
 class TestEveryForm:
     @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
     def test_gives_one_finite_number_per_edge(self, name, sparse, karate):
-        for graph in (six_nodes(), karate.with_self_loops()):
+        for graph in (six_nodes(), with_edge_columns(karate.with_self_loops())):
             graph = with_sparse_features(graph) if sparse and isinstance(graph.x, torch.Tensor) else graph
             scores = form_of(name, graph)(graph)
             assert scores.shape == (graph.pattern.num_entries,)
@@ -101,6 +101,7 @@ class TestEveryForm:
 
     def test_works_on_a_graph_without_edges(self, name):
         lonely = Graph.from_edges([], num_nodes=3, x=[[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]], y=[0, 1, 0])
+        lonely = with_edge_columns(lonely)
         assert form_of(name, lonely)(lonely).shape == (0,)
 
     def test_gradients_are_finite_for_nodes_without_features(self, name):
@@ -127,7 +128,7 @@ def test_relabelling_the_nodes_relabels_the_edges(name):
 @pytest.mark.parametrize("name", INDUCTIVE)
 def test_feature_based_forms_score_a_graph_they_have_never_seen(name):
     form = form_of(name, six_nodes())
-    other = Graph.from_edges([(0, 1), (1, 2)], x=FEATURES[:3], y=[0, 1, 0])
+    other = with_edge_columns(Graph.from_edges([(0, 1), (1, 2)], x=FEATURES[:3], y=[0, 1, 0]))
     assert form(other).isfinite().all()
 
 
@@ -167,7 +168,29 @@ FORMULAS = {  # of the parameters p, the features of both ends and the number of
     "gaussian": lambda p, x, y, e: (
         -sum((a - b) ** 2 / math.exp(s) ** 2 for a, b, s in zip(x, y, p["log_sigma"], strict=True))
     ),
+    "columns": lambda p, x, y, e: by_columns(p["weight"], e),
 }
+
+
+def by_columns(learned, e):
+    """The functions of a graph of six nodes written out: an amount between knots, a kind, and how often an edge is listed."""
+    graph = six_nodes()
+    functions = graph.edge_columns.functions
+    i, j = graph.row[e].item(), graph.col[e].item()
+    listed = [{graph.edge_columns.row[k].item(), graph.edge_columns.col[k].item()} for k in range(8)]
+    total = [0.0] * sum(function.width for function in functions.each)
+    at = 0
+    for function, rank in zip(functions.each, (7, 3, 1), strict=True):  # what is learned of each
+        own, learned = learned[:rank], learned[rank:]
+        values = [sum(own[:k]) for k in range(len(function.knots))] if function.knots else own
+        mean = sum(s * v for s, v in zip(function.shares, values, strict=True))
+        total[at : at + len(values)] = [v - mean for v in values]
+        at += len(values)
+    weights = []
+    for k in [k for k in range(8) if listed[k] == {i, j}]:
+        basis = graph.edge_columns.basis.to_dense()[k].tolist()
+        weights.append(math.exp(sum(b * t for b, t in zip(basis, total, strict=True))))
+    return math.log(sum(weights) / len(weights)) if weights else 0.0  # self-loops are not listed
 
 
 def leaky(score):
@@ -331,6 +354,9 @@ def test_the_same_generator_gives_the_same_parameters(name):
     one, same, other = (new_form(name, graph, seed, edge_init="glorot").state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[key], same[key]) for key in one)
     random = {key for key in one if not torch.equal(one[key], other[key])}
+    if name == "columns":
+        assert random == set()  # starts at the given graph
+        return
     assert random == set(one) - {"scale", "own", "log_sigma", "_extra_state"}  # constants, of the data, of the edges
 
 
@@ -342,13 +368,13 @@ from gcn_lpa.edges import EDGE_FORMS, edge_form
 from gcn_lpa.graph import Graph
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.recipes import LAYERS
-from tests.helpers.small_graphs import PAIRS, in_float64
+from tests.helpers.small_graphs import PAIRS, in_float64, with_edge_columns
 
 n, degree, d = 10_000, 28, 512
 random = numpy.random.default_rng(0)
 ends = numpy.stack([numpy.repeat(numpy.arange(n), degree), random.integers(n, size=n * degree)], axis=1)
 dense = torch.rand(n, d)
-graph = Graph.from_edges(ends, x=dense, y=[0] * n)
+graph = with_edge_columns(Graph.from_edges(ends, x=dense, y=[0] * n))
 few = scipy.sparse.random_array((n, d), density=0.02, rng=random, dtype=numpy.float32, format="csr")
 sparse = dataclasses.replace(graph, x=SparseMatrix.from_scipy(few))
 graph.pattern.T, graph.pattern.order, graph.pattern.fingerprint

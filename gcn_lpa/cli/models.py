@@ -20,6 +20,7 @@ from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
     from gcn_lpa.cut import Rule
+    from gcn_lpa.data.edge_columns import EdgeWeights
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
 
@@ -330,19 +331,46 @@ def calibrate(
 @options.command
 def edges(
     run: options.RunDir,
+    columns: Annotated[
+        bool, Option("--columns", help="What each column of the edges says about their weight, instead.")
+    ] = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the learned edge weights. Columns: source, target, weight (as given), learned (its share at the target)."""
+    """List the learned edge weights. Columns: source, target, weight (as given), learned (its share at the target).
+
+    With --columns: column, value, weight (times that of the median, or of the average edge), its 95 % interval over folds, and
+    the share of the edges.
+    """
     options.check_out(out, overwrite=overwrite)
     found = gcn_lpa.load_run(run, data)
+    weights = found.trained.edge_weights
+    if columns:
+        if weights is None:
+            raise ValueError(
+                f"{run}: nothing was learned of columns of edges; edges.csv has none, or the recipe reads none"
+            )
+        return print_edge_effects(weights, out, excel_safe, as_json)
     table = gcn_lpa.edge_table(found.trained, found.graph)
-    if not found.trained.model.edge_parameters():
+    if not found.trained.model.edge_parameters() and found.trained.used_edge_weights is None:
         print("note: this model learned no edge weights; `learned` is the share that was given", file=sys.stderr)
     options.print_or_write(table, out, excel_safe, as_json)
+
+
+def print_edge_effects(weights: EdgeWeights, out: Path | None, excel_safe: bool, as_json: bool) -> None:
+    """What each column of the edges says about their weight: sentences and a table for people, or a file of it."""
+    from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
+
+    if out is not None:
+        return options.print_or_write(effect_table(weights), out, excel_safe, as_json)
+    rows, said = edge_effects(weights), effect_sentences(weights)
+    facts = {"used": weights.is_used, "gain": weights.gain, "error": weights.error, "sentences": said}
+    options.show(
+        as_json, {**facts, "effects": [dataclasses.asdict(row) for row in rows]}, text.effect_lines(said, rows)
+    )
 
 
 @options.command

@@ -99,10 +99,37 @@ def explain(
     if node is None:
         table = gcn_lpa.explain_all(found.trained, found.graph, nodes=~found.used, hops=hops)
         return options.print_or_write(table, out, excel_safe, as_json)
+    from gcn_lpa.insight.importance import prediction_parts
+
     why = gcn_lpa.explain(found.trained, found.graph, node, top=top, hops=hops)
     if picture is not None:
         draw_explanation(why, picture)
-    options.show(as_json, why.to_dict(), [str(why), *([] if picture is None else ["", f"drawn in {picture}"])])
+    at, label = found.graph.index_of(node), found.trained.class_names.index(why.label)
+    parts = prediction_parts(found.trained, found.trained.prepare(found.graph), at, label)
+    lines = [str(why), "", *map(text.visible, parts.lines()), *([] if picture is None else ["", f"drawn in {picture}"])]
+    options.show(as_json, {**why.to_dict(), "parts": dataclasses.asdict(parts)}, lines)
+
+
+@options.command
+def importance(
+    run: options.RunDir,
+    repeats: Annotated[int, Option(min=1, help="How often each column is shuffled.")] = 5,
+    seed: Annotated[int, Option(help="Of the shuffling.")] = 0,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    excel_safe: options.ExcelSafe = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say which columns matter. How much worse held-out labels are predicted with a column, the edges or the labels shuffled."""
+    options.check_out(out, overwrite=overwrite)
+    asked = gcn_lpa.load_run(run, data)
+    with options.status() as say:
+        step = lambda done, total: say(f"shuffling: {done} of {total}")  # noqa: E731
+        found = gcn_lpa.importance(asked.trained, asked.graph, repeats=repeats, seed=seed, on_step=step)
+    if out is not None:
+        return options.print_or_write(found.to_frame(), out, excel_safe, as_json)
+    options.show(as_json, dataclasses.asdict(found), text.importance_lines(found))
 
 
 @options.command

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.insight.advise import Advice, Suggestion
     from gcn_lpa.insight.compare import Comparison
+    from gcn_lpa.insight.edge_effects import EdgeEffect
+    from gcn_lpa.insight.importance import Importances
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
     from gcn_lpa.metrics import Ranking
@@ -127,6 +129,7 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
         *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
         *([f"    column     … and {more:,} more"] if more > 0 else []),
         *([] if structural is None else [f"    graph      {structural}"]),
+        *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.classes:,} classes{sizes and f' ({sizes})'}",
         f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
         f"  homophily    {measured}",
@@ -207,7 +210,7 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
         unused = ", ".join(name for name, share in shares if share < 0.005)
         lines += wrapped(f"  weight: {used}{unused and f'; none: {unused}'}")
-    lines += [*relations(trained), *warning(trained.results)]
+    lines += [*relations(trained), *weighed_edges(trained), *warning(trained.results)]
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
@@ -295,6 +298,47 @@ def relations(trained: TrainedRun) -> list[str]:
     parts = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
     lines = [", ".join(parts), *(f"{', '.join(parts[:k])}, … {len(parts)} types" for k in range(len(parts) - 1, 0, -1))]
     return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= WIDTH)] if parts else []
+
+
+def weighed_edges(trained: TrainedRun) -> list[str]:
+    """Whether columns of edges weigh them, and how."""
+    if (weights := trained.trained.edge_weights) is None:
+        return []
+    from gcn_lpa.insight.edge_effects import effect_sentences
+
+    first, *others = effect_sentences(weights)
+    return fitted([f"  {first}", *(f"    {line}" for line in others)])
+
+
+def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
+    """The sentences, and below them a line for each value of each column."""
+    cells = [
+        (
+            *(visible(one.column)[:24], visible(one.value)[:24], f"{one.weight:.3g}"),
+            "" if one.low is None or one.high is None else f"{one.low:.2g} to {one.high:.2g}",
+            f"{100 * one.share:.0f} %",
+        )
+        for one in rows
+    ]
+    return [*fitted(said), "", *table_lines(("column", "value", "weight", "95 % interval", "edges"), cells)]
+
+
+def importance_lines(found: Importances) -> list[str]:
+    """How many held-out labels are right, and by how much fewer with each thing shuffled."""
+    rows = [
+        (
+            *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
+            f"{row.likelihood:+.3f} ± {row.likelihood_interval:.3f}",
+        )
+        for row in found.rows
+    ]
+    nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
+    lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
+    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
+    for name in found.leaking:
+        leak = f"warning: column {visible(name)!r} may say the label in other words: nearly all is right with it, and most is lost"
+        lines += ["", *wrapped(f"{leak} without it; option features=… leaves it out")]
+    return lines
 
 
 def warning(results: Results) -> list[str]:

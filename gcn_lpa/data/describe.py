@@ -50,6 +50,7 @@ class GraphInfo:
     unreachable: int  # nodes to which no label can travel
     notes: tuple[str, ...]
     columns: tuple[ColumnSummary, ...] = ()  # what was made of each column of a table of nodes
+    edge_columns: tuple[str, ...] = ()  # what was read of each column of the edges
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def describe(graph: Graph) -> GraphInfo:
         unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
         notes=graph.notes,
         columns=() if graph.columns is None else graph.columns.summaries(),
+        edge_columns=() if graph.edge_columns is None else graph.edge_columns.functions.summaries(),
     )
 
 
@@ -199,6 +201,7 @@ RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
 FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
 MOST_VALUES, NODES_PER_VALUE = 50, 5
+FEWEST_HEARD, HARM = 30, 3.0  # labelled nodes, and standard errors, for a warning that directions or weights do harm
 
 
 def warnings_in(notes: Iterable[str]) -> tuple[str, ...]:
@@ -279,9 +282,6 @@ def graph_warnings(graph: Graph) -> list[str]:
     types = () if graph.edge_types is None else graph.edge_types.names
     if len(types) == 1:
         notes.append(f"{WARNING}all edges are of one type, {types[0]!r}: there is nothing to weigh")
-    elif types and graph.x_kind != "given":
-        how = "--propagation relations weighs them all the same"
-        notes.append(f"{WARNING}without features the default recipe does not weigh edge types; {how}")
     return notes
 
 
@@ -323,6 +323,50 @@ def _is_misspelt(name: str, other: str) -> bool:
     if len(short) < len(long):
         return rest == others[1:]
     return rest[1:] == others[1:] or (rest[:2] == others[1::-1] and rest[2:] == others[2:])
+
+
+def harmful_edges(graph: Graph) -> list[str]:
+    """Warnings where the labels of neighbours tell those of labelled nodes clearly better without directions, or without weights.
+
+    Of each node by the labels of its neighbours alone, as many as its weights are worth, beside the frequency of each class.
+    """
+    known = graph.labeled.cpu().numpy()
+    matrix = graph.adjacency.to_scipy().astype(np.float64)
+    matrix = scipy.sparse.csr_array(matrix - scipy.sparse.diags_array(matrix.diagonal()))
+    matrix.eliminate_zeros()
+    others = {}
+    if graph.directed:
+        others["direction", "option directed=false leaves it out"] = matrix.maximum(matrix.T.tocsr())
+    if len(matrix.data) and np.ptp(matrix.data) > 0:
+        plain = scipy.sparse.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+        others["weight", "option weight='' leaves it out"] = plain
+    if not others or graph.num_classes < 2 or known.sum() < FEWEST_HEARD:
+        return []
+    y, notes = graph.y.cpu().numpy(), []
+    here = _told_by_neighbours(matrix, y, graph.num_classes)
+    for (what, how), other in others.items():
+        there = _told_by_neighbours(other, y, graph.num_classes)
+        gain = np.log(there[0]) - np.log(here[0])
+        if gain.mean() > HARM * gain.std() / np.sqrt(len(gain)):
+            rates = f"{100 * there[1].mean():.0f} % against {100 * here[1].mean():.0f} %"
+            notes.append(f"{WARNING}without the {what} of edges, neighbours tell more labels ({rates}): {how}")
+    return notes
+
+
+def _told_by_neighbours(matrix: Any, y: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the label of each labelled node by those of its neighbours, and whether it is their first choice."""
+    nodes = np.flatnonzero(y >= 0)
+    seeds = scipy.sparse.csr_array((np.ones(len(nodes)), (nodes, y[nodes])), shape=(len(y), num_classes))
+    heard = matrix * (y >= 0)  # the columns of labelled nodes
+    heard = scipy.sparse.csr_array(heard)
+    mass, total, squares = heard @ seeds, heard.sum(axis=1), heard.multiply(heard).sum(axis=1)
+    worth = np.divide(
+        total**2, squares, out=np.zeros_like(total), where=squares > 0
+    )  # as many neighbours of one weight
+    shares = mass.toarray()[nodes] / np.where(total > 0, total, 1)[nodes, None]
+    prior = np.bincount(y[nodes], minlength=num_classes) / len(nodes)
+    told = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
+    return told[np.arange(len(nodes)), y[nodes]], told.argmax(axis=1) == y[nodes]
 
 
 def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | np.ndarray) -> list[str]:

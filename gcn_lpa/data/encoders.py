@@ -143,10 +143,15 @@ class CategoryColumn(Encoder):
         about = some(self.values, 3) + (", and other" if self.other else "")
         return len(self.values) + self.other + bool(self.missing), about
 
+    def codes(self, column: Cells) -> np.ndarray:
+        """The number of the value of each cell; -1 where it is missing, the number of values where it is another, [n]."""
+        position, width = {text: k for k, text in enumerate(self.values)}, len(self.values)
+        of_texts = [position.get(text, -1 if text == "" else width) for text in column.texts]
+        codes: np.ndarray = np.array(of_texts, dtype=np.int64)[column.codes]
+        return codes
+
     def features(self, cells: Mapping[str, Cells]) -> Features:
-        column, width = cells[self.name], len(self.values)
-        position = {text: k for k, text in enumerate(self.values)}
-        codes = np.array([position.get(text, -1 if text == "" else width) for text in column.texts])[column.codes]
+        codes, width = self.codes(cells[self.name]), len(self.values)
         columns = [("table", (codes == k).astype(np.float64)) for k in range(width + self.other)]
         return [*columns, *self.indicator(codes == -1)]
 
@@ -362,6 +367,21 @@ class Columns:
         bounds = zip(parts, [0, *ends], ends, strict=False)
         blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
         return EncodedTable(side_by_side([part for *_, part in parts]), blocks, warnings)
+
+    def positions(self) -> dict[str, list[int]]:
+        """Where the features of each column are among all: see `encode`."""
+        counts = []
+        for encoder in self.encoders:
+            is_number, has_words = isinstance(encoder, NumberColumn), isinstance(encoder, (TextColumn, CountColumns))
+            number, words = int(is_number), encoder.num_features * has_words
+            counts.append((encoder.name, (number, encoder.num_features - number - words, words)))
+        found: dict[str, list[int]] = {name: [] for name, _ in counts}
+        start = 0
+        for k in range(3):  # numbers, what is ready, words
+            for name, sizes in counts:
+                found[name] += range(start, start + sizes[k])
+                start += sizes[k]
+        return found
 
     def summaries(self) -> tuple[ColumnSummary, ...]:
         return tuple(encoder.summary for encoder in self.encoders)

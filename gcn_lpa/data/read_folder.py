@@ -24,7 +24,8 @@ from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import WARNING, Ends, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.describe import graph_warnings, guessed_label, other_labels, telling_columns
+from gcn_lpa.data.describe import graph_warnings, guessed_label, harmful_edges, other_labels, telling_columns
+from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, read_edge_columns
 from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import (
@@ -60,6 +61,7 @@ def read_csv(
     target: str | None = None,
     weight: str | None = None,
     relation: str | None = None,
+    edge_features: Sequence[str] | str | None = None,
     unknown: Sequence[str] | str = "",
     directed: bool = False,
     header: bool = True,
@@ -67,6 +69,7 @@ def read_csv(
     delimiter: str | None = None,
     name: str | None = None,
     columns: Columns | None = None,
+    edge_functions: EdgeFunctions | None = None,
 ) -> Graph:
     """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet. DataFrames do as well.
 
@@ -83,6 +86,8 @@ def read_csv(
             column beside the label that could be the label too is left aside unless `features` names it.
         relation: column of `edges` that says of which type each edge is, any text: a model then learns how much each type
             tells. "direction", where there is no such column, takes the two directions of directed edges for types.
+        edge_features: columns of `edges` that may say how much an edge weighs; without, all that play no other role, and those
+            of weights and types as well: see `gcn_lpa.data.edge_columns`. "" reads none.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row has usual names for both id and label, or source and target, keeps it.
@@ -90,8 +95,23 @@ def read_csv(
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
         columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
+        edge_functions: the same of the columns of edges, `trained.edge_weights.functions`.
     """
-    names = id, label, features, text, time, source, target, weight, relation, unknown, columns
+    names = (
+        id,
+        label,
+        features,
+        text,
+        time,
+        source,
+        target,
+        weight,
+        relation,
+        edge_features,
+        edge_functions,
+        unknown,
+        columns,
+    )
     reading = _Reading(*names, header, encoding, delimiter)
     return reading.graph(nodes, edges, labels, directed=directed, name=name)
 
@@ -164,6 +184,8 @@ class _Reading:
     target: str | None
     weight: str | None
     relation: str | None
+    edge_features: Sequence[str] | str | None
+    edge_functions: EdgeFunctions | None
     unknown: Sequence[str] | str
     columns: Columns | None
     header: bool
@@ -185,8 +207,8 @@ class _Reading:
         if origin is None:
             raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
         nothing = series([], text_type())
-        sides, source_ids, target_ids, weights, types = (
-            self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None)
+        sides, source_ids, target_ids, weights, types, read = (
+            self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None, ())
         )
         id_column, ids, given = self.label_file(self.labels) if self.labels else ("", nothing, None)
         listed = self.listed_nodes(self.nodes) if self.nodes else self.nodes_at_ends(source_ids, target_ids, ids)
@@ -224,8 +246,15 @@ class _Reading:
                 raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
             edge_types = EdgeTypes.directions(graph.adjacency)
         learned: dict[str, Any] = {"blocks": listed.blocks, "columns": listed.columns, "time": listed.time}
+        if edge_table is not None and (read or self.edge_functions is not None):
+            rows, by_type = (
+                ListedEdges(source, target, weights, directed),
+                [] if types is None else [str(self.relation)],
+            )
+            learned["edge_columns"], notes = read_edge_columns(edge_table, read, rows, by_type, self.edge_functions)
+            self.notes += notes
         graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
-        notes = [*graph.notes, *self.notes, *graph_warnings(graph)]
+        notes = [*graph.notes, *self.notes, *graph_warnings(graph), *harmful_edges(graph)]
         if self.nodes is not None and listed.columns is not None and y is not None:
             notes += telling_columns(self.nodes, listed.columns.single_columns, y)
         return dataclasses.replace(graph, notes=tuple(notes))
@@ -266,8 +295,10 @@ class _Reading:
                     problem = f"there is no file of {content} to read it from"
                     raise ValueError(f"{option}={column!r} names a column, but {problem}")
 
-    def edges(self, table: Table) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None]:
-        """The columns of both ends, the ids in them, weights and edge types."""
+    def edges(
+        self, table: Table
+    ) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None, Sequence[str]]:
+        """The columns of both ends, the ids in them, weights and edge types; and the columns that may weigh edges."""
         source = table.require("source", self.source)
         target = table.require("target", self.target, taken=(source,))
         weight = table.find("weight", self.weight, taken=(source, target))
@@ -275,14 +306,16 @@ class _Reading:
         is_column = self.relation is not None and (self.relation != DIRECTION or DIRECTION in table.columns)
         relation = table.stated("relation", str(self.relation)) if is_column else None
         types = None if relation is None else _edge_types(table, relation, (source, target))
-        unread = [column for column in table.columns if column not in (source, target, weight, relation)]
-        if unread:
-            how = "option weight=… reads one as the weight, relation=… as the type of each edge"
-            self.notes.append(f"columns of {table.path.name} not read: {some(unread)}; {how}")
+        read = [column for column in table.columns if column not in (source, target)]
+        if self.edge_features is not None:
+            several = _several(self.edge_features, table) if self.edge_features else []
+            read = [table.stated("edge_features", column) for column in several]
+        if weight is not None and self.weight is None:
+            self.notes.append(f"column {weight!r} is read as the weight of each edge; option weight='' leaves it aside")
         if types is not None:
             counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
             self.notes.append(f"column {relation!r} says the type of each edge: {counts}")
-        return (source, target), table.ids(source), table.ids(target), weights, types
+        return (source, target), table.ids(source), table.ids(target), weights, types, read
 
     def label_file(self, table: Table) -> tuple[str, Series, np.ndarray]:
         """The column of ids in a file of labels, the ids and the labels."""

@@ -314,6 +314,8 @@ class Explainer:
             notes.append(f"other members of the ensemble are not explained here: {', '.join(beside)}")
         if walks == "own":
             notes.append(f"{method} uses no edge: the votes are LPA's on the given graph and no part of its prediction")
+        elif self.trained.used_edge_weights is not None:
+            notes.append("votes travel along edges that weigh what their columns say")
         elif self.trained.recipe.edges == "fixed" or not self.trained.model.edge_parameters():
             notes.append(f"{method} learns no edge weights: votes travel along the given ones, D⁻¹A")
         if self.given[at] >= 0 and graph.y[at] < 0:

@@ -88,9 +88,27 @@ def learn(
     folds = [] if val is not None else _folds(whole, seed)
     if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
         recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
+    classes, has_few = whole.graph.class_names, int(train.sum()) < MANY_LABELS
+    parts = [(train & ~fold, fold) for fold in folds]
+    weights = None
+    if recipe.edge_weights:
+        from gcn_lpa.learning.edge_weights import learned_edge_weights  # few graphs need it
+
+        held_out = parts if val is None else [(train, val)] * bool(val.any())
+        options: dict[str, Any] = {
+            "seed": seed,
+            "classes": classes,
+            "device": where,
+            "threads": threads,
+            "watch": watch,
+        }
+        weights = learned_edge_weights(graph, held_out, recipe, **options)
+        if weights is not None and weights.is_used:
+            whole = whole.weighed(weights.levels)
     if folds:
-        classes, has_few = whole.graph.class_names, int(train.sum()) < MANY_LABELS
-        tasks = [task_of(graph, train & ~fold, fold, recipe, classes) for fold in folds]
+        tasks = [task_of(graph, *part, recipe, classes) for part in parts]
+        if weights is not None and weights.is_used:
+            tasks = [task.weighed(weights.of_fold(k)) for k, task in enumerate(tasks)]
         jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
     else:
         jobs = [member_jobs(whole, recipe, seed)]
@@ -100,10 +118,12 @@ def learn(
     groups = [groups[number] for number in outcomes.groups]  # without members that there was no time for
     fits = _fits(groups, outcomes)
     if folds:
-        return _together_by_folds(whole, recipe, groups, fits, where, threads, interrupted=outcomes.interrupted)
-    with num_threads(threads, layer=whole.layer(recipe)):
-        done = {name: fit for name, (fit,) in fits.items()}
-        return together(whole, recipe, done, interrupted=outcomes.interrupted)
+        trained = _together_by_folds(whole, recipe, groups, fits, where, threads, interrupted=outcomes.interrupted)
+    else:
+        with num_threads(threads, layer=whole.layer(recipe)):
+            done = {name: fit for name, (fit,) in fits.items()}
+            trained = together(whole, recipe, done, interrupted=outcomes.interrupted)
+    return trained if weights is None else dataclasses.replace(trained, edge_weights=weights)
 
 
 def learn_many(

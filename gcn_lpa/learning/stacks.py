@@ -52,7 +52,9 @@ Outcome = Fit | DivergedError
 
 
 def are_stackable(jobs: Sequence[Job]) -> bool:
-    """Whether a stack can train these jobs, which have one recipe."""
+    """Whether a stack can train these jobs, which have one recipe; where each fold has weights of its own, it cannot."""
+    if any(job.task.prepared.adjacency is not jobs[0].task.prepared.adjacency for job in jobs):
+        return False
     return len(jobs) > 1 and not jobs[0].method.at_once and not jobs[0].recipe.clusters and jobs[0].built().stackable
 
 

@@ -76,6 +76,10 @@ class Task:
     val: Tensor  # [n]
     scaling: Scaling
 
+    def weighed(self, levels: Tensor) -> Task:
+        """The same, along edges that weigh what functions of their columns say: see `Graph.weighed`."""
+        return dataclasses.replace(self, prepared=self.prepared.weighed(levels))
+
     def validation(self, prepared: Graph) -> Validation:
         """Its validation nodes in the prepared graph on the device of a model."""
         nodes = self.val.nonzero().squeeze(1)

@@ -258,7 +258,7 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*GCN, *EDGES, *LPA, "members"),
+            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights"),
         ),
         Method(
             "gcn-same",
@@ -392,7 +392,7 @@ def members_of(recipe: Recipe) -> dict[str, Recipe]:
         raise ValueError(f"unknown method {recipe.method!r}; there are {', '.join(METHODS)}")
     if not recipe.members:
         return {"": recipe}
-    first = recipe.replace(members="", votes=False)
+    first = recipe.replace(members="", votes=False, edge_weights=False)
     recipes = {"": first}
     for name in recipe.members.split():
         if name not in MEMBERS:

@@ -23,12 +23,15 @@ import torch
 import gcn_lpa
 from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import describe
+from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.advise import suggestions as suggested
 from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
+from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.insight.importance import importance
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.predict import Prediction
 from gcn_lpa.report.cuts import rare_class
@@ -43,6 +46,7 @@ ROWS = 15  # of each list of nodes or edges
 EXPLAINED = 250  # nodes whose votes are in the file
 VOTERS = 6  # of each of them
 REPEATS = 5  # splits of the comparison with rivals: every label is scored once
+SHUFFLES = 2  # of each column
 
 Say = Callable[[str], None]
 
@@ -136,11 +140,15 @@ def contents(
         say: called with what is being done.
     """
     run, graph, trained = subject.run, subject.graph, subject.trained
-    rivals = labels = edges = Section(None, "left out: it needs models to be trained; make the page without --quick")
+    rivals = labels = edges = matters = Section(
+        None, "left out: it needs models to be trained; make the page without --quick"
+    )
     if trains:
         options: dict[str, Any] = {"seed": run.plan.seed, "device": device}
         say("comparing with rivals")
         rivals = section(lambda: advise(graph, repeats=REPEATS, **options))
+        say("shuffling columns")
+        matters = section(lambda: importance(trained, graph, repeats=SHUFFLES, seed=run.plan.seed))
         say("looking for suspicious labels and edges")
         fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
         labels = edges = fitted
@@ -178,6 +186,8 @@ def contents(
         "rare": section(lambda: rare_class(subject, chart)).value,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
         "curves": curves(run.run.history, run.run.best_epoch),
+        "importance": matters,
+        "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,
         "labels": labels,
         "edges": edges,
@@ -189,6 +199,15 @@ def contents(
         "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
+
+
+def edge_columns(weights: EdgeWeights | None) -> dict[str, Any] | None:
+    """What the columns of edges say about their weight: sentences, and the rows of each column; None where nothing was learned."""
+    if weights is None:
+        return None
+    rows = edge_effects(weights) if weights.is_used else []
+    most = max((row.weight for row in rows), default=1.0)
+    return {"sentences": effect_sentences(weights), "rows": rows, "most": most}
 
 
 def wilson(rate: float, number: int, z: float = 1.96) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from torch import Tensor
 from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.files import decode_as, encode_json
 from gcn_lpa.data.scaling import Scaling
@@ -256,6 +257,7 @@ class _TrainedFacts:
     calibration: Calibration | None
     weights: EnsembleWeights | None
     columns: Any
+    edge_weights: Any
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -315,6 +317,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
         calibration=trained.calibration,
         weights=trained.weights,
         columns=None if trained.columns is None else trained.columns.to_json(),
+        edge_weights=None if trained.edge_weights is None else trained.edge_weights.to_json(),
     )
     arrays = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
     if held_out is not None:
@@ -340,6 +343,7 @@ def decode_trained(files: RunFolder) -> Trained:
         columns = None if facts.columns is None else Columns.from_json(facts.columns)
         if columns is not None and columns.num_features not in (0, facts.num_columns):  # 0: features stood in
             raise ValueError(f"columns make {columns.num_features} features, not {facts.num_columns}")
+        edge_weights = None if facts.edge_weights is None else EdgeWeights.from_json(facts.edge_weights)
     with files.explained(LABELS):
         arrays = files.read(LABELS)
         known, scaling = _decode_labels(arrays, facts, recipe)
@@ -360,6 +364,7 @@ def decode_trained(files: RunFolder) -> Trained:
         columns=columns,
         held_out=held_out,
         relations=facts.relations,
+        edge_weights=edge_weights,
     )
 
 

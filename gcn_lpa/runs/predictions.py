@@ -30,6 +30,7 @@ from gcn_lpa.cut import Cut, Rule
 from gcn_lpa.data.checks import WARNING, some
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
+from gcn_lpa.data.edge_columns import TYPE
 from gcn_lpa.data.files import write_output
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
@@ -329,8 +330,12 @@ def read_like(
     source: Source, trained: Trained, on: str | Path, root: str | Path | None, options: Mapping[str, Any]
 ) -> Graph:
     """A graph read with the options of a run, and its columns as the run learned to read them."""
-    known, columns = reading_options(on), {} if trained.columns is None else {"columns": trained.columns}
+    known = reading_options(on)
+    columns: dict[str, Any] = {} if trained.columns is None else {"columns": trained.columns}
     other = {"labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
+    weights = trained.used_edge_weights
+    if weights is not None and TYPE not in weights.functions.names:
+        columns["edge_functions"], other = weights.functions, other | {"edge_features"}
     kept = {**source.options, **columns}
     kept = {key: value for key, value in kept.items() if key in known and key not in other}
     return Source(str(on), None if root is None else str(root), {**kept, **options}).load()

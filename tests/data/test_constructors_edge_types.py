@@ -162,7 +162,7 @@ def test_a_column_says_the_kind_of_each_edge(tmp_path):
     assert "column 'kind' says the type of each edge: 'cites' 2, 'same author' 2" in graph.notes
     plain = load(tmp_path)
     assert plain.edge_types is None
-    assert "columns of edges.csv not read: 'kind'" in "".join(plain.notes)
+    assert plain.edge_columns.functions.names == ("kind", "w", "number of edges")
     assert graph.content_hash() != plain.content_hash()
 
 
@@ -229,10 +229,6 @@ def test_edge_types_that_teach_nothing_are_warned_of(tmp_path):
     alike = [(a, b, "knows", w) for a, b, _, w in EDGES]
     one = load(folder(tmp_path, alike), relation="kind")
     assert "warning: all edges are of one type, 'knows': there is nothing to weigh" in one.notes
-    bare = load(folder(tmp_path, EDGES, features=False), relation="kind")
-    assert any(
-        note.startswith("warning: without features the default recipe does not weigh edge types") for note in bare.notes
-    )
     assert not any("warning:" in note for note in load(folder(tmp_path, EDGES), relation="kind").notes)
 
 

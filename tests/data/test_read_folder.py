@@ -369,7 +369,7 @@ SAME_AS_PLAIN = {
     },
     "pandas' index": {"nodes_csv": ",id,label,age\n0,a,red,1\n1,b,blue,2\n2,c,,3\n"},
     "an edge in both directions": {"edges_csv": EDGES + "b,a\nb,a\n"},
-    "columns that are not read": {"edges_csv": "source,target,year\na,b,1999\nb,c,2000\n"},
+    "columns of edges that say the same everywhere": {"edges_csv": "source,target,year\na,b,1999\nb,c,1999\n"},
 }
 
 
@@ -911,10 +911,14 @@ def test_what_has_the_name_of_a_file_and_is_none_is_refused(folder, name):
         load(path.parent)
 
 
-def test_columns_of_edges_that_are_not_read_are_named(folder):
-    path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\n")
-    assert "columns of edges.csv not read: 'since', 'times'" in "".join(load(path).notes)
-    assert load(path, weight="times").adjacency.values.tolist() == [3, 3]
+def test_columns_of_edges_can_be_chosen_and_one_of_them_be_the_weight(folder):
+    path = folder(nodes_csv=NODES, edges_csv="source,target,since,times\na,b,2020,3\nb,c,2021,4\n")
+    assert load(path).edge_columns.functions.names == ("since", "times")
+    assert load(path, edge_features="times").edge_columns.functions.names == ("times",)
+    assert load(path, edge_features="").edge_columns is None
+    assert load(path, weight="times").adjacency.values.tolist() == [3, 3, 4, 4]
+    with pytest.raises(ValueError, match=r"edges\.csv has no column 'tims'; it has 'source', .*did you mean times"):
+        load(path, edge_features="tims")
 
 
 @pytest.mark.parametrize("directed", [False, True])

@@ -3,9 +3,12 @@
 import dataclasses
 
 import numpy as np
+import pandas
 import torch
 from torch.nn import functional as F
 
+from gcn_lpa.data.edge_columns import ListedEdges, read_edge_columns
+from gcn_lpa.data.table import read_frame
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, Labels, labels_of
@@ -127,3 +130,25 @@ def rare(n=400, share=0.05, seed=0):
         class_names=("honest", "fraud"),
         name="accounts",
     )
+
+
+def edge_frame(weights):
+    """Columns of edges with these weights: an amount, and a kind, which is missing for some."""
+    kinds = ["" if round(4 * weight) % 5 == 4 else "ab"[round(4 * weight) % 2] for weight in weights]
+    return pandas.DataFrame({"amount": [round(float(weight), 3) for weight in weights], "kind": kinds})
+
+
+def with_edge_columns(graph, functions=None):
+    """The graph whose edges were listed once, the heaviest of them twice, with the columns of `edge_frame`."""
+    row, col, weights = (part.cpu().numpy() for part in (graph.row, graph.col, graph.adjacency.values))
+    once = np.flatnonzero(row < col)
+    once = np.concatenate([once[weights[once].argmax(keepdims=True)] if len(once) else once, once])
+    frame = edge_frame(weights[once])
+    if functions is None:
+        some = edge_frame([1 + k / 4 for k in range(8)])
+        twice = np.array([0, 0, 1, 2, 3, 4, 5, 6])
+        listed = ListedEdges(twice, twice + 1, None, False)
+        functions = read_edge_columns(read_frame(some, "edges"), ["amount", "kind"], listed, (), None)[0].functions
+    listed = ListedEdges(row[once], col[once], None, graph.directed)
+    columns, _ = read_edge_columns(read_frame(frame, "edges"), (), listed, (), functions)
+    return dataclasses.replace(graph, edge_columns=columns)

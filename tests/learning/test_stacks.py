@@ -21,6 +21,7 @@ from gcn_lpa.learning.tasks import Job, task_of
 from gcn_lpa.methods.registry import METHODS, gcn_lpa
 from gcn_lpa.recipes import LAYERS, LOSSES, PAPER, SELECTION, Recipe
 from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch
+from tests.helpers.small_graphs import with_edge_columns
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
 PARTS = [(part.train, part.val) for part in (split(BLOCKS, seed=k) for k in range(5))]
@@ -292,7 +293,7 @@ def graph_with(features, recipe):
         "sparse": lambda: SparseMatrix.from_scipy(scipy.sparse.csr_array((FEW_BLOCKS.x * (FEW_BLOCKS.x > 0)).numpy())),
         "identity": lambda: SparseMatrix.identity(FEW_BLOCKS.num_nodes),
     }[features]()
-    return recipe.prepare(dataclasses.replace(FEW_BLOCKS, x=x))
+    return recipe.prepare(with_edge_columns(dataclasses.replace(FEW_BLOCKS, x=x)))
 
 
 class Cost(nn.Module):

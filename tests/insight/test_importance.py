@@ -1,0 +1,189 @@
+"""Which columns matter: what tells comes first, a column that says the label is named, and parts of one prediction add up."""
+
+import dataclasses
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from gcn_lpa.data.read_folder import read_csv
+from gcn_lpa.data.table import read_delimited
+from gcn_lpa.insight.importance import EDGES, LABELS, OTHERS, importance, prediction_parts
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.predict import posteriors
+from gcn_lpa.recipes import Recipe
+from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
+
+QUICK = Recipe(
+    features="auto",
+    propagation="hops",
+    propagation_steps=2,
+    edges="fixed",
+    lpa_weight=0.0,
+    normalization="symmetric",
+    hidden=8,
+    epochs=40,
+    patience=10,
+    lr=0.05,
+    select="loss",
+    votes=True,
+    members="trees",
+)
+
+
+def table(n=120, leak=False, seed=0):
+    """Labels that `tells` says with noise, `tells a little` with more and `noise` not; edges join any two nodes."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n)
+    columns = {"tells": y + 0.5 * rng.normal(size=n), "tells a little": y + 2 * rng.normal(size=n)}
+    nodes = pandas.DataFrame(
+        {"id": np.arange(n), "label": np.array(["x", "y"])[y], **columns, "noise": rng.normal(size=n)}
+    )
+    if leak:
+        nodes["paid"] = np.where(y == 1, 100.0, 3.0) + rng.normal(size=n)
+    edges = pandas.DataFrame({"source": np.arange(n), "target": rng.integers(n, size=n)})
+    return read_csv(nodes, edges)
+
+
+@pytest.fixture(scope="module")
+def told():
+    graph = table()
+    return graph, learn(graph, recipe=QUICK, device="cpu")
+
+
+@pytest.mark.long
+def test_what_tells_most_comes_first_and_noise_is_worth_nothing(told):
+    graph, trained = told
+    found = importance(trained, graph, repeats=3)
+    rows = {row.name: row for row in found.rows}
+    assert set(rows) == {"tells", "tells a little", "noise", EDGES, LABELS}
+    assert found.rows[0].name == "tells"
+    assert rows["tells"].accuracy > 0.1 > abs(rows["noise"].accuracy) - rows["noise"].accuracy_interval
+    assert rows["tells"].likelihood > rows["tells a little"].likelihood
+    assert found.num_nodes == graph.num_nodes
+    assert found.leaking == ()
+    assert importance(trained, graph, repeats=3) == found
+
+
+@pytest.mark.long
+def test_a_column_that_says_the_label_is_first_and_named():
+    graph = table(leak=True)
+    found = importance(learn(graph, recipe=QUICK, device="cpu"), graph, repeats=2)
+    assert found.rows[0].name == "paid"
+    assert found.leaking == ("paid",)
+
+
+@pytest.mark.long
+def test_held_out_labels_are_predicted_by_models_that_did_not_learn_from_them(told):
+    """Other labels for the nodes of one fold change no probability that the fold is given, before anything is shuffled."""
+    from gcn_lpa.insight import importance as module
+
+    graph, trained = told
+    judge = module._judges(trained, graph)[0]
+    changed = graph.y.clone()
+    changed[judge.nodes] = 1 - changed[judge.nodes]
+    other = dataclasses.replace(graph, y=changed)
+    known = dataclasses.replace(trained.known, y=trained.classes_of(other)[graph.labeled])
+    again = module._judges(dataclasses.replace(trained, known=known), other)[0]
+    assert torch.equal(judge.probabilities(judge.prepared), again.probabilities(again.prepared))
+    assert torch.equal(again.y, 1 - judge.y)
+
+
+@pytest.mark.long
+def test_validation_nodes_judge_where_they_were_given(told):
+    graph, _ = told
+    train = torch.arange(graph.num_nodes) % 3 != 0
+    found = importance(learn(graph, train, ~train, QUICK, device="cpu"), graph, repeats=2)
+    assert found.num_nodes == int((~train).sum())
+    assert found.rows[0].name == "tells"
+
+
+@pytest.mark.long
+def test_without_held_out_labels_nothing_can_be_said(told):
+    graph, trained = told
+    with pytest.raises(ValueError, match="no labels were held out"):
+        importance(dataclasses.replace(trained, held_out=None), graph)
+    with pytest.raises(ValueError, match="repeats = 0"):
+        importance(trained, graph, repeats=0)
+
+
+@pytest.mark.long
+def test_parts_are_the_mean_of_an_order_and_its_reverse_by_hand(told):
+    graph, trained = told
+    prepared, at = trained.prepare(graph), 7
+    found = prediction_parts(trained, prepared, at, 1)
+
+    def log_odds(gone):
+        x = prepared.x.clone()
+        if OTHERS in gone:
+            x = prepared.x.mean(dim=0, keepdim=True).expand_as(x).clone()
+            x[at] = prepared.x[at]
+        for name, k in (("tells", 0), ("tells a little", 1), ("noise", 2)):
+            if name in gone:
+                x[at, k] = prepared.x[:, k].mean()
+        y = torch.full_like(prepared.y, -1) if LABELS in gone else prepared.y
+        p = float(posteriors(trained, dataclasses.replace(prepared, x=x, y=y))[at, 1])
+        return np.log(p / (1 - p))
+
+    names = [OTHERS, LABELS, "tells", "tells a little", "noise"]
+    expected = dict.fromkeys(names, 0.0)
+    for order in (names, names[::-1]):
+        for k, name in enumerate(order):
+            expected[name] += (log_odds(order[:k]) - log_odds(order[: k + 1])) / 2
+    assert {part.name: part.value for part in found.parts} == pytest.approx(expected, abs=1e-5)
+    assert found.log_odds == pytest.approx(log_odds(()), abs=1e-5)
+    assert found.base == pytest.approx(log_odds(names), abs=1e-5)
+    sizes = [abs(part.value) for part in found.parts]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["lr", "trees", "gcn", "neighbour-lr", "smoothed-lr", "mlp"])
+def test_parts_sum_to_the_difference_whatever_the_model_is(method, told):
+    graph, _ = told
+    recipe = METHODS[method].settings().replace(epochs=5)
+    trained = learn(graph, graph.labeled, [], recipe, device="cpu")
+    found = prediction_parts(trained, trained.prepare(graph), 3, 0)
+    assert found.base + sum(part.value for part in found.parts) == pytest.approx(found.log_odds, abs=1e-6)
+
+
+def test_of_sparse_features_the_filled_ones_are_looked_at():
+    rng = np.random.default_rng(0)
+    words = ["red apple", "green pear", "red cherry", "green plum"]
+    nodes = pandas.DataFrame(
+        {
+            "id": np.arange(60),
+            "label": [["x", "y"][k % 2] for k in range(60)],
+            "bio": [f"{words[k % 2 + 2 * rng.integers(2)]} number {k // 2 % 7}" for k in range(60)],
+        }
+    )
+    edges = pandas.DataFrame({"source": np.arange(60), "target": (np.arange(60) + 2) % 60})
+    graph = read_csv(nodes, edges, text="bio")
+    trained = learn(graph, recipe=METHODS["lr"].settings(), device="cpu")
+    found = prediction_parts(trained, trained.prepare(graph), 0, 0)
+    assert sum(part.name.startswith("bio") for part in found.parts) == 3  # "red", its fruit and "number"; 0 is no word
+    assert found.base + sum(part.value for part in found.parts) == pytest.approx(found.log_odds, abs=1e-6)
+
+
+def test_positions_of_columns_are_where_their_features_are(tmp_path):
+    write_mixed(tmp_path / "mixed", mixed_rows(60))
+    path = tmp_path / "mixed" / "nodes.csv"
+    graph = read_csv(path, tmp_path / "mixed" / "edges.csv")
+    x = graph.x if isinstance(graph.x, torch.Tensor) else graph.x.to_dense()
+    found = graph.columns.positions()
+    assert sorted(k for at in found.values() for k in at) == list(range(graph.num_features))
+    rows = read_delimited(path, ("id", "label"))
+    for name in MIXED[2:]:
+        if name not in found or not found[name]:
+            continue
+        nodes = pandas.read_csv(path, dtype=str, keep_default_na=False)
+        nodes[name] = nodes[name].to_numpy()[::-1]  # that column alone turned round
+        nodes.to_csv(tmp_path / "turned.csv", index=False)
+        other = read_csv(tmp_path / "turned.csv", tmp_path / "mixed" / "edges.csv", columns=graph.columns)
+        y = other.x if isinstance(other.x, torch.Tensor) else other.x.to_dense()
+        changed = ((x != y).any(dim=0)).nonzero().squeeze(1).tolist()
+        assert set(changed) <= set(found[name])
+        assert torch.equal(y[:, found[name]], x.flip(0)[:, found[name]])
+    assert len(rows.columns) == len(MIXED)

@@ -1,0 +1,166 @@
+"""Columns of edges weigh them where held-out labels support it, and change no bit where they do not."""
+
+import dataclasses
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from gcn_lpa.data.read_folder import read_csv
+from gcn_lpa.insight.explain import explain
+from gcn_lpa.learning import edge_weights
+from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.stacks import are_stackable
+from gcn_lpa.learning.tasks import Job, task_of
+from gcn_lpa.predict import edge_table, evaluate, predict_proba
+from gcn_lpa.recipes import Recipe, choose_recipe
+from gcn_lpa.train import JobName
+from gcn_lpa.trained import Trained
+
+RECIPE = Recipe(
+    features="raw",
+    propagation="hops",
+    propagation_steps=3,
+    edges="fixed",
+    lpa_weight=0.0,
+    normalization="symmetric",
+    hidden=8,
+    epochs=60,
+    patience=20,
+    lr=0.05,
+    select="loss",
+    votes=True,
+    edge_weights=True,
+)
+
+
+def two_kinds(tells=True, seed=0, n=90):
+    """Edges of the kind "friend" join nodes of one class, of the kind "seller" any two; without `tells` both join any."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n)
+    source, target = rng.integers(n, size=(2, 6 * n))
+    kind = rng.choice(["friend", "seller"], size=6 * n)
+    for k in np.flatnonzero(kind == "friend") if tells else ():
+        target[k] = rng.choice(np.flatnonzero(y == y[source[k]]))
+    nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], "noise": rng.normal(size=n)})
+    edges = pandas.DataFrame({"source": source, "target": target, "kind": kind, "amount": rng.lognormal(size=6 * n)})
+    return read_csv(nodes, edges)
+
+
+@pytest.fixture(scope="module")
+def telling():
+    graph = two_kinds()
+    train = torch.arange(graph.num_nodes) % 2 == 0
+    return graph, train, learn(graph, train, recipe=RECIPE, device="cpu")
+
+
+@pytest.mark.long
+def test_a_kind_of_edges_that_tells_weighs_more(telling):
+    graph, train, trained = telling
+    weights = trained.used_edge_weights
+    assert weights is not None
+    assert weights.gain > 2 * weights.error
+    names = list(weights.functions.names)
+    start = sum(function.width for function in weights.functions.each[: names.index("kind")])
+    friend, seller = weights.levels[start : start + 2].tolist()
+    assert friend > seller + 1
+    plain = dataclasses.replace(graph, edge_columns=None)
+    without = learn(plain, train, recipe=RECIPE.replace(edge_weights=False), device="cpu")
+    assert evaluate(trained, graph, ~train).accuracy > evaluate(without, plain, ~train).accuracy + 0.05
+
+
+@pytest.mark.long
+def test_what_tells_nothing_changes_no_bit():
+    graph = two_kinds(tells=False)
+    train = torch.arange(graph.num_nodes) % 2 == 0
+    trained = learn(graph, train, recipe=RECIPE, device="cpu")
+    assert trained.edge_weights is not None
+    assert trained.used_edge_weights is None
+    plain = dataclasses.replace(graph, edge_columns=None)
+    without = learn(plain, train, recipe=RECIPE.replace(edge_weights=False), device="cpu")
+    assert torch.equal(predict_proba(trained, graph), predict_proba(without, plain))
+    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), without.model.parameters(), strict=True))
+
+
+def test_functions_of_a_fold_do_not_know_its_labels(telling):
+    """Other labels of fold 0 leave the weights that its predictions walk as they were, to the bit."""
+    graph, train, _ = telling
+    fold = train & (torch.arange(graph.num_nodes) % 10 == 0)
+    rest = train & ~fold
+    recipe = RECIPE.replace(epochs=15, patience=0)
+
+    def weights_where(changed):
+        one = dataclasses.replace(graph, y=torch.where(changed, 1 - graph.y, graph.y))
+        parts = [(rest, torch.zeros_like(fold)), (fold, torch.zeros_like(fold))]
+        tasks = [task_of(one, *part, recipe.replace(**edge_weights.LEARNS, edge_weights=False)) for part in parts]
+        jobs = [Job(JobName(), task, recipe.replace(**edge_weights.LEARNS), 0) for task in tasks]
+        return [job.run(torch.device("cpu")).model.edges.weight.detach() for job in jobs]
+
+    before, after = weights_where(torch.zeros_like(fold)), weights_where(fold)
+    assert torch.equal(before[0], after[0])
+    assert not torch.equal(before[1], after[1])
+
+
+@pytest.mark.long
+def test_labels_of_test_nodes_are_not_seen(telling):
+    graph, train, trained = telling
+    other = dataclasses.replace(graph, y=torch.where(train, graph.y, 1 - graph.y))
+    again = learn(other, train, recipe=RECIPE, device="cpu")
+    assert again.edge_weights == trained.edge_weights
+    assert torch.equal(predict_proba(again, graph), predict_proba(trained, graph))
+
+
+def test_everything_walks_the_learned_weights(telling):
+    graph, _, trained = telling
+    prepared = trained.prepare(graph)
+    given = graph.with_self_loops().adjacency
+    expected = given.values * graph.edge_columns.log_mask(given.pattern, trained.edge_weights.levels).exp()
+    assert torch.equal(prepared.adjacency.values, expected)
+    table = edge_table(trained, graph)
+    assert table["weight"].tolist() == given.values.tolist()
+    share = given.with_values(expected).row_normalized().values
+    np.testing.assert_allclose(table["learned"], share.numpy(), rtol=1e-4)
+    why = explain(trained, graph, int(graph.node_names[1]))
+    assert 0 < sum(vote.share for vote in why.votes) <= 1 + 1e-6
+
+
+def test_a_model_keeps_what_it_learned_of_edges(telling, tmp_path):
+    graph, _, trained = telling
+    trained.save_pretrained(tmp_path / "model")
+    again = Trained.from_pretrained(tmp_path / "model")
+    assert again.edge_weights == trained.edge_weights
+    assert torch.equal(predict_proba(again, graph), predict_proba(trained, graph))
+
+
+def test_a_graph_without_the_columns_is_refused(telling):
+    graph, _, trained = telling
+    with pytest.raises(ValueError, match=r"weighs edges by their columns, 'kind', 'amount'.*have none"):
+        predict_proba(trained, dataclasses.replace(graph, edge_columns=None))
+    with pytest.raises(ValueError, match="read it with edge_functions="):
+        predict_proba(trained, two_kinds(seed=3))
+
+
+def test_folds_with_weights_of_their_own_are_no_stack(telling):
+    graph, train, trained = telling
+    recipe = RECIPE.replace(edge_weights=False)
+    tasks = [task_of(graph, train & (torch.arange(graph.num_nodes) % 3 != k), [], recipe) for k in range(2)]
+    jobs = [Job(JobName(), task, recipe, 0) for task in tasks]
+    assert are_stackable(jobs)
+    weighed = [task.weighed(trained.edge_weights.of_fold(k)) for k, task in enumerate(tasks)]
+    assert not are_stackable([dataclasses.replace(job, task=task) for job, task in zip(jobs, weighed, strict=True)])
+
+
+def test_the_default_reads_columns_of_edges_where_there_are_any():
+    graph = two_kinds()
+    assert choose_recipe(graph, graph.labeled).edge_weights
+    assert not choose_recipe(dataclasses.replace(graph, edge_columns=None), graph.labeled).edge_weights
+
+
+@pytest.mark.long
+def test_validation_nodes_decide_where_they_are_given(telling):
+    graph, train, _ = telling
+    val = ~train & (torch.arange(graph.num_nodes) % 3 == 0)
+    trained = learn(graph, train, val, recipe=RECIPE, device="cpu")
+    assert len(trained.edge_weights.folds) == 1
+    assert trained.used_edge_weights is not None
