@@ -376,7 +376,7 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if has_time and case.labels != "few":
-            more = f"{more} wide-three wide deep"
+            more = f"{more}{' trees' if case.columns == 'words' else ''} wide-three wide deep"
         if case.edge_types:
             recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each edge type")
         members = f"trees {recipe.members}"  # soon done: first where time is short
@@ -388,6 +388,6 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
     if name == "default":
         return recipe
     names = [*recipe.members.split(), *more.split()]
-    if "trees" in names and "neighbour-lr" not in names:
+    if "trees" in names and "neighbour-lr" not in names and case.columns != "words":
         names.insert(1, "neighbour-lr")
     return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")

@@ -140,7 +140,7 @@ def read_splits(path: Path, num_nodes: int) -> tuple[Split, ...]:
             raise ValueError(f"its masks are of {stated:,} nodes; the graph has {num_nodes:,}")
         parts = [np.unpackbits(arrays[part], axis=1)[:, :num_nodes].astype(bool) for part in ("train", "val", "test")]
         masks = zip(*(map(torch.from_numpy, part) for part in parts), strict=True)
-        return tuple(Split(*three, "official", k) for k, three in enumerate(masks))
+        return tuple(Split(train, val, test, "official", k) for k, (train, val, test) in enumerate(masks))
 
 
 STREAMER_COLUMNS = ("days", "views", "mature", "partner")

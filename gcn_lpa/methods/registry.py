@@ -316,7 +316,7 @@ METHODS: dict[str, Method] = {
             Trees,
             lambda ours: _TABULAR.replace(method="trees", structure=ours.structure),
             "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
-            "labels nearby; for at most 200 columns",
+            "labels nearby; of more than 200 columns on those that tell most",
             at_once=True,
             fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",

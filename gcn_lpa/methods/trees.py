@@ -3,8 +3,8 @@
 Both come from scikit-learn; what they learned is kept in buffers and applied without it. Their columns are
 
 own         the prepared and the structural features of the node; without features, the latter alone if the recipe has
-            `structure`. Of more than MOST_COLUMNS, trees read the few most informative ones, and no words
-neighbours  mean, minimum and maximum of each; a node without neighbours has its own
+            `structure`. Of more than MOST_COLUMNS, trees read the few most informative ones, and words where there is nothing else
+neighbours  mean, minimum and maximum of each, of words the mean; a node without neighbours has its own
 votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
 
 A labelled node must not see its own label, nor meet it again on a walk that comes back. So labelled nodes are dealt into folds, and
@@ -22,7 +22,6 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -46,8 +45,10 @@ ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
+LEAST_TOTAL = 1e-12  # of a column's squares: what varies less is constant but for rounding
 LEAST_FILLED = 0.05  # of the nodes, where columns are many: there is hardly a leaf for rarer categories
 TELLING = 50  # columns of a wide table that trees read: the most different between the classes of the training labels
+WORDS = 100  # columns that trees read where all are words
 SCALES = ((1.0, 1.0), (1.0, 0.1), (0.1, 0.1))  # of own and neighbours' columns beside votes: smaller ones cost more
 
 
@@ -56,10 +57,11 @@ class NearbyColumns(AtOnce):
 
     dealt_by: Tensor  # the seed: folds of labelled nodes are dealt again to predict
     num_places: Tensor | None  # how many structural features are added to the prepared ones; None: none
-    picked: Tensor | None  # the columns of a wide table that trees read; None: all
+    picked: Tensor | None  # the columns that trees read of many; None: all
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int) -> None:
         super().__init__()
+        self.reads_words = False
         self.recipe, self.num_classes = recipe, graph.target.width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
@@ -79,7 +81,7 @@ class NearbyColumns(AtOnce):
     def set_width(self) -> None:
         self.num_own = self.num_features + (0 if self.num_places is None else int(self.num_places))
         self.is_wide = self.num_own > MOST_COLUMNS
-        self.width = (2 if self.is_wide else 4) * self.num_own + 3 * self.num_classes
+        self.width = (2 if self.is_wide or self.reads_words else 4) * self.num_own + 3 * self.num_classes
 
     @property
     def seed(self) -> int:
@@ -104,7 +106,8 @@ class NearbyColumns(AtOnce):
                     f"and this one is {now}"
                 )
         x = torch.cat(own, dim=1)
-        return torch.cat([x, *neighbour_columns(walk, x), votes], dim=1)
+        nearby = [neighbour_means(walk, x)] if self.reads_words else neighbour_columns(walk, x)
+        return torch.cat([x, *nearby, votes], dim=1)
 
     def make_room(self, kept: Mapping[str, Tensor]) -> None:
         """Check the sizes of buffers in a file, and take them over."""
@@ -215,22 +218,19 @@ class Trees(NearbyColumns):
 
     def __init__(self, recipe: Recipe, graph: Graph, seed: int = 0) -> None:
         super().__init__(recipe, graph, seed)
-        if self.is_wide:
-            raise ValueError(
-                f"method 'trees' takes at most {MOST_COLUMNS} columns, and the graph has {self.num_own:,}; "
-                "'neighbour-lr' takes any number"
-            )
         self.register_buffer("bias", torch.zeros(self.num_classes, dtype=torch.float64))
         self.empty(0)
         self.rounds: int | None = None  # None: inner folds choose
 
     def read_features(self, graph: Graph) -> int:
-        """All of them, or `picked` ones of a table that leaves no room for structural features."""
+        """All of them, or `picked` ones where they leave no room for structural features."""
         self.num_given = graph.blocks[-1].stop if graph.blocks else graph.num_features
         num_added = 0 if self.recipe.structure else NUM_PLACES[-1]
-        if self.num_given + num_added <= MOST_COLUMNS or not len(columns := table_columns(graph)):
+        if self.num_given + num_added <= MOST_COLUMNS:
             return self.num_given
-        self.picked = columns[:TELLING]  # `fit_at_once` takes others
+        columns = table_columns(graph)
+        self.reads_words = not len(columns)
+        self.picked = torch.arange(WORDS) if self.reads_words else columns[:TELLING]  # `fit_at_once` takes others
         return len(self.picked)
 
     def choose_like(self, others: Sequence[Trees]) -> None:
@@ -264,10 +264,11 @@ class Trees(NearbyColumns):
         shown = only(graph, nodes)
         labels = shown.y.index_select(0, nodes)
         if self.picked is not None:
-            candidates = table_columns(shown)
-            shares = share_between(columns_of(shown, candidates).index_select(0, nodes), labels)
-            best = shares.argsort(descending=True, stable=True)[:TELLING].cpu()
-            self.picked.copy_(candidates[best].sort().values)
+            candidates = torch.arange(self.num_given) if self.reads_words else table_columns(shown)
+            x = shown.x.to_scipy() if isinstance(shown.x, SparseMatrix) else shown.x.cpu().numpy()
+            shares = share_between(x[nodes.cpu().numpy()][:, candidates.numpy()], labels.cpu().numpy())
+            best = np.argsort(-shares, kind="stable")[: len(self.picked)]
+            self.picked.copy_(candidates[torch.from_numpy(np.sort(best))])
         x, y = self.columns(shown).index_select(0, nodes).double().cpu().numpy(), labels.cpu().numpy()
         seen = np.unique(y)
         bias = np.full(self.num_classes, UNSEEN)
@@ -370,12 +371,26 @@ def columns_of(graph: Graph, columns: Tensor | None) -> Tensor:
     return torch.from_numpy(graph.x.to_scipy()[:, columns.cpu().numpy()].toarray()).to(graph.device)
 
 
-def share_between(x: Tensor, y: Tensor) -> Tensor:
-    """The share of the variance of each column that is between the classes y, in [0, 1], [d]; 0 of a constant one."""
-    x, seeds = x.double() - x.double().mean(dim=0), F.one_hot(y).double()
-    sizes = seeds.sum(dim=0).clamp_min(1).unsqueeze(1)
-    between, total = ((seeds.T @ x).square() / sizes).sum(dim=0), x.square().sum(dim=0)
-    return torch.where(total > 0, between / total.clamp_min(1e-300), 0)
+def share_between(x: Any, y: np.ndarray) -> np.ndarray:
+    """The share of the variance of each column, dense or sparse, that is between the classes y, [d]; 0 of a constant one.
+
+    Dense columns are centred first; sparse ones, which are words of length 1 at most, would fill.
+    """
+    x = x.astype(np.float64)
+    if not scipy.sparse.issparse(x):
+        x = x - x.mean(axis=0)
+    seeds = np.eye(int(y.max()) + 1)[y]
+    sums, sizes, squares = seeds.T @ x, seeds.sum(axis=0).clip(1)[:, None], np.asarray((x * x).sum(axis=0)).ravel()
+    mean = sums.sum(axis=0) ** 2 / len(y)
+    total = squares - mean
+    return np.where(
+        total > LEAST_TOTAL * squares, ((sums**2 / sizes).sum(axis=0) - mean) / np.maximum(total, 1e-300), 0
+    )
+
+
+def neighbour_means(walk: SparseMatrix, x: Tensor) -> Tensor:
+    """The mean of each column over the neighbours, [n, d]; a node without neighbours has its own."""
+    return torch.where((walk.pattern.rowptr.long().diff() == 0).unsqueeze(1), x, walk @ x)
 
 
 def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -388,7 +403,7 @@ def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Te
         sent = x[:, k : k + width].index_select(0, walk.pattern.col.long())
         for name, columns in (("min", least), ("max", most)):
             columns[:, k : k + width] = torch.segment_reduce(sent, name, offsets=rowptr, axis=0, unsafe=True)
-    return torch.where(alone, x, walk @ x), torch.where(alone, x, least), torch.where(alone, x, most)
+    return neighbour_means(walk, x), torch.where(alone, x, least), torch.where(alone, x, most)
 
 
 def votes_by_others(walk: SparseMatrix, y: Tensor, num_classes: int, steps: int, seed: int) -> Tensor:

@@ -15,8 +15,8 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.trees import (
-    MOST_COLUMNS,
     VOTE_FOLDS,
+    WORDS,
     NeighbourLR,
     Trees,
     label_shares,
@@ -30,6 +30,7 @@ from gcn_lpa.methods.trees import (
 )
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import (
+    DEFAULT,
     WITH_FEW_LABELS,
     WITH_STRUCTURE,
     WITHOUT_FEATURES,
@@ -273,18 +274,6 @@ def test_trees_find_a_threshold_that_logistic_regression_cannot():
     assert right["neighbour-lr"] < 0.65
 
 
-def test_trees_refuse_many_columns_and_name_what_takes_them():
-    recipe = METHODS["trees"].settings()
-    with pytest.raises(ValueError, match=f"at most {MOST_COLUMNS} columns, and the graph has 306; 'neighbour-lr'"):
-        Trees(recipe, recipe.prepare(wide(noisy_graph())))
-
-
-def test_trees_refuse_words_alone_though_columns_about_the_graph_stand_beside_them():
-    recipe = METHODS["trees"].settings().replace(features="auto", structure=True)
-    with pytest.raises(ValueError, match=f"at most {MOST_COLUMNS} columns, and the graph has 306"):
-        Trees(recipe, recipe.prepare(wide(noisy_graph())))
-
-
 def mixed_graph(num_words=300, num_categories=20):
     """Three numbers, the first of which tells the class; categories, of which three have a fourth of the nodes each; words."""
     graph, rng = noisy_graph(columns=3), np.random.default_rng(2)
@@ -346,7 +335,8 @@ def test_of_many_numbers_trees_read_those_that_tell_most():
     again, _ = fitted("trees", others, nodes, features="auto", structure=False)
     assert again.picked.tolist() == picked
     constant = torch.cat([torch.ones(6, 1), torch.arange(6.0).unsqueeze(1)], dim=1)
-    assert share_between(constant, torch.tensor([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
+    for x in (constant.numpy(), scipy.sparse.csr_array(constant.numpy())):
+        assert share_between(x, np.array([0, 0, 1, 1, 3, 3])).tolist() == pytest.approx([0, 16 / 17.5])
 
 
 def test_kept_trees_read_the_columns_that_they_learned_from(tmp_path):
@@ -571,3 +561,33 @@ def test_trees_of_strangers_are_checked(kept_trees, tmp_path, case):
     change, message = BAD_TREES[case]
     with pytest.raises(ValueError, match=message):
         Trained.from_pretrained(changed(kept_trees, tmp_path / "changed", "model.safetensors", change))
+
+
+def word_graph(n=120, num_words=400, seed=5):
+    """Words at random, but for one that the neighbours of a class use, and one that the class itself uses."""
+    random = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = (random.random((n, num_words)) < 0.05).astype(np.float32)
+    x[:, 7] = (y == 1) & (random.random(n) < 0.9)
+    x[:, 301] = (y != 2) | (random.random(n) < 0.1)
+    edges = [(i, int(random.choice(np.flatnonzero(y == y[i])))) for i in range(n)]
+    return Graph.from_edges([(i, j) for i, j in edges if i != j], x=scipy.sparse.csr_array(x), y=y, num_nodes=n)
+
+
+def test_of_many_words_trees_read_those_that_tell_most_about_the_labels(tmp_path):
+    graph, known = word_graph(), torch.arange(120) < 90
+    recipe = METHODS["trees"].fair(DEFAULT.replace(structure=False))
+    trained = learn(graph, known, None, recipe, device="cpu")
+    model = trained.model.first[0]
+    assert len(model.picked) == WORDS and {7, 301} <= set(model.picked.tolist())
+    assert model.width == 2 * (WORDS + 4) + 3 * 3  # own and neighbours' means, with four structural features, and votes
+    prepared = trained.prepare(graph)
+    columns, chosen = model.columns(prepared), prepared.x.to_dense()[:, model.picked]
+    assert torch.equal(columns[:, :WORDS], chosen)
+    mean = without_loops(prepared) @ chosen
+    reached = without_loops(prepared).pattern.rowptr.diff() > 0
+    assert torch.equal(columns[reached, WORDS + 4 : 2 * WORDS + 4], mean[reached])
+    said = predict_proba(trained, graph)
+    assert (said.argmax(dim=1) == graph.y)[90:].double().mean() > 0.8
+    trained.save_pretrained(tmp_path / "trees")
+    assert torch.equal(predict_proba(Trained.from_pretrained(tmp_path / "trees"), graph), said)
