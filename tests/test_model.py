@@ -16,7 +16,7 @@ from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.sparse import Key, random_share
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import SEED_LAYER
-from gcn_lpa.model import GCNLPA
+from gcn_lpa.model import GCNLPA, OverNodes
 from gcn_lpa.recipes import DEFAULT, LAYERS, LOSSES, OFFICIAL, PAPER, WITHOUT_FEATURES
 from tests.helpers import twin
 from tests.helpers.small_graphs import (
@@ -28,6 +28,7 @@ from tests.helpers.small_graphs import (
     random_model,
     six_nodes,
     twin_of,
+    with_edge_columns,
 )
 
 DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}  # and how far a result may be from the twin's
@@ -117,7 +118,8 @@ def test_gradients_of_the_joint_loss_equal_finite_differences(edges):
     """Along a random direction in the space of all parameters, dropout of features, hidden layers and edges on."""
     recipe = PLAIN.replace(edges=edges, loss="held_out", lpa_weight=2.0, lpa_iterations=2, bias=True, residual=True)
     recipe = recipe.replace(dropout=0.3, edge_dropout=0.2, class_weights="balanced", edge_rank=3)
-    model, graph = random_model(recipe, six_nodes()), in_float64(six_nodes())
+    given = with_edge_columns(six_nodes()) if edges == "columns" else six_nodes()
+    model, graph = random_model(recipe, given), in_float64(given)
     parameters, generator = list(model.parameters()), torch.Generator().manual_seed(5)
     direction = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in parameters]
     model.loss(graph, TRAIN, Key(1, 2)).total.backward()
@@ -356,3 +358,20 @@ def test_where_nothing_is_joined_a_layer_leaves_its_weights_alone(changes):
     model.eval()
     assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
     assert torch.equal(model(prepared), first)
+
+
+def test_batch_norm_is_that_of_torch_with_the_whole_graph_as_the_batch():
+    x, norm, theirs = torch.randn(50, 6) * 3 + 1, OverNodes(6), torch.nn.BatchNorm1d(6)
+    with torch.no_grad():
+        for one in (norm.scale, theirs.weight):
+            one.copy_(torch.linspace(0.5, 2, 6))
+        for one in (norm.shift, theirs.bias):
+            one.copy_(torch.linspace(-1, 1, 6))
+    expected = theirs(x)
+    assert torch.allclose(norm(x), expected, atol=1e-6)
+    assert torch.equal(norm.eval()(x), norm.train()(x))
+
+
+def test_batch_norm_and_layer_norm_exclude_each_other():
+    with pytest.raises(ValueError, match="layer_norm and batch_norm are both on"):
+        LAYERS.replace(layer_norm=True, batch_norm=True)
