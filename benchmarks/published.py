@@ -104,8 +104,10 @@ def scored(job: dict, root: str | None, device: str) -> dict:
     )
     parts = split(graph, row.fractions, seed=seed, kind=row.kind)
     recipe, start = job["recipe"], time.perf_counter()
-    if recipe not in ("default", "best"):
+    if recipe in METHODS:
         recipe = METHODS[recipe].fair(choose_recipe(graph, parts.train, by_folds=False))
+    else:
+        recipe = choose_recipe(graph, parts.train, recipe, by_folds=False, has_time=True)
     trained = learn(graph, parts.train, parts.val, recipe, seed=seed, device=device)
     seconds = time.perf_counter() - start
     probabilities, y = predict_proba(trained, graph, raw=True)[parts.test], trained.classes_of(graph)[parts.test]
