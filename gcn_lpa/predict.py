@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcn_lpa.calibration import conformal_sets
 from gcn_lpa.cut import Cut
@@ -20,7 +19,8 @@ from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import parts_of
-from gcn_lpa.target import Classes, Scores
+from gcn_lpa.metrics import NumberScores, Scores
+from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
 
@@ -30,8 +30,8 @@ class Prediction:
 
     trained: Trained
     graph: Graph
-    labels: Tensor  # the class of every label that was given, -1 elsewhere, [n]
-    output: Tensor  # probabilities as the ensemble gives them, [n, c]
+    labels: Tensor  # every label that was given, unknown elsewhere, [n]
+    output: Tensor  # probabilities as the ensemble gives them, [n, c]; or standard scores and the spread around them, [n, 2]
 
     @classmethod
     def of(cls, trained: Trained, graph: Graph, known: Any = None) -> Prediction:
@@ -46,12 +46,12 @@ class Prediction:
         if known is None:
             return cls(trained, graph, trained.known.on(graph)[0], output)
         mask = node_mask(known, graph.num_nodes, "known")
-        return cls(trained, graph, torch.where(mask, trained.classes_of(graph), -1), output)
+        return cls(trained, graph, torch.where(mask, trained.labels_of(graph), trained.target.unknown), output)
 
     @property
     def given(self) -> Tensor:
         """The nodes whose labels the model was given, [n]."""
-        return self.labels >= 0
+        return self.trained.target.known(self.labels)
 
     @cached_property
     def hops(self) -> np.ndarray:
@@ -85,10 +85,8 @@ class Prediction:
         return self._with_prior(self.trained.calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
-        counts = torch.bincount(self.labels[self.given], minlength=probabilities.shape[1]).double()
-        if not self._is_blank.any() or counts.sum() == 0:
-            return probabilities
-        return torch.where(self._is_blank.unsqueeze(1), counts / counts.sum(), probabilities)
+        prior = self.trained.target.prior(self.labels) if self._is_blank.any() else None
+        return probabilities if prior is None else torch.where(self._is_blank.unsqueeze(1), prior, probabilities)
 
     @cached_property
     def _is_blank(self) -> Tensor:
@@ -189,7 +187,7 @@ def posteriors(trained: Trained, prepared: Graph) -> Tensor:
     if trained.weights is not None:
         return trained.weights(parts_of(trained.model, placed))
     with torch.no_grad():
-        return F.softmax(trained.model(placed).double(), dim=1).cpu()
+        return trained.target.answer(trained.model(placed).double()).cpu()
 
 
 def status_of(hops: np.ndarray) -> list[str]:
@@ -236,7 +234,7 @@ def has_nothing(graph: Graph) -> Tensor:
     return (alone & (size == 0)).cpu()
 
 
-def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores:
+def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores | NumberScores:
     """Compare the labels of `predictions` with those of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
@@ -248,13 +246,13 @@ def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None
 
 
 def scores(
-    graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None, positive: str | None = None
-) -> Scores:
+    graph: Graph, nodes: Any, probabilities: Tensor, target: Target | None = None, positive: str | None = None
+) -> Scores | NumberScores:
     """The scores of probabilities, [n, c], for the labels of `nodes`; their columns are those of `target`, or of the graph's."""
     mask = node_mask(nodes, graph.num_nodes)
     truth, p = graph.y.cpu()[mask], probabilities[mask]
     about: dict[str, Any] = {"probabilities": p, "positive": positive}
-    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.class_names, **about)
+    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.target, **about)
 
 
 def edge_table(trained: Trained, graph: Graph) -> Any:

@@ -21,7 +21,7 @@ from torch import Tensor
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import mean_cost
+from gcn_lpa.target import Classes
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import scores
 from gcn_lpa.propagation import propagate_labels
@@ -201,7 +201,7 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
 def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
     """J of Eq. (15) on these nodes, which is printed for training nodes and measured for test nodes too."""
     nodes = mask.nonzero().squeeze(1)
-    return float(mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
+    return float(Classes.mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
 
 
 def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list[dict[str, Any]]:

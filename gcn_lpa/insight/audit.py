@@ -27,7 +27,7 @@ from gcn_lpa.data.splits import label_folds, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.learn import learn_many
-from gcn_lpa.learning.tasks import with_classes
+from gcn_lpa.learning.tasks import with_target
 from gcn_lpa.predict import check_trained, predict_proba
 from gcn_lpa.propagation import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
@@ -94,7 +94,7 @@ def cross_fit(
             f"there are {num_given} nodes of {num_classes} classes"
         )
     hidden, total, done = graph.reveal(given), folds * repeats + 1, itertools.count(1)
-    options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}
+    options: dict[str, Any] = {"target": graph.target, "device": device, "threads": threads}
     parts = split(hidden, (0.8, 0.2, 0.0), seed)
     searching = recipe.replace(select="loss", patience=PATIENCE)
     (searched,) = learn_many(hidden, [(parts.train, parts.val)], searching, seeds=seed, **options)
@@ -268,7 +268,7 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph = with_classes(graph, trained.class_names)
+    graph = with_target(graph, trained.target)
     return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
 
 

@@ -97,17 +97,22 @@ def importance(
     before = torch.cat([judge.probabilities(judge.prepared) for judge in judges])
     changes = _changes(trained, judges[0])
     rows = []
+
+    def scores(predicted: Tensor) -> Tensor:
+        likelihood = trained.target.likelihood(predicted, y).clamp_min(-10)
+        return torch.stack([trained.target.credit(predicted, y), likelihood])
+
     for number, (name, kind, change) in enumerate(changes):
         rng, falls = np.random.default_rng([seed, number]), []
         for _ in range(repeats):
             order = torch.from_numpy(rng.permutation(graph.num_nodes))
             after = torch.cat([judge.probabilities(change(judge, order, rng)) for judge in judges])
-            falls.append(torch.stack([_right(before, y) - _right(after, y), _logs(before, y) - _logs(after, y)]))
+            falls.append(scores(before) - scores(after))
         fall = torch.stack(falls).mean(dim=0)
         mean, half = fall.mean(dim=1), Z * fall.std(dim=1) / max(1, len(y)) ** 0.5
         rows.append(Importance(name, kind, float(mean[0]), float(half[0]), float(mean[1]), float(half[1])))
         on_step(number + 1, len(changes))
-    accuracy, majority = float(_right(before, y).mean()), float(torch.bincount(y).max()) / len(y)
+    accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
     above = accuracy - majority
     rows = [
         dataclasses.replace(
@@ -117,14 +122,6 @@ def importance(
     ]
     ranked = sorted(rows, key=lambda row: -row.likelihood)
     return Importances(accuracy, majority, len(y), repeats, tuple(ranked))
-
-
-def _right(probabilities: Tensor, y: Tensor) -> Tensor:
-    return (probabilities.argmax(dim=1) == y).double()
-
-
-def _logs(probabilities: Tensor, y: Tensor) -> Tensor:
-    return probabilities.gather(1, y.unsqueeze(1)).squeeze(1).log().clamp_min(-10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,24 +136,24 @@ class Judge:
     y: Tensor
 
     def probabilities(self, prepared: Graph) -> Tensor:
-        return posteriors(self.trained, prepared)[self.nodes].clamp_min(1e-12)
+        return posteriors(self.trained, prepared)[self.nodes]
 
 
 def _judges(trained: Trained, graph: Graph) -> list[Judge]:
     """One for each fold, or one of the validation nodes."""
-    held_out, classes = trained.held_out, trained.class_names
+    held_out, target = trained.held_out, trained.target
     if held_out is None or not len(held_out.node):
         raise ValueError("no labels were held out when the model was trained: nothing says what matters to new nodes")
     y, trains = trained.known.on(graph)
-    raw = dataclasses.replace(graph, y=y.to(graph.device), class_names=classes)
+    raw = graph.labeled_by(y, target)
     if held_out.fold is None:
         val = torch.zeros_like(trains).index_fill(0, held_out.node, True)
-        task = task_of(dataclasses.replace(raw, y=trained.classes_of(graph)), trains, val, trained.recipe, classes)
+        task = task_of(graph.labeled_by(trained.labels_of(graph), target), trains, val, trained.recipe, target)
         return [_judge(trained, task, None)]
     folds = []
     for k in range(int(held_out.fold.max()) + 1):
         val = torch.zeros_like(trains).index_fill(0, held_out.node[held_out.fold == k], True)
-        folds.append(_judge(trained, task_of(raw, trains & ~val, val, trained.recipe, classes), k))
+        folds.append(_judge(trained, task_of(raw, trains & ~val, val, trained.recipe, target), k))
     return folds
 
 
@@ -255,7 +252,7 @@ def _edges_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> Gr
 def _labels_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> Graph:
     """The known labels at other nodes that have one."""
     y = judge.prepared.y
-    known = (y >= 0).nonzero().squeeze(1)
+    known = judge.prepared.labeled.nonzero().squeeze(1)
     turned = torch.from_numpy(rng.permutation(len(known))).to(y.device)
     return dataclasses.replace(judge.prepared, y=y.index_copy(0, known, y[known[turned]]))
 
@@ -323,7 +320,7 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
                 graph, _without(x, empty, at, [k for name, k in own if name in gone], OTHERS in gone)
             )
         if LABELS in gone:
-            graph = dataclasses.replace(graph, y=torch.full_like(graph.y, -1))
+            graph = dataclasses.replace(graph, y=torch.full_like(graph.y, graph.target.unknown))
         p = float(posteriors(trained, graph)[at, label].clamp(1e-9, 1 - 1e-9))
         return float(np.log(p) - np.log1p(-p))
 

@@ -168,7 +168,7 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
             )
         if removed:
             notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
-        predicted = (y < 0).nonzero().squeeze(1)
+        predicted = (~explainer.graph.target.known(y)).nonzero().squeeze(1)
         labels = explainer.graph.target.seeds(explainer.graph.y, torch.float64)
         is_labeled = explainer.graph.labeled.unsqueeze(1)
         scores = torch.where(is_labeled, labels, explainer.scores)  # Eq. (2): a labelled node keeps its label
@@ -185,21 +185,22 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
 
 def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
     """The difference between a model that is trained on the training labels and one that is trained with the changes."""
-    trained, names = explainer.trained, explainer.trained.class_names
+    trained = explainer.trained
     known, trains = trained.known.on(graph)
     y, _ = other_labels(explainer.graph, asked)
     moved = y != explainer.graph.y
     kept, _ = other_edges(graph, asked.remove_edges)
-    before = dataclasses.replace(graph, y=known, class_names=names, published=())
+    before = graph.labeled_by(known, trained.target, published=())
     after = before.with_adjacency(part_of(graph.adjacency, kept), y=torch.where(moved, y, known))
     probabilities = []
-    for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):
+    for one, learns in ((before, trains), (after, torch.where(moved, before.target.known(y), trains))):
         val = one.labeled & ~learns
         epochs = None if val.any() else trained.run.best_epoch
-        options: dict[str, Any] = {"seeds": trained.run.seed, "classes": names, "stop_at": epochs}
+        options: dict[str, Any] = {"seeds": trained.run.seed, "target": trained.target, "stop_at": epochs}
         (again,) = learn_many(one, [(learns, val)], trained.recipe, **options)
         probabilities.append(predict_proba(again, one, raw=True).double())
-    return Shift.between(probabilities[0], probabilities[1], before, (y < 0).nonzero().squeeze(1))
+    predicted = (~before.target.known(y)).nonzero().squeeze(1)
+    return Shift.between(probabilities[0], probabilities[1], before, predicted)
 
 
 def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:

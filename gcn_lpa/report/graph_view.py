@@ -43,7 +43,7 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     inside = np.flatnonzero((drawn_at[source] >= 0) & (drawn_at[target] >= 0))
     shown = np.sort(inside[np.argsort(-weight[inside], kind="stable")[:MOST_EDGES]])
     drawn = links[nodes][:, nodes].tocsr()
-    truth = subject.trained.classes_of(graph).numpy()
+    truth = subject.trained.labels_of(graph).numpy()
     largest, probabilities = float(weight.max(initial=0)) or 1.0, subject.prediction.probabilities
     return {
         "names": [str(graph.node_names[at]) for at in nodes.tolist()],

@@ -45,7 +45,8 @@ from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import RunFolder, encode_tensors
-from gcn_lpa.target import Classes, Scores
+from gcn_lpa.metrics import Scores
+from gcn_lpa.target import Classes
 from gcn_lpa.train import Epoch, Run
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
@@ -220,7 +221,7 @@ def _check_fit(files: RunFolder, trained: Trained, graph: Graph, parts: Split) -
         y, trains = trained.known.on(graph)
         if not torch.equal(trains, parts.train) or not torch.equal(y >= 0, parts.train | parts.val):
             raise ValueError("the known labels are not those of the nodes that run.json names")
-        if not torch.equal(y, torch.where(y >= 0, trained.classes_of(graph), -1)):
+        if not torch.equal(y, torch.where(y >= 0, trained.labels_of(graph), -1)):
             raise ValueError("the known labels are not those of the graph")
     free = [form for form in trained.model.modules() if isinstance(form, Free)]
     with files.explained("model.safetensors"):

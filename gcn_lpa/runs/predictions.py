@@ -100,7 +100,7 @@ def calibrate_run(
     else:
         if not run.split.test.any():
             raise ValueError("the run has no test nodes on which its confidence could be scored")
-        classes = trained.classes_of(run.graph)
+        classes = trained.labels_of(run.graph)
         known = run.split.test & (classes >= 0)
         found = prediction or Prediction.of(trained, run.graph)
         before, truth = found.uncalibrated[known], classes[known]
@@ -308,7 +308,7 @@ def predict_on(
         what = "node" if trained.x_kind == "identity" else "edge"
         raise ValueError(f"the model learned weights for each {what} of the graph of the run, but {note}")
     updated = Updated.of(trained, graph, before)
-    open_nodes, chosen = trained.classes_of(graph) < 0, None
+    open_nodes, chosen = trained.labels_of(graph) < 0, None
     if cut is not None:
         about: dict[str, Any] = {"positive": positive, "raw": wanted.get("raw", False)}
         chosen = cut_of(trained, str(folder), updated.prediction, open_nodes, cut, **about)

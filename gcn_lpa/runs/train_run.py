@@ -41,7 +41,7 @@ from gcn_lpa.runs.folder import RUN_FILES, Results, TrainedRun, graph_of, load_r
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, encode_tensors, inside
 from gcn_lpa.scale.planner import require_room
-from gcn_lpa.target import Scores
+from gcn_lpa.metrics import Scores
 from gcn_lpa.train import Checkpoint, JobName, Watch
 from gcn_lpa.trained import HeldOut, Trained
 
@@ -175,7 +175,7 @@ class _Training:
             hidden = "scored on test nodes whose labels were hidden while training"
             note = f"{plan.split} split, seed {plan.seed}: {hidden if tested else 'no node was left to score'}"
             results = Results("test" if tested else "none", note, tested)
-        if reserved is not None and (known := reserved & (trained.classes_of(graph) >= 0)).any():
+        if reserved is not None and (known := reserved & (trained.labels_of(graph) >= 0)).any():
             trained = calibrate(trained, graph, known)
         plan = dataclasses.replace(plan, recipe=trained.recipe)  # without members that there was no time for
         return TrainedRun(plan, graph, trained, parts, results, self.folder, reserved)

@@ -26,7 +26,7 @@ from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import Results, load_run
 from gcn_lpa.runs.predictions import table_text
-from gcn_lpa.target import ClassScores, Scores
+from gcn_lpa.metrics import ClassScores, Scores
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
 COLUMNS = ["id", "label", "probability", "runner_up", "status"]
