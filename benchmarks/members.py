@@ -30,6 +30,7 @@ from gcn_lpa.learning import ensemble, learn
 from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of
 from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of
+from gcn_lpa.target import Classes
 
 TEST = 1500
 LEFT_OUT = ("coauthor-phy", "pubmed", "streamers-es", "actor", "shop-7", "cora-ml", "acm-subject")

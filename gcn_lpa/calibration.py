@@ -375,8 +375,8 @@ def _rank(num_calibration: int, level: float) -> int:
 class Intervals:
     """How wide the intervals around predicted numbers are: conformal, by the errors of held-out predictions.
 
-    Half an interval is a quantile of |error| / (base + spread), times base + spread, where `spread` is that of the members and votes
-    around the prediction: intervals are narrower where they agree. Without a base all intervals are as wide.
+    Half an interval is a quantile of |error| / (base + spread), times base + spread, where `spread` is that of the members and
+    votes around the prediction: intervals are narrower where they agree. Without a base all intervals are as wide.
     """
 
     base: float | None

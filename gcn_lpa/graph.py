@@ -28,7 +28,8 @@ from gcn_lpa.data.describe import homophily, html_notes, html_table
 from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.target import Classes, Numbers, Target
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Classes, Target
 
 if TYPE_CHECKING:
     from gcn_lpa.data.edge_columns import EdgeColumns
@@ -109,9 +110,7 @@ class Graph:
         """The same as a table, with homophily and the size of each class, for notebooks."""
         rows = [part.split(" ", 1)[::-1] for part in repr(self).partition("\n")[0].partition(": ")[2].split(", ")]
         sizes = [int((self.y == k).sum()) for k in range(min(self.num_classes, MOST_CLASSES))]
-        rows += [
-            [f"of class {name}", f"{n:,}"] for name, n in zip(self.class_names, sizes, strict=False)
-        ]
+        rows += [[f"of class {name}", f"{n:,}"] for name, n in zip(self.class_names, sizes, strict=False)]
         rows.append(["homophily", str(homophily(self))])
         return html_table(f"Graph {self.name!r}", rows) + html_notes(self.notes)
 

@@ -8,8 +8,8 @@ held_out       each step a random half of the nodes are seeds and the other half
 leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
 influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
 
-A vote of zero has no logarithm, so every share is smoothed: (y_a[c] + TINY) / (Σ_i y_a[i] + c · TINY). Where labels are numbers, the
-cost is the square of the error of the mean of the votes, in all five.
+A vote of zero has no logarithm, so every share is smoothed: (y_a[c] + TINY) / (Σ_i y_a[i] + c · TINY). Where labels are numbers,
+the cost is the square of the error of the mean of the votes, in all five.
 """
 
 from __future__ import annotations

@@ -219,6 +219,11 @@ class Scores:
     ranking: Ranking | None = None  # of the rarer of two classes where it is rare, or of a class that was asked for
     metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS; empty where only the labels are known
 
+    @property
+    def score(self) -> float:
+        """The accuracy."""
+        return self.accuracy
+
     def __post_init__(self) -> None:
         _check_shares(self, "accuracy", "macro_f1")
         c = len(self.per_class)
@@ -245,9 +250,16 @@ class NumberScores:
     log: bool = False  # whether that scale is a log scale
     metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS that is of numbers
 
+    @property
+    def score(self) -> float:
+        """R²."""
+        return self.r2
+
     def __post_init__(self) -> None:
         if not self.r2 <= 1 or self.mae < 0 or self.rmse < 0 or self.num_nodes < 1:
-            raise ValueError(f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores")
+            raise ValueError(
+                f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores"
+            )
 
 
 def suited(y: Tensor, num_classes: int) -> str:

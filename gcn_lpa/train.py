@@ -277,7 +277,11 @@ def measured(model: Predictor, validation: Validation, select: str = "loss") -> 
     """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
     outputs = model(validation.graph).index_select(0, validation.nodes)
     known = validation.graph.target.measured(outputs, validation.target, validation.number)
-    scored = [METRICS[select](validation.graph.target.answer(outputs.double()), validation.target).view(1)] if select in METRICS else []
+    scored = (
+        [METRICS[select](validation.graph.target.answer(outputs.double()), validation.target).view(1)]
+        if select in METRICS
+        else []
+    )
     return torch.cat([known, *scored])
 
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
-from gcn_lpa.target import Classes
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import scores
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.target import Classes
 from gcn_lpa.train import DivergedError
 from reproduction.data import graph_of
 from reproduction.exhibits import Exhibit, markdown_table

@@ -19,6 +19,7 @@ def drawn(seed, c=2, n=60, levels=None):
     y = np.append(np.arange(c), (generator.random(n - c) < 0.2) * generator.integers(1, c, n - c))
     return torch.from_numpy(p), torch.from_numpy(y)
 
+
 OF_CLASSES = [name for name, metric in METRICS.items() if not metric.of_numbers]
 
 

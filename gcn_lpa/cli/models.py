@@ -199,7 +199,10 @@ def predict(
     abstain: Annotated[float | None, Option(metavar="P", help="No label below this probability: 0.6.")] = None,
     sets: Annotated[
         float | None,
-        Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
+        Option(
+            metavar="LEVEL",
+            help="Add a column set: labels that hold the true one so often, such as 0.9; or of low and high.",
+        ),
     ] = None,
     score: options.SetScore = "lac",
     hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
@@ -228,7 +231,8 @@ def predict(
     """Label the nodes that have no label.
 
     The columns are id, label, probability (calibrated), runner_up, status. label is the prediction of the model, also of a node
-    whose label was given; it can differ from that one. --threshold, --top, --precision and --costs call one class from a cut on:
+    whose label was given; it can differ from that one. Of numbers the columns are id, value, low, high, status: nine of ten are
+    from low to high, or as many as --sets says. --threshold, --top, --precision and --costs call one class from a cut on:
     the likeliest come first, and a line says how many hits to expect. With --on every label of that graph votes at once, nothing is
     trained again, and a summary says what is new and what changed.
     """
@@ -315,11 +319,17 @@ def calibrate(
 ) -> None:
     """Say how far confidence can be trusted. Calibration before and after, and what label sets hold."""
     from gcn_lpa.insight.drawing import draw_reliability
-    from gcn_lpa.runs.predictions import calibrate_run
+    from gcn_lpa.runs.predictions import calibrate_run, intervals_of
 
     options.check_picture(picture)
     options.check_out(picture, overwrite=True)
-    found = calibrate_run(gcn_lpa.load_run(run, data), level=level, score=score)
+    loaded = gcn_lpa.load_run(run, data)
+    if loaded.trained.target.scale is not None:
+        if picture is not None:
+            raise ValueError("a reliability diagram is of the confidence in classes, and this run predicts numbers")
+        of_numbers = intervals_of(loaded, level=level)
+        return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
+    found = calibrate_run(loaded, level=level, score=score)
     lines = text.calibration_lines(found)
     if picture is not None:
         title = f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"

@@ -372,7 +372,7 @@ def _are_fractions(y: Any) -> bool:
     values = [as_plain(value) for value in array.ravel().tolist()] if array.dtype == object else []
     known = [value for value in values if not is_missing(value)]
     are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in known)
-    return are_numbers and any(isinstance(value, float) and not value.is_integer() for value in known)
+    return are_numbers and any(isinstance(value, float) and math.isfinite(value) and value % 1 for value in known)
 
 
 def _label_numbers(y: Any, node_names: Names) -> np.ndarray:

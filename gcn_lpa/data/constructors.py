@@ -36,7 +36,7 @@ from gcn_lpa.data.checks import (
 from gcn_lpa.data.describe import alike_names
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.target import Numbers
+from gcn_lpa.regression import Numbers
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -76,8 +76,8 @@ def from_edges(
         edge_types: the type of each pair, any text: see `EdgeTypes`.
         x: features, a row per node: an array, tensor or sparse matrix; or "identity", the default, or "degree".
         y: a label per node, or a mapping from node to label. None, NaN, "" and the integer -1 mean unknown.
-        task: "classification" or "regression": whether labels are classes or numbers, of which None and NaN alone mean unknown; None:
-            numbers where they are floats and one is a fraction.
+        task: "classification" or "regression": whether labels are classes or numbers, of which None and NaN alone mean unknown;
+            None: numbers where they are floats and one is a fraction.
         self_loops: add a self-loop of weight 1 to every node that has none.
     """
     names, source, target = name_nodes(edges, node_names, num_nodes, x, y)

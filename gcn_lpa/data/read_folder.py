@@ -341,7 +341,7 @@ class _Reading:
         return id_column, table.ids(id_column, unique=True), labels
 
     def labels_in(self, table: Table, column: str, *, is_guessed: bool) -> np.ndarray:
-        """The labels in a column, None where unknown; numbers where that is the task, or what they look like.
+        """The labels in a column, None where unknown; numbers, NaN where unknown, where that is the task, or what they look like.
 
         Args:
             is_guessed: whether the column was found by its name or position.
@@ -354,7 +354,7 @@ class _Reading:
                     self.notes.append(note)
         if self.task == "regression":
             numbers = table.label_numbers(column, self.unknown)
-            return np.where(np.isnan(numbers), None, numbers.astype(object))
+            return numbers
         labels = table.labels(column, self.unknown)
         if is_guessed:
             self.notes.append(guessed_label(table, column, labels))

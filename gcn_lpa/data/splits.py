@@ -188,7 +188,9 @@ def _per_class(
     nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not graph.class_names:
-        raise ValueError("split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them")
+        raise ValueError(
+            "split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them"
+        )
     train = np.zeros(len(nodes), dtype=bool)
     for label, name in enumerate(graph.class_names):
         members = np.flatnonzero(labels == label)

@@ -127,20 +127,21 @@ def advise(
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     if not graph.labeled.any():
         raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
-    counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
+    counts = torch.bincount(graph.target.strata(graph.y[graph.labeled].cpu()), minlength=graph.num_classes)
     comparison: Comparison | None = None
     lines: tuple[AdviceLine, ...] = ()
     protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
-        few = min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
+        rivals = [name for name in FEATURES_ONLY if graph.numbers is None or METHODS[name].for_numbers]
+        few = graph.numbers is not None or min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
         sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
-        rule = "lowest loss, as they are few" if few else "highest accuracy"
+        rule = "highest accuracy" if not few else "lowest loss, as they are few" if graph.numbers is None else "lowest loss"
         purposes = f"to train / choose the epoch ({rule}) / score"
         protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
         comparison = compare(
             graph,
-            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
+            [*(rivals if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
             seed=seed,
             metric=metric,
@@ -195,7 +196,7 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     """
     labeled, splits = graph.labeled.cpu(), []
     for k in range(repeats):
-        scored = label_folds(graph.y.cpu(), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[k % NUM_FOLDS]
+        scored = label_folds(graph.target.strata(graph.y.cpu()), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[k % NUM_FOLDS]
         rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
         splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
     return splits
@@ -216,8 +217,9 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     features = max(rivals, key=lambda method: scores[method].mean(), default=None)
     chance = []
     for part in splits:
-        counts = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).double()
-        constant = (counts / counts.sum()).expand(int(part.test.sum()), -1)
+        constant = graph.target.prior(labels[part.train | part.val])
+        assert constant is not None
+        constant = constant.expand(int(part.test.sum()), -1)
         chance.append(metric.sign * float(metric(constant, labels[part.test], None, ranked)))
 
     def gain(method: str, other: str | None) -> Mean | None:
@@ -228,7 +230,7 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     return tuple(
         AdviceLine(
             method=row.method,
-            accuracy=resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
+            accuracy=None if metric.of_numbers else resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
             over_features=gain(row.method, features),
             over_chance=resampled_mean(scores[row.method] - np.array(chance), ratio, num_scored),
             over_best=gain(row.method, best),
@@ -241,13 +243,14 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
 
 
 def accuracies(comparison: Comparison, method: str) -> np.ndarray:
-    return np.array([record.accuracy for record in comparison.records if record.method == method])
+    return np.array([record.accuracy for record in comparison.records if record.method == method], dtype=float)
 
 
 def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     ranked = sorted(lines, key=lambda line: -metric.sign * line.score.mean)  # stable: of equals the first
     constant = "always saying the commonest class" if metric.name == "accuracy" else "chance"
+    constant = "always saying the mean" if metric.of_numbers else constant
     best, with_graph = ranked[0], next(line for line in ranked if line.method not in FEATURES_ONLY)
     if best.over_chance.is_noise or best.over_chance.mean < 0:
         points = f"{signed(best.over_chance)} points against {constant}"
@@ -256,7 +259,8 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
             return TOO_FEW, sentence, best.method
         sentence = f"Nothing predicts these labels, neither features nor edges: {best.method} does best, {points}."
         return UNPREDICTABLE, sentence, best.method
-    rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
+    accuracy = 0.0 if with_graph.accuracy is None else with_graph.accuracy.mean
+    rate = f"{with_graph.method} is right for {100 * accuracy:.1f} %"
     if metric.name != "accuracy":
         of = "" if positive is None else f" of {positive}"
         rate = f"{with_graph.method} has {metric.words}{of} {100 * with_graph.score.mean:.1f} %"
@@ -295,7 +299,7 @@ def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
         sizes = sizes[sizes > 0]
         if len(sizes) and (scale := float(sizes.max() / sizes.median())) > 100:
             notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
-    scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=True) if 0 < count < NUM_FOLDS]
+    scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=False) if 0 < count < NUM_FOLDS]
     if scarce and counts.sum() >= FEWEST_LABELS:
         notes.append(
             f"fewer than {NUM_FOLDS} labels in {', '.join(map(repr, scarce[:5]))}{' …' if len(scarce) > 5 else ''}: "

@@ -295,7 +295,11 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    y, strata, fold = labels[node], whole.graph.target.strata(labels), torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
+    y, strata, fold = (
+        labels[node],
+        whole.graph.target.strata(labels),
+        torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)]),
+    )
     if votes:
         known = torch.cat([torch.isin(strata[task.val], strata[task.train]) for task in tasks])
         probabilities = cross_fitted(joined, y, fold, known)

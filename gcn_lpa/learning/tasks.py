@@ -133,11 +133,17 @@ def require_fit(target: Target, recipe: Recipe) -> None:
         return
     if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:
         able = some([name for name, method in METHODS.items() if method.for_numbers], 20)
-        raise ValueError(f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} predict numbers")
+        raise ValueError(
+            f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} predict numbers"
+        )
     if recipe.select in METRICS:
-        raise ValueError(f"select = {recipe.select!r} is a score of classes, and these labels are numbers; 'loss' is one of theirs")
+        raise ValueError(
+            f"select = {recipe.select!r} is a score of classes, and these labels are numbers; 'loss' is one of theirs"
+        )
     if recipe.class_weights != "none":
-        raise ValueError(f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers; leave it 'none'")
+        raise ValueError(
+            f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers; leave it 'none'"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ Both come from scikit-learn; what they learned is kept in buffers and applied wi
 own         the prepared and the structural features of the node; without features, the latter alone if the recipe has
             `structure`. Of more than MOST_COLUMNS, trees read the few most informative ones, and words where there is nothing else
 neighbours  mean, minimum and maximum of each, of words the mean; a node without neighbours has its own
-votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]; of numbers their mean and
-            how many there are
+votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]; of numbers
+            their mean and their mass
 
 A labelled node must not see its own label, nor meet it again on a walk that comes back. So labelled nodes are dealt into folds, and
 the labels of the other folds vote for the nodes of a fold, for training rows and predictions alike; nodes without a label get the
@@ -31,7 +31,8 @@ from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only, ridge
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.target import Numbers, Target
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Target
 
 MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maximum are taken, and trees are grown
 VOTE_FOLDS = 10

@@ -56,6 +56,8 @@ def draw_confusion(subject: OpenRun, path: str | Path) -> None:
     found = subject.run.results.scores
     if found is None:
         raise ValueError(f"this run was not scored ({subject.run.results.note}): there is no confusion to draw")
+    if not isinstance(found, Scores):
+        raise ValueError("this run predicts numbers, and confusion is of classes")
     names, counts = [_short(name) for name in found.per_class], np.array(found.confusion)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = 2.6 + 0.42 * min(len(names), 30)

@@ -143,7 +143,9 @@ def write_partition(
     names = storable_names(graph.node_names)
     given = parts.train | parts.val
     if graph.numbers is not None:
-        raise ValueError("the parts of a graph are trained to tell classes; these labels are numbers, which one process learns")
+        raise ValueError(
+            "the parts of a graph are trained to tell classes; these labels are numbers, which one process learns"
+        )
     known = graph.reveal(given)
     known = with_target(known, known.target.fitted(known.y))
     if known.num_classes < 2 or not parts.train.any():

@@ -343,7 +343,7 @@ def results_of(facts: PartFacts, nodes: AllNodes, guess: Tensor, seed: int) -> R
     where = f"{facts.split} split, seed {seed}, {facts.parts} parts"
     if not test.any():
         return Results("none", f"{where}: no node was left to score")
-    tested = Classes(facts.known).scores(nodes.y[test], guess[test], facts.class_names)
+    tested = Classes(facts.known).scores(nodes.y[test], guess[test], Classes(facts.class_names))
     return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", tested)
 
 

@@ -16,10 +16,10 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
-from gcn_lpa.target import Classes
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
+from gcn_lpa.target import Classes
 from tests.helpers import reference_kernels
 from tests.helpers.reference_kernels import use_kernels
 

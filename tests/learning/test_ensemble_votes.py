@@ -30,7 +30,9 @@ def log_rows(m, c, seed, truth=None, strength=0.0):
 Y = torch.tensor([0, 1, 2] * 20)
 ABC = Classes(("a", "b", "c"))
 PARTS = Parts(
-    (log_rows(60, 3, 1, Y, 1.0), log_rows(60, 3, 2, Y, 0.5)), (log_rows(60, 3, 3, Y, 1.5), log_rows(60, 3, 4, Y, 0.2)), ABC
+    (log_rows(60, 3, 1, Y, 1.0), log_rows(60, 3, 2, Y, 0.5)),
+    (log_rows(60, 3, 3, Y, 1.5), log_rows(60, 3, 4, Y, 0.2)),
+    ABC,
 )
 
 
@@ -101,9 +103,7 @@ def test_the_label_of_a_node_does_not_move_the_share_of_its_neighbours():
     y = torch.tensor([0, 1, -1, 0, -1, 1])
     other = y.clone()
     other[0] = 1
-    before, after = (
-        label_votes(ring.adjacency, Classes(("a", "b")).seeds(labels))[0][0] for labels in (y, other)
-    )
+    before, after = (label_votes(ring.adjacency, Classes(("a", "b")).seeds(labels))[0][0] for labels in (y, other))
     assert before.argmax() == after.argmax() == 1  # both neighbours of 0 are of class 1
     assert torch.allclose(before, after, rtol=0, atol=SMOOTHING)  # but for the prior, which counts all labels
 
