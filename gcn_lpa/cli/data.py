@@ -152,6 +152,7 @@ def demo(as_json: options.AsJson = False) -> None:
 def demonstrate() -> tuple[dict[str, Any], list[str]]:
     """Hide most labels of the digits, make one of the others wrong, and see what can be done: as facts and as lines."""
     from gcn_lpa.insight.compare import recipes_of
+    from gcn_lpa.metrics import Scores
 
     start, true = time.perf_counter(), gcn_lpa.load("digits")
     share = NUM_LABELS / true.num_nodes
@@ -164,6 +165,7 @@ def demonstrate() -> tuple[dict[str, Any], list[str]]:
         begin = time.perf_counter()
         models[name] = gcn_lpa.learn(graph, parts.train, parts.val, recipe, device="cpu")
         seconds, scores = time.perf_counter() - begin, gcn_lpa.evaluate(models[name], graph, parts.test)
+        assert isinstance(scores, Scores)
         rates = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "seconds": seconds}
         methods.append({"method": name, **rates})
     trained = models["gcn-lpa"]

@@ -15,6 +15,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES, figure_at
+from gcn_lpa.metrics import Scores
 from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_edges, note, positions, sample
 
 if TYPE_CHECKING:
