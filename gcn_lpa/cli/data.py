@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gcn_lpa.data.datasets import DatasetSize
     from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
-    from gcn_lpa.insight.audit import LabelFinding
     from gcn_lpa.insight.explanation import Explanation
+    from gcn_lpa.insight.findings import LabelFinding
 
 STARTER = ("nodes.csv", "edges.csv", "README.md")
 MOST_COLUMNS = 40  # that `info` prints

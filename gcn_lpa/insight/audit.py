@@ -10,7 +10,6 @@ counts, also where neighbours tend to differ.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
