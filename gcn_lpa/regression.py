@@ -17,6 +17,7 @@ from gcn_lpa.metrics import METRICS, NumberScores
 if TYPE_CHECKING:
     from gcn_lpa.target import Target
 
+BEYOND = 0.1  # of the range of the labels, that a prediction may be outside of it
 ALIKE = 1e-3  # of their spread: numbers that differ by less are the same
 STRATA = 10  # ranges, of each of which every fold and split has a share
 SKEWED, FEWEST_SKEWED = 1.0, 10  # skewness from which numbers are read on a log scale, where so many are known
@@ -137,25 +138,27 @@ class Numbers:
         mean = (self.low * total + (self.high - self.low) * mass[:, :1]) / (total + smoothing)
         return torch.cat([mean, (total + smoothing).log()], dim=1)
 
-    @staticmethod
-    def said(outputs: Tensor) -> Tensor:
-        """What a model says, in the unit that votes and members are pooled in: standard scores, [n, 1]."""
-        return outputs
+    def said(self, outputs: Tensor) -> Tensor:
+        """What a model says, in the unit that votes and members are pooled in: standard scores, [n, 1].
 
-    @staticmethod
-    def answer(outputs: Tensor) -> Tensor:
+        They end a little beyond those of the labels: at a node unlike all others a straight line would go anywhere.
+        """
+        beyond = BEYOND * (self.high - self.low)
+        return outputs.clamp(self.low - beyond, self.high + beyond)
+
+    def answer(self, outputs: Tensor) -> Tensor:
         """The prediction of a model that is alone: its standard score, and 0, as nobody differs, [n, 2]."""
-        return torch.cat([outputs, torch.zeros_like(outputs)], dim=1)
+        z = self.said(outputs)
+        return torch.cat([z, torch.zeros_like(z)], dim=1)
 
     @staticmethod
     def tempered(parts: Sequence[Tensor], slopes: Sequence[float]) -> Tensor:
         """Each prediction times its slope: what is noisy is drawn to the mean, [k, m, 1]."""
         return torch.stack([slope * part for slope, part in zip(slopes, parts, strict=True)])
 
-    @staticmethod
-    def pooled(weights: Tensor, parts: Tensor) -> Tensor:
+    def pooled(self, weights: Tensor, parts: Tensor) -> Tensor:
         """The prediction of weighed parts, [k] and [k, m, 1], and the spread of the parts around it, [m, 2]."""
-        z = torch.einsum("k,kmc->mc", weights, parts)
+        z = self.said(torch.einsum("k,kmc->mc", weights, parts))
         share = weights / weights.sum().clamp_min(TINY)
         around = parts - torch.einsum("k,kmc->mc", share, parts)
         return torch.cat([z, torch.einsum("k,kmc->mc", share, around.square()).sqrt()], dim=1)

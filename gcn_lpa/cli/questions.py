@@ -104,7 +104,7 @@ def explain(
     why = gcn_lpa.explain(found.trained, found.graph, node, top=top, hops=hops)
     if picture is not None:
         draw_explanation(why, picture)
-    at, label = found.graph.index_of(node), found.trained.class_names.index(why.label)
+    at, label = found.graph.index_of(node), None if why.number else found.trained.class_names.index(why.label)
     parts = prediction_parts(found.trained, found.trained.prepare(found.graph), at, label)
     lines = [str(why), "", *map(text.visible, parts.lines()), *([] if picture is None else ["", f"drawn in {picture}"])]
     options.show(as_json, {**why.to_dict(), "parts": dataclasses.asdict(parts)}, lines)

@@ -403,7 +403,7 @@ def suggestions(
 
 
 def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
-    """What is predicted for a node: its likeliest class and the next, each with its probability; or its number, and the interval."""
+    """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
     probabilities, names = predicted.uncalibrated, predicted.trained.class_names
     if predicted.trained.target.scale is not None:
         low, high = predicted.interval()

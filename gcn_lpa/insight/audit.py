@@ -33,6 +33,7 @@ from gcn_lpa.predict import Prediction, check_trained
 from gcn_lpa.propagation import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
 from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Target
 from gcn_lpa.train import Epoch, JobName, Watch
 from gcn_lpa.trained import Trained
 
@@ -58,6 +59,7 @@ class CrossFit:
     weights: Tensor | None  # learned for each entry of the graph's adjacency, as multiples of the given ones, [E]
     given: Tensor  # [n], the nodes whose labels were used
     settings: tuple[int, int, int, int, Recipe]  # epochs of every model, folds, repeats, seed, recipe: see `Audit`
+    target: Target  # of the labels that were used
 
 
 def cross_fit(
@@ -98,8 +100,9 @@ def cross_fit(
             f"there are {num_given} nodes of {num_classes} classes"
         )
     strata = graph.target.strata(torch.where(given, labels, graph.target.unknown))
+    target = graph.target if graph.numbers is None else graph.target.fitted(labels[given])
     hidden, total, done = graph.reveal(given), folds * repeats + 1, itertools.count(1)
-    options: dict[str, Any] = {"target": graph.target, "device": device, "threads": threads}
+    options: dict[str, Any] = {"target": target, "device": device, "threads": threads}
     parts = split(hidden, (0.8, 0.2, 0.0), seed)
     searching = recipe.replace(select="loss", patience=PATIENCE)
     (searched,) = learn_many(hidden, [(parts.train, parts.val)], searching, seeds=seed, **options)
@@ -130,7 +133,9 @@ def cross_fit(
         out_of_fold[~given] += probabilities[~given] / (repeats * folds)
         if learns:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
-    return CrossFit(out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe))
+    return CrossFit(
+        out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe), target
+    )
 
 
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
@@ -181,8 +186,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
-    if graph.numbers is not None:
-        return _rank_numbers(graph, graph.numbers, nodes, fitted, rate)
+    if (scale := fitted.target.scale) is not None:
+        return _rank_numbers(with_target(graph, scale), scale, nodes, fitted, rate)
     around, seeds = joined(graph), graph.target.seeds(torch.where(given, labels, -1), torch.float64)
     votes = votes_without_own(around, seeds)[nodes]  # [m, c]
     model = fitted.probabilities[nodes]

@@ -276,7 +276,7 @@ def _edge_column_shuffled(start: int, stop: int) -> Change:
 
 @dataclass(frozen=True)
 class Share:
-    """What one piece of information adds to the log-odds of a predicted class."""
+    """What one piece of information adds to the log-odds of a predicted class, or to a number as a standard score."""
 
     name: str
     value: float
@@ -284,7 +284,7 @@ class Share:
 
 @dataclass(frozen=True)
 class PredictionParts:
-    """The pieces behind one prediction, the weightiest first: base + Σ values is the log-odds of the label."""
+    """The pieces behind one prediction, the weightiest first: base + Σ values is the log-odds of the label, or the number."""
 
     label: str
     log_odds: float
@@ -292,20 +292,21 @@ class PredictionParts:
     parts: tuple[Share, ...]
 
     def lines(self, most: int = 10) -> list[str]:
-        total = f"log-odds of {self.label} {self.log_odds:+.2f}, without any of these {self.base:+.2f}"
+        what = f"log-odds of {self.label}" if self.label else "standard score"
+        total = f"{what} {self.log_odds:+.2f}, without any of these {self.base:+.2f}"
         rest = self.parts[most:]
         rows = [f"  {part.value:+.2f}  {part.name}" for part in self.parts[:most]]
         more = [f"  {sum(part.value for part in rest):+.2f}  {len(rest)} others"] if rest else []
         return [f"what moved the prediction: {total}", *rows, *more]
 
 
-def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> PredictionParts:
+def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int | None) -> PredictionParts:
     """What the columns of a node, those of all others and the labels nearby add to the log-odds of a class of it.
 
     Args:
         prepared: as `trained.prepare` gives it.
         at: the position of the node.
-        label: the position of the class.
+        label: the position of the class; None: a number is predicted.
     """
     own = columns_of(trained, prepared)
     x = prepared.x
@@ -321,7 +322,10 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
             )
         if LABELS in gone:
             graph = dataclasses.replace(graph, y=torch.full_like(graph.y, graph.target.unknown))
-        p = float(posteriors(trained, graph)[at, label].clamp(1e-9, 1 - 1e-9))
+        predicted = posteriors(trained, graph)[at]
+        if label is None:
+            return float(predicted[0])
+        p = float(predicted[label].clamp(1e-9, 1 - 1e-9))
         return float(np.log(p) - np.log1p(-p))
 
     names = [*([OTHERS] if own else []), LABELS, *(name for name, _ in own)]
@@ -334,7 +338,7 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
             worth[order[k]] += (before - after) / 2
             before = after
     parts = sorted((Share(name, value) for name, value in worth.items()), key=lambda part: -abs(part.value))
-    return PredictionParts(prepared.class_names[label], whole, nothing, tuple(parts))
+    return PredictionParts("" if label is None else prepared.class_names[label], whole, nothing, tuple(parts))
 
 
 def _filled(own: list[tuple[str, list[int]]], prepared: Graph, at: int) -> list[tuple[str, list[int]]]:

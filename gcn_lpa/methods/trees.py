@@ -157,6 +157,7 @@ class NeighbourLR(NearbyColumns):
             x = self.wide_rows(shown, rows)
         else:
             every = self.columns(shown).double().cpu().numpy()
+            every[:, self.no_line] = 0
             x = every[rows]
             center, least = x.mean(axis=0), LEAST_SPREAD * np.array([column.std() for column in every.T])
             spread = np.maximum(x.std(axis=0), least)
@@ -168,9 +169,19 @@ class NeighbourLR(NearbyColumns):
         self.weight.copy_(torch.from_numpy(weight))
         self.bias.copy_(torch.from_numpy(bias - center @ weight))
 
+    @property
+    def no_line(self) -> np.ndarray:
+        """Columns without a weight: of numbers the mass of votes. A node without any is far from all others on a straight line."""
+        return (
+            np.arange(self.width - self.num_votes + 1, self.width, 2)
+            if self.num_votes != 3 * self.num_classes
+            else np.arange(0)
+        )
+
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = without_loops(graph)
         votes = self.votes(graph, walk).cpu().numpy()[rows]
+        votes[:, self.no_line - self.width + self.num_votes] = 0
         x = graph.x.to_scipy() if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()
         parts = x[rows], walk.to_scipy()[rows] @ x, votes
         return scipy.sparse.csr_array(scipy.sparse.hstack(parts)) if scipy.sparse.issparse(x) else np.hstack(parts)

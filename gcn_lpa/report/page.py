@@ -211,7 +211,7 @@ def contents(
         "calibration": calibration,
         "rare": section(lambda: rare_class(subject, chart)).value if names else None,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
-        "curves": curves(run.run.history, run.run.best_epoch),
+        "curves": curves(run.run.history, run.run.best_epoch, "accuracy" if names else "R²"),
         "importance": matters,
         "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,
@@ -384,20 +384,20 @@ def chart(
     }
 
 
-def curves(history: Sequence[Epoch], best_epoch: int) -> list[dict[str, Any]]:
-    """Charts of the losses and the validation accuracy over the epochs; none where there are no two epochs."""
+def curves(history: Sequence[Epoch], best_epoch: int, score: str) -> list[dict[str, Any]]:
+    """Charts of the losses and the validation score over the epochs; none where there are no two epochs."""
     if len(history) < 2:
         return []
-    fields = {"loss": "training loss", "val_loss": "validation loss", "val_accuracy": "validation accuracy"}
+    fields = {"loss": "training loss", "val_loss": "validation loss", "val_accuracy": f"validation {score}"}
     lines = []
     for field, name in fields.items():
-        points = [(epoch.epoch, value) for epoch in history if (value := getattr(epoch, field)) is not None]
+        points = [(epoch.epoch, max(0.0, value)) for epoch in history if (value := getattr(epoch, field)) is not None]
         lines.append((name, "one" if field == "loss" else "two", points))
     charts = []
-    for title, axis, drawn in (("Loss", "loss", lines[:2]), ("Validation accuracy", "accuracy", lines[2:])):
+    for title, axis, drawn in (("Loss", "loss", lines[:2]), (f"Validation {score}", score, lines[2:])):
         if drawn := [line for line in drawn if len(line[2]) > 1]:
             heights = sorted(y for _, _, points in drawn for _, y in points)
-            high = 1.0 if axis == "accuracy" else heights[int(0.99 * (len(heights) - 1))] or 1.0
+            high = 1.0 if axis == score else heights[int(0.99 * (len(heights) - 1))] or 1.0
             charts.append(chart((title, "epoch", axis), (1, 0), (len(history), high), drawn, kept=best_epoch))
     return charts
 
