@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.fused import TINY
 from gcn_lpa.metrics import METRICS, NumberScores
 
 if TYPE_CHECKING:
     from gcn_lpa.target import Target
 
+TINY = 1e-6  # of label mass, as in `engine.fused`; and of variances that divide
 BEYOND = 0.1  # of the range of the labels, that a prediction may be outside of it
 ALIKE = 1e-3  # of their spread: numbers that differ by less are the same
 STRATA = 10  # ranges, of each of which every fold and split has a share

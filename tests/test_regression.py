@@ -195,7 +195,7 @@ def test_what_is_learned_explains_numbers_that_were_hidden(world):
 
 
 def test_hidden_numbers_change_nothing_and_the_same_input_gives_the_same_bits(world):
-    graph, trained = world
+    graph, _ = world
     train = graph.labeled & (torch.arange(graph.num_nodes) % 3 > 0)
     other = dataclasses.replace(graph, y=torch.where(train, graph.y, graph.y * 1000 + 7))
     one, two = (learn(g, train, recipe=SMALL) for g in (graph, other))

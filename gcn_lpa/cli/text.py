@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gcn_lpa.calibration import Calibration, Intervals
     from gcn_lpa.cut import Cut, Expected
-    from gcn_lpa.insight.advise import Advice, Suggestion
+    from gcn_lpa.insight.advise import Advice
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.edge_effects import EdgeEffect
     from gcn_lpa.insight.importance import Importances
@@ -491,11 +491,3 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         *(f"  note       {note}" for note in found.notes),
     ]
     return [*lines, *fitted(about)]
-
-
-def suggestion_lines(found: Iterable[Suggestion]) -> list[str]:
-    rows = (
-        (str(one.id), f"{one.score:.3f}", one.guess, percent(one.probability), f"{one.reach:.2f}", one.why)
-        for one in found
-    )
-    return table_lines(("id", "score", "guess", "probability", "reach", "why"), rows)
