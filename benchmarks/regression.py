@@ -197,12 +197,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="no further draw is begun after so many")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    jobs = {f"{kind}, {telling}": (None, 0.4) for kind in KINDS for telling in TELLING}
-    jobs |= {
-        f"{name}, {100 * share:g} %": (name, share)
-        for share in (0.1, 0.5)
-        for name in ("streamers-engb", "streamers-es")
-    }
+    names = ("streamers-engb", "streamers-es")
+    jobs = {f"{name}, 10 %": (name, 0.1) for name in names}
+    jobs |= {f"{kind}, {telling}": (None, 0.4) for kind in KINDS for telling in TELLING}
+    jobs |= {f"{name}, 50 %": (name, 0.5) for name in names}
     jobs = {name: job for name, job in jobs.items() if name.startswith(given.only)}
     start, runs = time.perf_counter(), {name: [] for name in jobs}
     for seed in range(given.first, given.first + given.draws):
