@@ -7,7 +7,7 @@ from typing import Any
 # What stands at the left of every page. `tests/test_docs.py` sees to it that no page of docs/ is missing.
 NAVIGATION = {
     "Start": ["README", "docs/data", "docs/training", "docs/report"],
-    "Questions": ["docs/advice", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare", "docs/growth"],
+    "Questions": ["docs/advice", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare", "docs/numbers", "docs/growth"],
     "From Python": ["docs/estimator", "docs/api"],
     "Evidence": ["docs/accuracy", "docs/performance", "docs/reproduction", "docs/theory", "docs/comparison"],
     "Results of the paper": ["results/*"],
