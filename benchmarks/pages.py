@@ -2,8 +2,8 @@
 
     python benchmarks/pages.py
 
-A block stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; NAME is a function of `benchmarks/blocks.py`, which
-says what the arguments are. `tests/test_pages.py` fails where a block is not what this command writes.
+A block stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; NAME is a function of `blocks.py`, `study_blocks.py` or
+`reference_blocks.py`, which says what the arguments are. `tests/test_pages.py` fails where a block is not what this command writes.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import reference_blocks, study_blocks  # noqa: F401  each adds its blocks
 from benchmarks.blocks import BLOCKS
 
 ROOT = Path(__file__).parents[1]
