@@ -197,7 +197,7 @@ def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     """The graph of a run from its source, or from `data`; it must be the one the run was trained on."""
-    source = plan.source if data is None else dataclasses.replace(plan.source, name=str(data))
+    source = plan.source if data is None else plan.source.at(str(data))
     try:
         graph = source.load()
     except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: options of a wrong type
