@@ -39,6 +39,7 @@ READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 SQLITE_ALLOWED = dict.fromkeys(READS, sqlite3.SQLITE_OK)
 NOT_SELECT = "a query that is read is one SELECT, and changes nothing"
 EXACT = 2**53  # a whole number below is the same as a float
+Errors = tuple[type[Exception], ...]
 Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, and rows
 
 
@@ -114,7 +115,7 @@ class Engine:
     def is_place(self, place: str) -> bool:
         return place.startswith("/") and len(place) > 1
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         """The errors of the driver, and those of a lost connection."""
         raise NotImplementedError
 
@@ -145,8 +146,8 @@ class Sqlite(Engine):
     example = "sqlite:///shop.db?table=orders"
     catalogue = "SELECT 'main', name FROM sqlite_master WHERE type IN ('table', 'view')"
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
-        return sqlite3.Error, ()
+    def errors(self) -> tuple[Errors, Errors]:
+        return (sqlite3.Error, sqlite3.Warning), ()
 
     def connect(self, place: str, writes: bool) -> Any:
         mode = "rwc" if writes else "ro"
@@ -168,10 +169,10 @@ class DuckDB(Engine):
     example = "duckdb:///shop.duckdb?table=orders"
     catalogue = "SELECT table_schema, table_name FROM information_schema.tables"
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         import duckdb
 
-        return duckdb.Error, ()
+        return (duckdb.Error,), ()
 
     def connect(self, place: str, writes: bool) -> Any:
         import duckdb
@@ -208,10 +209,10 @@ class PostgreSQL(Engine):
     def is_place(self, place: str) -> bool:
         return SERVER.fullmatch(place) is not None
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         import psycopg
 
-        return psycopg.Error, (psycopg.OperationalError, psycopg.InterfaceError)
+        return (psycopg.Error,), (psycopg.OperationalError, psycopg.InterfaceError)
 
     def connect(self, place: str, writes: bool) -> Any:
         import psycopg

@@ -203,6 +203,10 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(text, monkeypatch,
     with pytest.raises(ValueError, match="holds a password; leave it out and set PGPASSWORD") as refused:
         refuse_password(text)
     assert SECRET not in str(refused.value)
+    for start in (lambda: Source(text), lambda: Source("edges.csv", options={"nodes": text}), lambda: load(text)):
+        with pytest.raises(ValueError, match="holds a password") as refused:
+            start()
+        assert SECRET not in str(refused.value)
     for words in (
         ["train", text],
         ["train", "cora", text],
