@@ -39,6 +39,11 @@ READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 SQLITE_ALLOWED = dict.fromkeys(READS, sqlite3.SQLITE_OK)
 NOT_SELECT = "a query that is read is one SELECT, and changes nothing"
 EXACT = 2**53  # a whole number below is the same as a float
+COLUMN_KINDS = {
+    "f": "DOUBLE PRECISION",
+    "i": "BIGINT",
+    "b": "BOOLEAN",
+}  # of what is written, by NumPy's letter; else TEXT
 Errors = tuple[type[Exception], ...]
 Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, and rows
 
@@ -130,13 +135,15 @@ class Engine:
         return ""
 
     def create(self, connection: Any, table: str, frame: Any) -> None:
-        kinds = {"f": "DOUBLE PRECISION", "i": "BIGINT"}
-        columns = [f"{_quoted(str(name))} {kinds.get(kind.kind, 'TEXT')}" for name, kind in frame.dtypes.items()]
+        """A table of a frame, in one transaction."""
+        kinds = {name: COLUMN_KINDS.get(kind.kind, "TEXT") for name, kind in frame.dtypes.items()}
+        columns = ", ".join(f"{_quoted(str(name))} {kind}" for name, kind in kinds.items())
+        cells = [[_written(cell, kind) for cell in frame[name].tolist()] for name, kind in kinds.items()]
         cursor = connection.cursor()
-        cursor.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-        cells = ([None if is_missing(cell) else cell for cell in frame[name].tolist()] for name in frame)
-        values = ", ".join([self.placeholder] * len(columns))
-        cursor.executemany(f"INSERT INTO {table} VALUES ({values})", zip(*cells, strict=True))
+        cursor.execute(f"CREATE TABLE {table} ({columns})")
+        cursor.executemany(
+            f"INSERT INTO {table} VALUES ({', '.join([self.placeholder] * len(kinds))})", zip(*cells, strict=True)
+        )
         connection.commit()
 
 
@@ -161,6 +168,10 @@ class Sqlite(Engine):
             return _fetched(connection.execute(query))
         except sqlite3.DatabaseError as error:
             raise (ValueError(NOT_SELECT) if "not authorized" in str(error) else error) from None
+
+    def create(self, connection: Any, table: str, frame: Any) -> None:
+        connection.execute("BEGIN")  # Python begins no transaction before CREATE
+        super().create(connection, table, frame)
 
 
 class DuckDB(Engine):
@@ -234,6 +245,10 @@ class PostgreSQL(Engine):
 
 
 ENGINES: dict[str, Engine] = {"sqlite": Sqlite(), "duckdb": DuckDB(), "postgresql": PostgreSQL()}
+
+
+def _written(cell: Any, kind: str) -> Any:
+    return None if is_missing(cell) else str(cell) if kind == "TEXT" else cell
 
 
 def _file(place: str, writes: bool) -> Path:
