@@ -104,7 +104,7 @@ class Address:
             with contextlib.closing(engine.connect(self.place, writes)) as connection:
                 yield connection
         except errors as error:
-            problem = next(iter(str(error).splitlines()), type(error).__name__).strip()
+            problem = f"{' '.join(str(error).split()) or type(error).__name__:.300}"
             if isinstance(error, lost):
                 raise ConnectionError(f"{self.database}: {problem}; nothing was written, so run it again") from error
             raise ValueError(f"{self.database}: {problem}") from error
