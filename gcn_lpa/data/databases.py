@@ -39,6 +39,12 @@ READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sq
 SQLITE_ALLOWED = dict.fromkeys(READS, sqlite3.SQLITE_OK)
 NOT_SELECT = "a query that is read is one SELECT, and changes nothing"
 EXACT = 2**53  # a whole number below is the same as a float
+COLUMN_KINDS = {
+    "f": "DOUBLE PRECISION",
+    "i": "BIGINT",
+    "b": "BOOLEAN",
+}  # of what is written, by NumPy's letter; else TEXT
+Errors = tuple[type[Exception], ...]
 Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, and rows
 
 
@@ -98,7 +104,7 @@ class Address:
             with contextlib.closing(engine.connect(self.place, writes)) as connection:
                 yield connection
         except errors as error:
-            problem = next(iter(str(error).splitlines()), type(error).__name__).strip()
+            problem = f"{' '.join(str(error).split()) or type(error).__name__:.300}"
             if isinstance(error, lost):
                 raise ConnectionError(f"{self.database}: {problem}; nothing was written, so run it again") from error
             raise ValueError(f"{self.database}: {problem}") from error
@@ -114,7 +120,7 @@ class Engine:
     def is_place(self, place: str) -> bool:
         return place.startswith("/") and len(place) > 1
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         """The errors of the driver, and those of a lost connection."""
         raise NotImplementedError
 
@@ -129,13 +135,15 @@ class Engine:
         return ""
 
     def create(self, connection: Any, table: str, frame: Any) -> None:
-        kinds = {"f": "DOUBLE PRECISION", "i": "BIGINT"}
-        columns = [f"{_quoted(str(name))} {kinds.get(kind.kind, 'TEXT')}" for name, kind in frame.dtypes.items()]
+        """A table of a frame, in one transaction."""
+        kinds = {name: COLUMN_KINDS.get(kind.kind, "TEXT") for name, kind in frame.dtypes.items()}
+        columns = ", ".join(f"{_quoted(str(name))} {kind}" for name, kind in kinds.items())
+        cells = [[_written(cell, kind) for cell in frame[name].tolist()] for name, kind in kinds.items()]
         cursor = connection.cursor()
-        cursor.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-        cells = ([None if is_missing(cell) else cell for cell in frame[name].tolist()] for name in frame)
-        values = ", ".join([self.placeholder] * len(columns))
-        cursor.executemany(f"INSERT INTO {table} VALUES ({values})", zip(*cells, strict=True))
+        cursor.execute(f"CREATE TABLE {table} ({columns})")
+        cursor.executemany(
+            f"INSERT INTO {table} VALUES ({', '.join([self.placeholder] * len(kinds))})", zip(*cells, strict=True)
+        )
         connection.commit()
 
 
@@ -145,8 +153,8 @@ class Sqlite(Engine):
     example = "sqlite:///shop.db?table=orders"
     catalogue = "SELECT 'main', name FROM sqlite_master WHERE type IN ('table', 'view')"
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
-        return sqlite3.Error, ()
+    def errors(self) -> tuple[Errors, Errors]:
+        return (sqlite3.Error, sqlite3.Warning), ()
 
     def connect(self, place: str, writes: bool) -> Any:
         mode = "rwc" if writes else "ro"
@@ -161,6 +169,10 @@ class Sqlite(Engine):
         except sqlite3.DatabaseError as error:
             raise (ValueError(NOT_SELECT) if "not authorized" in str(error) else error) from None
 
+    def create(self, connection: Any, table: str, frame: Any) -> None:
+        connection.execute("BEGIN")  # Python begins no transaction before CREATE
+        super().create(connection, table, frame)
+
 
 class DuckDB(Engine):
     """A file, or files that a query names; one thread, so that rows come in the same order each time."""
@@ -168,10 +180,10 @@ class DuckDB(Engine):
     example = "duckdb:///shop.duckdb?table=orders"
     catalogue = "SELECT table_schema, table_name FROM information_schema.tables"
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         import duckdb
 
-        return duckdb.Error, ()
+        return (duckdb.Error,), ()
 
     def connect(self, place: str, writes: bool) -> Any:
         import duckdb
@@ -208,10 +220,10 @@ class PostgreSQL(Engine):
     def is_place(self, place: str) -> bool:
         return SERVER.fullmatch(place) is not None
 
-    def errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    def errors(self) -> tuple[Errors, Errors]:
         import psycopg
 
-        return psycopg.Error, (psycopg.OperationalError, psycopg.InterfaceError)
+        return (psycopg.Error,), (psycopg.OperationalError, psycopg.InterfaceError)
 
     def connect(self, place: str, writes: bool) -> Any:
         import psycopg
@@ -233,6 +245,10 @@ class PostgreSQL(Engine):
 
 
 ENGINES: dict[str, Engine] = {"sqlite": Sqlite(), "duckdb": DuckDB(), "postgresql": PostgreSQL()}
+
+
+def _written(cell: Any, kind: str) -> Any:
+    return None if is_missing(cell) else str(cell) if kind == "TEXT" else cell
 
 
 def _file(place: str, writes: bool) -> Path:

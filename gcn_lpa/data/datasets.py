@@ -39,7 +39,7 @@ from gcn_lpa.data.array_files import (
     require_sha256,
 )
 from gcn_lpa.data.checks import WARNING, check_seed, similar
-from gcn_lpa.data.databases import is_address
+from gcn_lpa.data.databases import is_address, refuse_password
 from gcn_lpa.data.files import write_output
 from gcn_lpa.data.read_folder import read_csv, read_folder
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -206,6 +206,7 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         root: the folder with the files of a named data set; see the top of this module.
         options: those of the data set, such as `n` and `seed` of "random"; those of `read_csv` for your own files.
     """
+    refuse_password(str(name))
     key, path = str(name).lower(), Path(name)
     dataset, known = DATASETS.get(key), reading_options(name)
     is_folder = not is_address(name) and path.is_dir()

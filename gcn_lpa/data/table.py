@@ -86,9 +86,12 @@ class Table:
         column = self.find(role, None, taken) if wanted is None else self.stated(role, wanted)
         if column is None:
             usual = ", ".join(USUAL_NAMES[role][:4])
+            held, hint = "columns are", ""
+            if self.first_row_names:
+                held, hint = "first row is", ", or header=false if that row is data"
             raise ValueError(
-                f"{self.path.name} has no column for the {role} (such as {usual}); its first row is "
-                f"{some(list(self.columns), 6)}. Say with option {role}=… which it is, or header=false if that row is data"
+                f"{self.path.name} has no column for the {role} (such as {usual}); its {held} "
+                f"{some(list(self.columns), 6)}. Say with option {role}=… which it is{hint}"
             )
         return column
 

@@ -207,7 +207,7 @@ def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     if (content := graph.content_hash(64)) != plan.content:
         raise ValueError(
             f"{source.name!r} is not the graph {folder} was trained on (content {content[:10]}…, not "
-            f"{plan.content[:10]}…); say where that one is with --data PATH"
+            f"{plan.content[:10]}…); say where that one is with --data PATH; for a graph that changed there is predict --on"
         )
     return graph
 

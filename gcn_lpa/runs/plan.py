@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.checks import check_seed, meant
-from gcn_lpa.data.databases import is_address, moved
+from gcn_lpa.data.databases import is_address, moved, refuse_password
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import require_classes
@@ -27,6 +27,10 @@ class Source:
     name: str
     root: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for text in (self.name, *self.options.values()):
+            refuse_password(str(text))  # of a database: before anything is written or said
 
     @property
     def is_named(self) -> bool:

@@ -203,6 +203,10 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(text, monkeypatch,
     with pytest.raises(ValueError, match="holds a password; leave it out and set PGPASSWORD") as refused:
         refuse_password(text)
     assert SECRET not in str(refused.value)
+    for start in (lambda: Source(text), lambda: Source("edges.csv", options={"nodes": text}), lambda: load(text)):
+        with pytest.raises(ValueError, match="holds a password") as refused:
+            start()
+        assert SECRET not in str(refused.value)
     for words in (
         ["train", text],
         ["train", "cora", text],
@@ -258,9 +262,10 @@ def test_without_its_driver_a_database_says_what_to_install(driver, address, mon
 
 
 def test_predictions_go_to_a_new_table_with_their_types(tmp_path, shop):
-    frame = pandas.DataFrame({"id": ["a", "b"], "label": ["x", None], "probability": [0.25, 1.0], "hops": [1, 2]})
+    cells = {"id": ["a", "b"], "label": ["x", None], "probability": [0.25, 1.0], "hops": [1, 2], "sure": [False, True]}
+    frame = pandas.DataFrame(cells)
     write_rows(f"{shop}?table=my labels", frame)
-    assert executed(shop, 'SELECT * FROM "my labels"') == [("a", "x", 0.25, 1), ("b", None, 1.0, 2)]
+    assert executed(shop, 'SELECT * FROM "my labels"') == [("a", "x", 0.25, 1, False), ("b", None, 1.0, 2, True)]
     for name in ("my labels", "gifts"):
         with pytest.raises(ValueError, match=rf"has a table '{name}' already, and none is replaced"):
             check_new_table(f"{shop}?table={name}")
@@ -271,6 +276,14 @@ def test_predictions_go_to_a_new_table_with_their_types(tmp_path, shop):
     assert read_address(f"{engine}:///{tmp_path}/new.db?table=labels", "labels")[0].columns["id"].tolist() == ["a", "b"]
     with pytest.raises(ValueError, match="there is no database"):
         check_new_table(f"{engine}:///{tmp_path}/nowhere/new.db?table=labels")
+
+
+def test_a_table_is_written_entirely_or_not_at_all(tmp_path):
+    shop = filled(tmp_path, "sqlite", gifts=pandas.DataFrame({"id": ["a"]}))
+    frame = pandas.DataFrame({"id": ["a", "b\ud800"]}, dtype=object)  # half a character, which no file holds
+    with pytest.raises(ValueError, match="surrogates"):
+        write_rows(f"{shop}?table=found", frame)
+    check_new_table(f"{shop}?table=found")
 
 
 def trained_bits(source, folder):
@@ -451,8 +464,11 @@ def test_names_types_and_mistakes_of_postgresql(server, password, monkeypatch):
         **{"id": ["1"], "amount": ["1.50"], "paid": ["true"], "at": ["2024-02-29 10:30:00"]}
     }
     assert "'note'" in notes[0]
-    write_rows(server.address("table=sales.labels", server.owner), pandas.DataFrame({"id": ["a"], "p": [0.5]}))
-    assert read_address(server.address("table=sales.labels", server.owner), "x")[0].columns["p"].tolist() == ["0.5"]
+    write_rows(
+        server.address("table=sales.labels", server.owner),
+        pandas.DataFrame({"id": [7, "a"], "p": [0.5, None], "sure": True}),
+    )
+    assert read_address(server.address("table=sales.labels", server.owner), "x")[0].columns["p"].tolist() == ["0.5", ""]
     monkeypatch.setenv("PGPASSWORD", "wrong")
     with pytest.raises(ConnectionError, match="password authentication failed") as refused:
         read_address(server.address("table=members"), "nodes")
