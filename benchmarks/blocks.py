@@ -135,6 +135,10 @@ def worth(root: Path) -> list[str]:
     noise = result(root, "accuracy-noise-h200")["rows"]
     without = [-float(rows["- learned edges"]["difference"].split()[0]) for rows in noise.values()]
     forms = result(root, "aggregations-h200")["rows"]
+    typed = "; ".join(types[name]["difference"] for name in ("one tells", "neither tells"))
+    weighed = result(root, "edge-columns-cpu")["rows"]
+    telling = ", ".join(weighed[name]["difference"] for name in ("amount", "recency", "type"))
+    columns = f"{telling}; {weighed['none']['difference']}"
     gains = [forms[graph]["mean"]["λ = 0 less fixed"] for graph in ("pubmed", "coauthor-cs", "coauthor-phy")]
     return markdown(
         ["learned of edges", "gain, points of accuracy", "file"],
@@ -154,18 +158,14 @@ def worth(root: Path) -> list[str]:
                 ", ".join(gains),
                 "aggregations-h200.json",
             ],
-            ["edge types of which one tells the class", types["one tells"]["difference"], "relations-cpu.json"],
-            ["edge types that tell alike, or nothing", said_pair(types), "relations-cpu.json"],
+            ["edge types, generated graphs: one type tells the class; neither tells", typed, "relations-cpu.json"],
+            ["edge columns, generated graphs: amount, date, type; none tells", columns, "edge-columns-cpu.json"],
         ],
     )
 
 
 def said(values: Iterable[float]) -> str:
     return ", ".join(f"{value + 0.0:.1f}" for value in values)
-
-
-def said_pair(types: dict[str, Any]) -> str:
-    return ", ".join(types[name]["difference"] for name in ("both tell", "neither tells"))
 
 
 # accuracy, cost

@@ -2,8 +2,9 @@
 
     python benchmarks/pages.py
 
-A block stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; NAME is a function of `blocks.py`, `study_blocks.py` or
-`reference_blocks.py`, which says what the arguments are. `tests/test_pages.py` fails where a block is not what this command writes.
+A block stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`. NAME is a function of `blocks.py`,
+`study_blocks.py` or `reference_blocks.py`, which says what the arguments are. `tests/test_pages.py` fails where a block is not
+what this command writes.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from typing import Any
 # What stands at the left of every page. `tests/test_docs.py` sees to it that no page of docs/ is missing.
 NAVIGATION = {
     "Start": ["README", "docs/start", "docs/how-it-works", "docs/questions"],
-    "Data and training": ["docs/data", "docs/edges", "docs/training", "docs/growth", "docs/large"],
+    "Data and training": ["docs/data", "docs/edges", "docs/databases", "docs/training", "docs/growth", "docs/large"],
     "Questions to a run": [
         *("docs/advice", "docs/report", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare"),
         "docs/estimator",

@@ -9,7 +9,7 @@ from tests.helpers.pages import FENCE, PAGES, README, prose, sentences, words_of
 
 MOST_WORDS, MOST_OF_README, MOST_OF_HOW_TO = 13_000, 700, 900
 HOW_TO = (
-    *("data", "edges", "training", "advice", "report", "explaining", "auditing", "confidence"),
+    *("data", "databases", "edges", "training", "advice", "report", "explaining", "auditing", "confidence"),
     *("rare", "growth", "large", "estimator"),
 )
 # Rows of results have the names of their time.

@@ -34,6 +34,9 @@ def train(
     context: Context,
     name: options.MaybeName = None,
     *,
+    nodes: Annotated[
+        str | None, Option(metavar="TABLE", help="A file or an address in a database; --edges names that of edges.")
+    ] = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
     report: Annotated[bool, Option("--report", help="Also write predictions.csv and report.html.")] = False,
     recipe: Annotated[str, Option(help="default, best, paper, official, or a JSON file.")] = "default",
@@ -69,7 +72,7 @@ def train(
     checkpoint_every: Annotated[int, options.more(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     threads: options.Threads = None,
     root: options.Root = None,
-    data: Annotated[Path | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
+    data: Annotated[str | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
     timeout: Annotated[
         float, options.more(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
     ] = 300.0,
@@ -79,10 +82,12 @@ def train(
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
+    from gcn_lpa.data.databases import is_address
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.storage import PARTS, has_file
 
     start = time.perf_counter()
+    name, option = options.named_tables(name, nodes, changes, option)
     if metric is not None:
         from gcn_lpa.metrics import selection
 
@@ -103,7 +108,7 @@ def train(
         return options.print_run(trained, as_json, start, has_page=report)
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
-    if has_file(Path(name), PARTS):
+    if not is_address(name) and has_file(Path(name), PARTS):
         from gcn_lpa.scale.together import Order
 
         whole = {"--split": split, "--report": report, "--reserve": reserve, "--root": root}
@@ -251,7 +256,7 @@ def predict(
         table = gcn_lpa.predict_run(loaded, **wanted)
         options.print_warnings(interruption(loaded.trained, run), as_json)
         return options.print_or_write(table, out, excel_safe, as_json, table.attrs.get("cut"))
-    if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
+    if out is not None and Path(out).stem in INPUTS and Path(out).resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
     like = options.source_of(on, root, option)
     found = gcn_lpa.predict_on(run, on, data, root=root, options=like.options, **wanted)
@@ -360,7 +365,7 @@ def edges(
     options.print_or_write(table, out, excel_safe, as_json)
 
 
-def print_edge_effects(weights: EdgeWeights, out: Path | None, excel_safe: bool, as_json: bool) -> None:
+def print_edge_effects(weights: EdgeWeights, out: str | None, excel_safe: bool, as_json: bool) -> None:
     """What each column of the edges says about their weight: sentences and a table for people, or a file of it."""
     from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
 
