@@ -272,6 +272,13 @@ class Trained:
         """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
         return self.target.numbers(graph.y.cpu(), graph.class_names)
 
+    def citations(self) -> str:
+        """BibTeX of the methods it uses, the paper of this package first."""
+        from gcn_lpa.methods.citations import bibtex
+
+        is_calibrated = isinstance(self.calibration, Calibration) and self.calibration.changes
+        return bibtex(self.recipe, calibrated=is_calibrated)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Keep it in a folder, entirely or not at all; `from_pretrained` reads it again."""
         from gcn_lpa.runs.folder import save_trained
