@@ -21,12 +21,12 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import warning
 from gcn_lpa.data.datasets import load
 from gcn_lpa.edges import EDGE_FORMS
+from gcn_lpa.metrics import ClassScores, Scores
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import Results, load_run
 from gcn_lpa.runs.predictions import table_text
-from gcn_lpa.target import ClassScores, Scores
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
 COLUMNS = ["id", "label", "probability", "runner_up", "status"]
