@@ -440,6 +440,20 @@ def trainings(root: Path) -> list[str]:
 
 
 @block
+def first_page(root: Path) -> list[str]:
+    seconds = result(root, "first-page-cpu")["seconds"]
+    words = {
+        "git clone": "clone",
+        "pip install": "install, from an index nearby",
+        "gcn-lpa train": "train and write the page",
+    }
+    rows = [
+        [next(said for start, said in words.items() if name.startswith(start)), time(s)] for name, s in seconds.items()
+    ]
+    return markdown(["from a clone to the page of `examples/club`", ""], rows)
+
+
+@block
 def end_to_end(root: Path) -> list[str]:
     way = result(root, "end-to-end-cpu")
     heads = ["from files to predictions", *way["seconds"], "in all", "memory"]
