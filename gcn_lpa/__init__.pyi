@@ -7,6 +7,7 @@ from gcn_lpa.data.read_folder import read_csv as read_csv
 from gcn_lpa.data.splits import Split as Split
 from gcn_lpa.data.splits import split as split
 from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
+from gcn_lpa.estimator import GCNLPARegressor as GCNLPARegressor
 from gcn_lpa.graph import Graph as Graph
 from gcn_lpa.insight.advise import advise as advise
 from gcn_lpa.insight.advise import suggest as suggest
