@@ -22,7 +22,7 @@ MANUAL = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.
 MODULES = [module.name for module in pkgutil.walk_packages(gcn_lpa.__path__, "gcn_lpa.")]
 SPAN = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)(?:`|\()")  # a dotted name, or a call of one, as inline code
 ANYWHERE = re.compile(r"\bgcn_lpa(?:\.[A-Za-z_]\w*)+")
-FILE = re.compile(r"\.(csv|html|ipynb|json|md|npy|npz|png|pyi?|safetensors|toml|txt|xlsx)$")
+FILE = re.compile(r"\.(csv|db|html|ipynb|json|md|npy|npz|png|pyi?|safetensors|toml|txt|xlsx)$")
 OWNERS = {  # of names that stand for an object or a class
     "advice": "gcn_lpa.insight.advise.Advice",
     "graph": "gcn_lpa.Graph",

@@ -1,4 +1,4 @@
-"""Commands that train a model and use it: train, predict, evaluate, calibrate, edges, tune."""
+"""Commands that train a model and use it: train, predict, calibrate, edges, tune."""
 
 from __future__ import annotations
 
@@ -294,20 +294,6 @@ def rule_of(threshold: float | None, top: int | None, precision: float | None, c
         if parts:
             raise BadParameter(f"--costs {costs}: say what a miss and a false alarm cost, as in fn=50,fp=1")
     return Rule(**given)
-
-
-@options.command
-def evaluate(
-    run: options.RunDir,
-    positive: options.Positive = None,
-    data: options.Data = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Score a run: accuracy, ranking of a rare class, who is what."""
-    from gcn_lpa.runs.train_run import evaluate_run
-
-    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
-    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
 
 
 @options.command

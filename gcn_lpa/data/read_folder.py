@@ -108,7 +108,7 @@ def read_csv(
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
-        columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
+        columns: what was learned of another table, `graph.columns` or `trained.columns`: this one gets the same features.
         edge_functions: the same of the columns of edges, `trained.edge_weights.functions`.
     """
     names = (
