@@ -365,16 +365,17 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
     if is_ours and case.numbers:
-        recipe = for_numbers(recipe)
+        recipe = for_numbers(recipe, "" if name == "default" else "smoothed-lr batch-norm appnp")
     return recipe.replace(select="loss") if by_folds else recipe
 
 
-def for_numbers(recipe: Recipe) -> Recipe:
-    """The recipe where labels are numbers: without members that predict classes alone, and with ridge regression, which few numbers
-    suffice for.
+def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
+    """The recipe where labels are numbers: without members that predict classes alone, and with ridge regression, for which few
+    numbers suffice, on own columns and on those of the neighbours.
     """
     names = [name for name in recipe.members.split() if name not in FOR_CLASSES]
-    members = names if "neighbour-lr" in names else ["neighbour-lr", *names]
+    columns = ["lr"] if recipe.features != "raw" else []  # without features there is no own column
+    members = list(dict.fromkeys([*columns, "neighbour-lr", *names, *more.split()]))
     return recipe.replace(members=" ".join(members), select="loss", origin=f"{recipe.origin}; for numbers")
 
 

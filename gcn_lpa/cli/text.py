@@ -274,8 +274,8 @@ def importance_lines(found: Importances) -> list[str]:
     lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
     lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
     for name in found.leaking:
-        leak = f"warning: column {visible(name)!r} may say the label in other words: nearly all is right with it, and most is lost"
-        lines += ["", *wrapped(f"{leak} without it; option features=… leaves it out")]
+        leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
+        lines += ["", *wrapped(f"{leak}; option features=… leaves it out")]
     return lines
 
 

@@ -15,7 +15,7 @@ votes of all. Folds have the classes in equal shares: else fewer votes for a cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -28,7 +28,17 @@ from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only, ridge
+from gcn_lpa.methods.linear import (
+    PENALTIES,
+    RIDGE,
+    UNSEEN,
+    affine_layers,
+    inner_folds,
+    one_thread,
+    only,
+    ridge,
+    stratified_folds,
+)
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.regression import Numbers
@@ -39,14 +49,9 @@ VOTE_FOLDS = 10
 FAR_SMOOTHING = 0.01  # of the mass of LPA's votes, as in `learning.ensemble`
 BLOCK = 1 << 24  # numbers in a block of neighbours' columns, 64 MB
 ROWS = 1 << 16  # that trees predict at a time
-INNER_FOLDS = 5  # of the training nodes, for choices inside training
-MANY = 1000  # training nodes from which one of these folds is enough
-FEW = 20  # training nodes below which nothing is chosen
 DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
-RIDGE = 0.1  # of numbers: 1 / alpha for a C of 1
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 LEAST_TOTAL = 1e-12  # of a column's squares: what varies less is constant but for rounding
@@ -190,7 +195,7 @@ class NeighbourLR(NearbyColumns):
         from sklearn.linear_model import LogisticRegression
 
         if y.dtype.kind == "f":
-            return ridge(x, y, penalty * RIDGE)
+            return ridge(x, y, penalty if self.is_wide else penalty * RIDGE)
         estimator = LogisticRegression(C=penalty, class_weight=self.balance, max_iter=200, random_state=self.seed)
         weight, bias = affine_layers(estimator, x, y, self.num_classes, 0)[0]
         return np.broadcast_to(weight, (self.width, self.num_classes)), bias
@@ -452,15 +457,6 @@ def vote_folds(y: Tensor, seed: int) -> Tensor:
     return folds.to(y.device)
 
 
-def stratified_folds(y: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """Folds 0..number-1 of the classes y, dealt like cards that are sorted by class and shuffled within, [m]."""
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
-    folds = np.empty(len(y), dtype=np.int64)
-    folds[order] = np.arange(len(y)) % number
-    return folds
-
-
 def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) -> Tensor:
     """Of classes logs of their shares, of numbers mean and mass: after one hop, after two, and after `steps` of LPA, [n, 3c].
 
@@ -471,14 +467,6 @@ def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) 
     one = walk @ seeds
     masses = (one, one_neighbour), (walk @ one, one_neighbour), (propagate_labels(walk, seeds, steps), FAR_SMOOTHING)
     return torch.cat([target.vote_columns(m, s) for m, s in masses], dim=1)
-
-
-def inner_folds(y: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(rows to fit, rows to score) for choices inside training: none where rows are few, one where they are many."""
-    strata = Numbers.strata(torch.from_numpy(y)).numpy() if y.dtype.kind == "f" else y
-    folds = stratified_folds(strata, INNER_FOLDS, seed)
-    for fold in range(0 if len(y) < FEW else 1 if len(y) > MANY else INNER_FOLDS):
-        yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 
 
 def mean_cost(logits: np.ndarray, y: np.ndarray) -> float:
