@@ -44,7 +44,6 @@ from gcn_lpa.runs.predictions import predict_run as predict_run
 from gcn_lpa.runs.train_run import resume_run as resume_run
 from gcn_lpa.runs.train_run import train_run as train_run
 from gcn_lpa.train import DivergedError as DivergedError
-from gcn_lpa.train import Watch as Watch
 from gcn_lpa.trained import Trained as Trained
 
 __version__: str

@@ -278,6 +278,13 @@ class Trained:
         """The labels of a graph as classes or standard scores of the model, unknown where it does not know them, [n]."""
         return self.target.translated(graph.y.cpu(), graph.target)
 
+    def citations(self) -> str:
+        """BibTeX of the methods it uses, the paper of this package first."""
+        from gcn_lpa.methods.citations import bibtex
+
+        is_calibrated = isinstance(self.calibration, Calibration) and self.calibration.changes
+        return bibtex(self.recipe, calibrated=is_calibrated)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Keep it in a folder, entirely or not at all; `from_pretrained` reads it again."""
         from gcn_lpa.runs.folder import save_trained

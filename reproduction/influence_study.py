@@ -22,7 +22,6 @@ from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import scores
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -156,10 +155,9 @@ def train_and_measure(
 
 
 def _scored(learned: Learned, graph: Graph, parts: Split, iterations: int) -> dict[str, Any]:
-    probabilities = learned.probabilities
-    test, links = scores(graph, parts.test, probabilities), measure(learned.model, graph, parts, iterations)
+    test, links = learned.scores(graph, parts.test), measure(learned.model, graph, parts, iterations)
     return {
-        "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
+        "train_accuracy": learned.scores(graph, parts.train).accuracy,
         "test_accuracy": test.accuracy,
         **links,
         "classes": {**links["classes"], "test_accuracy": [one.recall for one in test.per_class.values()]},

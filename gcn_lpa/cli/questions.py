@@ -1,4 +1,4 @@
-"""Questions to a run and to a graph: report, explain, what-if, audit, suggest, advise, compare."""
+"""Questions to a run and to a graph: report, evaluate, explain, what-if, audit, suggest, advise, compare."""
 
 from __future__ import annotations
 
@@ -72,6 +72,29 @@ def report(
             path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
     facts = {"out": str(path), "bytes": path.stat().st_size}
     options.show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])
+
+
+@options.command
+def evaluate(
+    run: options.RunDir,
+    positive: options.Positive = None,
+    cite: Annotated[
+        bool, Option("--cite", help="Print BibTeX of the methods that the run uses, and no scores.")
+    ] = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a run: accuracy, ranking of a rare class, who is what."""
+    from gcn_lpa.runs.train_run import evaluate_run
+
+    if cite:
+        if positive is not None or data is not None:
+            raise BadParameter("--cite reads the recipe of the run alone; --positive and --data go with scores")
+        entries = gcn_lpa.Trained.from_pretrained(run).citations()
+        return options.show(as_json, {"bibtex": entries}, [entries])
+
+    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
+    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
 
 
 @options.command

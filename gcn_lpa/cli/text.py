@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
     from gcn_lpa.metrics import NumberScores, Ranking
-    from gcn_lpa.recipes import Recipe
     from gcn_lpa.runs.folder import Results, TrainedRun
     from gcn_lpa.runs.predictions import CalibrationReport, IntervalReport
-    from gcn_lpa.scale.planner import Estimate, Size
 
 # what a terminal obeys instead of showing it
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -84,32 +82,6 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
         cells = zip(blanks, column, strict=True) if is_number else zip(column, blanks, strict=True)
         padded.append(["".join(parts) for parts in cells])
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-
-
-def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
-    """What a training holds, part by part."""
-    from gcn_lpa.scale.planner import gigabytes
-
-    parts = {
-        "graph": found.graph,
-        "features": found.features,
-        "parameters": found.parameters,
-        "a gradient step": found.step,
-        "validation": found.forward,
-        "predictions": found.prediction,
-        "preparation": found.preparation,
-    }
-    whose = f"a worker of {workers}: " if workers > 1 else ""
-    halo = f" and {size.halo:,.0f} of others" if size.halo else ""
-    last = f"received in an epoch {gigabytes(found.received)}"
-    return [
-        f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, "
-        f"{size.classes:,} classes",
-        f"{recipe.method}, {recipe.origin}",
-        *(f"  {name:<16}{gigabytes(held):>9}" for name, held in parts.items()),
-        f"memory at the peak{gigabytes(found.peak):>9}",
-        last if workers > 1 else f"on a GPU, the peak{gigabytes(found.gpu):>9}",
-    ]
 
 
 def tuning_step(trial: TuningTrial, trials: int) -> str:
@@ -302,8 +274,8 @@ def importance_lines(found: Importances) -> list[str]:
     lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
     lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
     for name in found.leaking:
-        leak = f"warning: column {visible(name)!r} may say the label in other words: nearly all is right with it, and most is lost"
-        lines += ["", *wrapped(f"{leak} without it; option features=… leaves it out")]
+        leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
+        lines += ["", *wrapped(f"{leak}; option features=… leaves it out")]
     return lines
 
 

@@ -385,16 +385,16 @@ def _told_by_neighbours(matrix: Any, y: np.ndarray, num_classes: int) -> tuple[n
     """The probability of the label of each labelled node by those of its neighbours, and whether it is their first choice."""
     nodes = np.flatnonzero(y >= 0)
     seeds = scipy.sparse.csr_array((np.ones(len(nodes)), (nodes, y[nodes])), shape=(len(y), num_classes))
-    heard = matrix * (y >= 0)  # the columns of labelled nodes
-    heard = scipy.sparse.csr_array(heard)
-    mass, total, squares = heard @ seeds, heard.sum(axis=1), heard.multiply(heard).sum(axis=1)
+    received = matrix * (y >= 0)  # the columns of labelled nodes
+    received = scipy.sparse.csr_array(received)
+    mass, total, squares = received @ seeds, received.sum(axis=1), received.multiply(received).sum(axis=1)
     worth = np.divide(
         total**2, squares, out=np.zeros_like(total), where=squares > 0
     )  # as many neighbours of one weight
     shares = mass.toarray()[nodes] / np.where(total > 0, total, 1)[nodes, None]
     prior = np.bincount(y[nodes], minlength=num_classes) / len(nodes)
-    told = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
-    return told[np.arange(len(nodes)), y[nodes]], told.argmax(axis=1) == y[nodes]
+    blended = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
+    return blended[np.arange(len(nodes)), y[nodes]], blended.argmax(axis=1) == y[nodes]
 
 
 def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | np.ndarray) -> list[str]:

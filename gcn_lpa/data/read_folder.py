@@ -1,4 +1,4 @@
-"""Your own files -> Graph: a table of nodes, one of edges, maybe one of labels, as CSV or Parquet.
+"""Your own files -> Graph: a table of nodes, one of edges, maybe one of labels, as CSV, Parquet or in a database.
 
 Ids and labels of a CSV file are text, exactly as written: "001" is not 1, and "NA" is a class. An empty label is
 unknown. Columns are found by their usual names, which options override. Errors say file, row, column and value;
@@ -25,6 +25,7 @@ from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import WARNING, Ends, check_task, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.databases import is_address, read_address
 from gcn_lpa.data.describe import (
     graph_warnings,
     guessed_label,
@@ -80,7 +81,9 @@ def read_csv(
     columns: Columns | None = None,
     edge_functions: EdgeFunctions | None = None,
 ) -> Graph:
-    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet. DataFrames do as well.
+    """A graph from a table of nodes and one of edges; CSV, or Parquet where the name ends in .parquet.
+
+    Frames of pandas or polars, Arrow tables and addresses in a database do as well: see `gcn_lpa.data.databases`.
 
     Args:
         nodes: id, label and features of each node; None where there is only a list of edges.
@@ -105,7 +108,7 @@ def read_csv(
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
-        columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
+        columns: what was learned of another table, `graph.columns` or `trained.columns`: this one gets the same features.
         edge_functions: the same of the columns of edges, `trained.edge_weights.functions`.
     """
     names = (
@@ -278,6 +281,10 @@ class _Reading:
         """A file or frame with its header; None where there is none."""
         if file is None or hasattr(file, "columns"):
             return None if file is None else read_frame(file, content)
+        if is_address(file):
+            table, notes = read_address(file, content)
+            self.notes += notes
+            return table
         path = Path(file)
         if not path.is_file():
             raise ValueError(f"there is no file {path}")

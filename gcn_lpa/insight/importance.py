@@ -34,10 +34,9 @@ from gcn_lpa.trained import Trained
 STRUCTURE, EDGES, LABELS, OTHERS = "structural features", "edges", "labels nearby", "columns of other nodes"
 MOST_PARTS = 30  # columns of a node that are looked at one by one; the rest go together
 Z = 1.96
-LEAKS, LOST = (
-    0.9,
-    0.5,
-)  # a column leaks where so many are right, and so much of what is above the most frequent class goes with it
+LEAKS = 0.9  # of the labels that are not of the most frequent class: a column that alone tells so many may be the label
+FOLDS = 5
+LEAVES = 64  # of the tree that reads one column: more than a category has values
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Importance:
     accuracy_interval: float
     likelihood: float  # the fall of the log of the probability of the label, each at most 10
     likelihood_interval: float
-    leaks: bool = False  # whether the column alone may say the label
+    leaks: bool = False  # whether the column alone tells nearly all labels: it may be the label in other words
 
 
 @dataclass(frozen=True)
@@ -113,15 +112,31 @@ def importance(
         rows.append(Importance(name, kind, float(mean[0]), float(half[0]), float(mean[1]), float(half[1])))
         on_step(number + 1, len(changes))
     accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
-    above = accuracy - majority
+    nodes, places = torch.cat([judge.nodes for judge in judges]), dict(columns_of(trained, judges[0].prepared))
     rows = [
-        dataclasses.replace(
-            row, leaks=row.kind == "column" and accuracy >= LEAKS and above > 0 and row.accuracy >= LOST * above
-        )
+        dataclasses.replace(row, leaks=_told_by(judges[0].prepared.x, places[row.name], nodes, y) >= LEAKS)
+        if row.kind == "column"
+        else row
         for row in rows
     ]
     ranked = sorted(rows, key=lambda row: -row.likelihood)
     return Importances(accuracy, majority, len(y), repeats, tuple(ranked))
+
+
+def _told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
+    """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
+    if len(y) < 2 * FOLDS or len(y.unique()) < 2:
+        return 0.0
+    from sklearn.model_selection import KFold, cross_val_predict
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
+    is_number, truth = y.is_floating_point(), y.numpy()
+    tree = (DecisionTreeRegressor if is_number else DecisionTreeClassifier)(max_leaf_nodes=LEAVES, random_state=0)
+    guess = cross_val_predict(tree, rows, truth, cv=KFold(FOLDS, shuffle=True, random_state=0))
+    if is_number:
+        return float(1 - np.square(guess - truth).mean() / truth.var())
+    return float(1 - (guess != truth).mean() / (1 - np.bincount(truth).max() / len(y)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -203,7 +203,7 @@ def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     """The graph of a run from its source, or from `data`; it must be the one the run was trained on."""
-    source = plan.source if data is None else dataclasses.replace(plan.source, name=str(data))
+    source = plan.source if data is None else plan.source.at(str(data))
     try:
         graph = source.load()
     except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: options of a wrong type
@@ -213,7 +213,7 @@ def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     if (content := graph.content_hash(64)) != plan.content:
         raise ValueError(
             f"{source.name!r} is not the graph {folder} was trained on (content {content[:10]}…, not "
-            f"{plan.content[:10]}…); say where that one is with --data PATH"
+            f"{plan.content[:10]}…); say where that one is with --data PATH; for a graph that changed there is predict --on"
         )
     return graph
 

@@ -30,10 +30,12 @@ from gcn_lpa.calibration import (
 )
 from gcn_lpa.cut import Cut, Rule
 from gcn_lpa.data.checks import WARNING, some
+from gcn_lpa.data.databases import is_address, write_rows
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.edge_columns import TYPE
 from gcn_lpa.data.files import write_output
+from gcn_lpa.data.table import parquet_bytes
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.metrics import NumberScores
@@ -311,12 +313,19 @@ def ranked(table: Any, cut: Cut | None) -> Any:
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
-    """Write a DataFrame as CSV, entirely or not at all; a file that is there is replaced.
+    """Write a DataFrame, entirely or not at all: as CSV or, where the name ends so, as .parquet; or as a table of a database.
+
+    A file that is there is replaced; a table of a database is not, see `gcn_lpa.data.databases`.
 
     Args:
-        excel_safe: put a ' before text that a spreadsheet would run as a formula.
+        excel_safe: put a ' before text that a spreadsheet would run as a formula, in CSV.
     """
-    write_output(path, table_text(table, excel_safe=excel_safe).encode())
+    if is_address(path):
+        write_rows(str(path), table)
+    elif Path(path).suffix == ".parquet":
+        write_output(path, parquet_bytes(table))
+    else:
+        write_output(path, table_text(table, excel_safe=excel_safe).encode())
 
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
@@ -407,7 +416,7 @@ def read_like(
     """A graph read with the options of a run, and its columns as the run learned to read them."""
     known = reading_options(on)
     columns: dict[str, Any] = {} if trained.columns is None else {"columns": trained.columns}
-    other = {"labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
+    other = {"nodes", "labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
     weights = trained.used_edge_weights
     if weights is not None and TYPE not in weights.functions.names:
         columns["edge_functions"], other = weights.functions, other | {"edge_features"}

@@ -1,7 +1,7 @@
 """A graph cut into parts, one for each process: `gcn-lpa partition` writes the folder, and each rank reads its part of it.
 
 parts.json                what the graph and the cut are; every rank reads it
-scalings.safetensors      what was learned of all features to scale them, and of the columns about the graph
+scalings.safetensors      what was learned of all features to scale them, and of the structural features
 part-K.safetensors        of rank K: its rows of the adjacency, which rows it reads of others and sends to them, the features of
                           its nodes, and the labels that train or validate
 nodes.json, nodes.safetensors   names, labels and status of all nodes; rank 0 reads them when it writes results

@@ -195,6 +195,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
 
 
+def test_evaluate_prints_what_to_cite(karate_run):
+    lines = ok("evaluate", karate_run, "--cite").splitlines()
+    assert lines[0] == "@article{wang2020unifying,"
+    assert json.loads(ok("evaluate", karate_run, "--cite", "--json"))["bibtex"].splitlines() == lines
+    assert run("evaluate", karate_run, "--cite", "--positive", "Officer").exit_code == 2
+
+
 def test_evaluate_prints_scores_classes_and_confusion(karate_run):
     lines = ok("evaluate", karate_run).splitlines()
     results = json.loads(ok("evaluate", karate_run, "--json"))

@@ -43,6 +43,7 @@ def table(n=120, leak=False, seed=0):
     )
     if leak:
         nodes["paid"] = np.where(y == 1, 100.0, 3.0) + rng.normal(size=n)
+        nodes.loc[:2, "paid"] = 50.0  # of some nodes it does not say it
     edges = pandas.DataFrame({"source": np.arange(n), "target": rng.integers(n, size=n)})
     return read_csv(nodes, edges)
 
