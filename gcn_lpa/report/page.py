@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,10 +88,15 @@ class OpenRun:
         return unit.min() / unit
 
     @cached_property
-    def ranges(self) -> list[float]:
-        """Between which predicted numbers are drawn alike: five ranges with as many nodes in each."""
+    def drawn_as(self) -> tuple[np.ndarray, tuple[str, ...]]:
+        """What each node is drawn as, [n], and its name: the predicted class; of numbers one of five ranges with as many nodes."""
+        if self.trained.target.scale is None:
+            return self.prediction.probabilities.argmax(dim=1).numpy(), self.trained.class_names
         values = self.trained.target.words(self.prediction.uncalibrated[:, 0])
-        return [float(f"{edge:.3g}") for edge in np.unique(np.quantile(values, [0.2, 0.4, 0.6, 0.8]))]
+        ends = np.unique([float(f"{end:.3g}") for end in np.quantile(values, [0.2, 0.4, 0.6, 0.8])])
+        texts = [f"{end:g}" for end in ends]
+        between = (f"{low} to {high}" for low, high in pairwise(texts))
+        return np.searchsorted(ends, values), (f"below {texts[0]}", *between, f"from {texts[-1]}")
 
     @cached_property
     def by_confidence(self) -> list[int]:
