@@ -209,10 +209,10 @@ def main() -> int:
                 continue
             graph = table(*name.split(", "), seed) if dataset is None else load(dataset, target="views")
             runs[name].append(one(graph, share, seed, best=given.best))
-    rows = {name: {"draws": len(every), **summary(every)} for name, every in runs.items() if every}
+            rows = {name: {"draws": len(every), **summary(every)} for name, every in runs.items() if every}
+            if given.out is not None:  # after each, so that a run that is ended leaves what it has
+                write_json(given.out, {"rows": rows, "runs": runs, "first": given.first, "environment": environment()})
     print(json.dumps(rows, indent=2, ensure_ascii=False))
-    if given.out is not None:
-        write_json(given.out, {"rows": rows, "runs": runs, "first": given.first, "environment": environment()})
     return 0
 
 

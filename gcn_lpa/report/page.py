@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import gcn_lpa
-from gcn_lpa.calibration import FEWEST, Intervals
+from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import describe
 from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
@@ -80,12 +80,12 @@ class OpenRun:
 
     @property
     def sure(self) -> torch.Tensor:
-        """How sure each prediction is, [n]: its probability; of numbers the narrowest interval by the width of its own."""
+        """How sure each prediction is, [n]: its probability; of numbers how much members and votes agree, ½ where as usual."""
         if self.trained.target.scale is None:
             return self.prediction.probabilities.amax(dim=1)
-        intervals, predicted = self.trained.calibration, self.prediction.uncalibrated
-        unit = intervals.unit(predicted) if isinstance(intervals, Intervals) else torch.ones_like(predicted[:, 0])
-        return unit.min() / unit
+        spread = self.prediction.uncalibrated[:, 1]
+        usual = spread.median().clamp_min(1e-12)
+        return usual / (usual + spread)
 
     @cached_property
     def drawn_as(self) -> tuple[np.ndarray, tuple[str, ...]]:
