@@ -74,7 +74,8 @@ def columns_of(graph: Graph, *, neighbours: bool) -> scipy.sparse.csr_array:
     if not neighbours:
         return scipy.sparse.csr_array(x)
     structure = graph.structural_features_of_edges().numpy().astype(float)
-    structure = (np.log1p(structure) - np.log1p(structure).mean(axis=0)) / np.log1p(structure).std(axis=0).clip(1e-9)
+    structure = np.sign(structure) * np.log1p(np.abs(structure))
+    structure = (structure - structure.mean(axis=0)) / structure.std(axis=0).clip(1e-9)
     return scipy.sparse.csr_array(scipy.sparse.hstack([x, without_loops(graph).to_scipy() @ x, structure]))
 
 
