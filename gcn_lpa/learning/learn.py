@@ -243,25 +243,32 @@ def _together_by_folds(
     if interrupted:
         return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
-        refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
+        refitted = [
+            _refitted(whole, group[0], of_member, device)
+            for group, of_member in zip(groups, fits.values(), strict=True)
+        ]
         tasks, parts = [job.task for job in groups[0]], []
         for k, task in enumerate(tasks):
             of_members = zip(groups, fits.values(), strict=True)
             models = [[_without_fold(group[k], of_member, k, device)] for group, of_member in of_members]
             parts.append(parts_of(Ensemble(models).eval(), task.prepared.to(device)).of(task.val))
         weights, held_out = _weighed_by_folds(whole, tasks, parts, recipe.votes)
-    return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
+        return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
-def _refitted(whole: Task, job: Job, models: list[Any], device: torch.device) -> list[Any]:
-    """The models of a member; those that need no label to choose an epoch learn from all labels, with a seed for each."""
+def _refitted(whole: Task, job: Job, fits: Sequence[Fit], device: torch.device) -> list[Any]:
+    """The models of a member; those that are fitted at once learn from all labels, with a seed for each."""
     if not job.method.at_once:
-        return models
-    job = dataclasses.replace(job, task=whole, kept=None, like=models)
-    if models[0].depends_on_seed:
-        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(models))]
+        return [fit.model for fit in fits]
+    job = dataclasses.replace(job, task=whole, kept=None, stages=_median_epoch(fits))
+    if fits[0].model.depends_on_seed:
+        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(fits))]
     model = job.run(device).model
-    return [copy.deepcopy(model) for _ in models]
+    return [copy.deepcopy(model) for _ in fits]
+
+
+def _median_epoch(fits: Sequence[Fit]) -> int:
+    return max(1, round(float(np.median([fit.run.best_epoch for fit in fits]))))
 
 
 def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -> Any:
@@ -269,9 +276,13 @@ def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -
 
     Where the weights after that epoch were not kept, the model is trained once more.
     """
-    if job.kept is None or job.method.at_once:
+    if job.kept is None:
         return fits[k].model
-    stop_at = max(1, round(float(np.median([fit.run.best_epoch for j, fit in enumerate(fits) if j != k]))))
+    stop_at = _median_epoch([fit for j, fit in enumerate(fits) if j != k])
+    if job.method.at_once:
+        model = copy.deepcopy(fits[k].model)
+        model.limit(stop_at)
+        return model
     state = job.kept.states.get(stop_at)
     if state is None:
         unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing

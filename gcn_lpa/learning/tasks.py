@@ -135,7 +135,7 @@ class Job:
     seed: int
     stop_at: int | None = None  # end after this epoch, although the recipe has more
     kept: Kept | None = None  # gets the weights after each epoch
-    like: Sequence[Any] = ()  # models of the same recipe for other folds, whose choices by inner folds trees take over
+    stages: int = 0  # of a method that is fitted at once; 0: as many as validation chooses
 
     @property
     def method(self) -> Method:
@@ -153,11 +153,14 @@ class Job:
         validation = self.task.validation(prepared)
         try:
             if self.method.at_once:
-                model.choose_like(self.like)
+                if self.stages:
+                    model.limit(self.stages)
                 nodes = train.nonzero().squeeze(1).to(device)
                 run = fit_at_once(model, prepared, nodes, validation, self.recipe, seed=self.seed)
+                if self.kept is None and validation.number:
+                    model.limit(run.best_epoch)
                 if watch.on_epoch is not None:
-                    watch.on_epoch(self.name, run.history[0])
+                    watch.on_epoch(self.name, run.history[-1])
                 return Fit(model, run)
             batches = [
                 batch.to(device, waits=batch.node_ids is not None) for batch in batches_of(prepared, train, self.recipe)

@@ -8,8 +8,8 @@ that need labels to predict read those of the graph they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -55,8 +55,11 @@ class FittedAtOnce(Predictor, Protocol):
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         """Learn from the labels of `nodes`, positions."""
 
-    def choose_like(self, others: Sequence[Any]) -> None:
-        """Take over the choices by inner folds of models of the same recipe that learned from most of the same nodes."""
+    def limit(self, stages: int) -> None:
+        """Learn in so many stages, or, after learning, keep so many of the first ones."""
+
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        """The outputs for `nodes` after each stage of learning, [m, c] each."""
 
 
 class OnGivenEdges(nn.Module):
@@ -73,8 +76,11 @@ class OnGivenEdges(nn.Module):
 
 
 class AtOnce(OnGivenEdges):
-    """A `FittedAtOnce` that chooses nothing by inner folds."""
+    """A `FittedAtOnce` that learns in one stage."""
 
     depends_on_seed = True
 
-    def choose_like(self, others: Sequence[Any]) -> None: ...
+    def limit(self, stages: int) -> None: ...
+
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        yield cast(Tensor, self(graph)).index_select(0, nodes)

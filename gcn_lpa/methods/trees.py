@@ -14,8 +14,9 @@ votes of all. Folds have the classes in equal shares: else fewer votes for a cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ MANY = 1000  # training nodes from which one of these folds is enough
 FEW = 20  # training nodes below which nothing is chosen
 DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
-ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
+ROUNDS = 100  # trees for each class at most, and where no validation node chooses
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
@@ -205,7 +206,7 @@ class NeighbourLR(NearbyColumns):
 
 
 class Trees(NearbyColumns):
-    """scikit-learn's gradient-boosted trees on the columns; inner folds choose the number of rounds, then all nodes are fitted.
+    """scikit-learn's gradient-boosted trees on the columns; a stage is a round, and validation nodes choose how many are kept.
 
     Trees are complete: inner node k has the children 2k + 1 (x ≤ threshold) and 2k + 2, and a leaf that scikit-learn has
     higher up is repeated below. So a file of tensors holds no link that could lead astray.
@@ -220,7 +221,7 @@ class Trees(NearbyColumns):
         super().__init__(recipe, graph, seed)
         self.register_buffer("bias", torch.zeros(self.num_classes, dtype=torch.float64))
         self.empty(0)
-        self.rounds: int | None = None  # None: inner folds choose
+        self.rounds = ROUNDS
 
     def read_features(self, graph: Graph) -> int:
         """All of them, or `picked` ones where they leave no room for structural features."""
@@ -233,10 +234,11 @@ class Trees(NearbyColumns):
         self.picked = torch.arange(WORDS) if self.reads_words else columns[:TELLING]  # `fit_at_once` takes others
         return len(self.picked)
 
-    def choose_like(self, others: Sequence[Trees]) -> None:
-        """Take as many rounds as others chose for most of the same nodes: the median of them."""
-        if others:
-            self.rounds = max(1, round(float(np.median([len(other.feature) for other in others]))))
+    def limit(self, stages: int) -> None:
+        self.rounds = stages
+        self.feature, self.threshold, self.value = (
+            kept[:stages] for kept in (self.feature, self.threshold, self.value)
+        )
 
     def empty(self, rounds: int) -> None:
         """Buffers for a tree of each class in each round."""
@@ -275,17 +277,17 @@ class Trees(NearbyColumns):
         bias[seen] = 0
         self.empty(0)
         if len(seen) > 1:
-            grown = self.estimator(self.rounds or self.chosen_rounds(x, y), len(y)).fit(x, y)
+            grown = self.estimator(len(y)).fit(x, y)
             columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
             bias[columns] = grown._baseline_prediction.ravel()
             self.keep(grown._predictors, columns)
         self.bias.copy_(torch.from_numpy(bias))
 
-    def estimator(self, rounds: int, num_rows: int) -> Any:
+    def estimator(self, num_rows: int) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         return HistGradientBoostingClassifier(
-            max_iter=rounds,
+            max_iter=self.rounds,
             max_depth=DEPTH,
             min_samples_leaf=min(20, max(2, num_rows // 20)),
             max_features=0.5,
@@ -294,17 +296,6 @@ class Trees(NearbyColumns):
             class_weight=self.balance,
             random_state=self.seed,
         )
-
-    def chosen_rounds(self, x: np.ndarray, y: np.ndarray) -> int:
-        costs = np.zeros(ROUNDS)
-        for fit, held in inner_folds(y, self.seed):
-            if len(np.unique(y[fit])) > 1:
-                grown = self.estimator(ROUNDS, len(fit)).fit(x[fit], y[fit])
-                logits = np.full((ROUNDS, len(held), self.num_classes), UNSEEN)
-                for k, shares in enumerate(grown.staged_predict_proba(x[held])):
-                    logits[k][:, grown.classes_] = np.log(np.maximum(shares, 1e-12))
-                costs += [mean_cost(stage, y[held]) for stage in logits]
-        return int(costs.argmin()) + 1 if costs.any() else FEW_ROUNDS
 
     def keep(self, rounds: Any, columns: np.ndarray) -> None:
         """Copy scikit-learn's trees, a list for each round, into complete ones of the classes `columns`."""
@@ -324,18 +315,24 @@ class Trees(NearbyColumns):
         self.feature, self.threshold, self.value = (torch.from_numpy(a).to(device) for a in (feature, threshold, value))
 
     def forward(self, graph: Graph) -> Tensor:
-        return torch.cat([self.logits(rows.double()) for rows in self.columns(graph).split(ROWS)])
+        every = (deque(self.rounds_on(rows.double()), maxlen=1) for rows in self.columns(graph).split(ROWS))
+        return torch.cat([last.pop() for last in every])
 
-    def logits(self, x: Tensor) -> Tensor:
-        """The logits of rows of all columns in float64, in which thresholds are exact, [m, c]."""
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        rounds = self.rounds_on(self.columns(graph).index_select(0, nodes).double())
+        return islice(rounds, min(1, len(self.feature)), None)
+
+    def rounds_on(self, x: Tensor) -> Iterator[Tensor]:
+        """The logits before the first round and after each, [m, c], of rows of all columns in float64: thresholds are exact."""
         logits = self.bias.repeat(len(x), 1)
+        yield logits.float()
         for feature, threshold, value in zip(self.feature, self.threshold, self.value, strict=True):
             at = torch.zeros(len(x), self.num_classes, dtype=torch.int64, device=x.device)  # the node of each tree
             for _ in range(DEPTH):
                 goes_right = x.gather(1, feature.gather(0, at)) > threshold.gather(0, at)
                 at = 2 * at + 1 + goes_right.long()
             logits = logits + value.gather(0, at - INNER)
-        return logits.float()
+            yield logits.float()
 
 
 def without_loops(graph: Graph) -> SparseMatrix:
