@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
 
 
+LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
+
+
 @dataclass(frozen=True)
 class Epoch:
     """One line of the history; losses are those of the step, validation is after it. None: not measured."""
@@ -284,7 +287,7 @@ def fit_at_once(
 @torch.no_grad()
 def measured(model: Predictor, validation: Validation, select: str = "loss") -> Tensor:
     """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
-    outputs = model(validation.graph).index_select(0, validation.nodes)
+    outputs = model.outputs(validation.graph, validation.nodes)
     known = validation.graph.target.measured(outputs, validation.target, validation.number)
     scored = [METRICS[select](outputs.double().softmax(dim=1), validation.target).view(1)] if select in METRICS else []
     return torch.cat([known, *scored])
@@ -304,8 +307,9 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
-    """Whether a model has gone on for `patience` epochs without a better one."""
-    return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= recipe.patience)
+    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best."""
+    wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))
+    return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= wait)
 
 
 def optimizer_of(

@@ -162,6 +162,7 @@ class Job:
                 if watch.on_epoch is not None:
                     watch.on_epoch(self.name, run.history[-1])
                 return Fit(model, run)
+            model.begin(prepared)
             batches = [
                 batch.to(device, waits=batch.node_ids is not None) for batch in batches_of(prepared, train, self.recipe)
             ]

@@ -23,6 +23,9 @@ class Predictor(Protocol):
     """A trained model."""
 
     def __call__(self, graph: Graph) -> Tensor: ...
+    def outputs(self, graph: Graph, nodes: Tensor) -> Tensor:
+        """The rows of these nodes alone, [m, c]."""
+
     def transition(self, graph: Graph) -> SparseMatrix:
         """D*⁻¹A*, the matrix that labels walk: with learned edges, or else the given ones."""
 
@@ -42,6 +45,9 @@ class Model(Predictor, Protocol):
 
     capturable: bool  # whether a step can be a CUDA graph: it must never wait for the GPU
     stackable: bool  # whether torch.func can map its loss over a stack of models
+
+    def begin(self, graph: Graph) -> None:
+        """Learn what is learned of columns alone, without labels, before the first step."""
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key) -> Loss: ...
     def weight_parameters(self) -> list[nn.Parameter]: ...
@@ -74,6 +80,11 @@ class OnGivenEdges(nn.Module):
     def edge_parameters(self) -> list[nn.Parameter]:
         return []
 
+    def outputs(self, graph: Graph, nodes: Tensor) -> Tensor:
+        return cast(Tensor, self(graph)).index_select(0, nodes)
+
+    def begin(self, graph: Graph) -> None: ...
+
 
 class AtOnce(OnGivenEdges):
     """A `FittedAtOnce` that learns in one stage."""
@@ -83,4 +94,4 @@ class AtOnce(OnGivenEdges):
     def limit(self, stages: int) -> None: ...
 
     def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
-        yield cast(Tensor, self(graph)).index_select(0, nodes)
+        yield self.outputs(graph, nodes)

@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.scaling import single_columns
+from gcn_lpa.engine.cpu_kernels import sums_of_trees
+from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only
-from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 
 MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maximum are taken, and trees are grown
@@ -63,6 +64,7 @@ class NearbyColumns(AtOnce):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int) -> None:
         super().__init__()
         self.reads_words = False
+        self._votes = Remembered(votes_by_others)
         self.recipe, self.num_classes = recipe, graph.target.width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
@@ -89,7 +91,7 @@ class NearbyColumns(AtOnce):
         return int(self.dealt_by)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
-        return votes_by_others(walk, graph.y, graph.target.width, self.recipe.propagation_steps, self.seed)
+        return self._votes(walk, graph.y, graph.target.width, self.recipe.propagation_steps, self.seed)
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
@@ -315,7 +317,11 @@ class Trees(NearbyColumns):
         self.feature, self.threshold, self.value = (torch.from_numpy(a).to(device) for a in (feature, threshold, value))
 
     def forward(self, graph: Graph) -> Tensor:
-        every = (deque(self.rounds_on(rows.double()), maxlen=1) for rows in self.columns(graph).split(ROWS))
+        x = self.columns(graph)
+        trees = self.feature, self.threshold, self.value, self.bias
+        if x.device.type == "cpu":
+            return torch.cat([sums_of_trees(rows.double(), *trees).float() for rows in x.split(ROWS)])
+        every = (deque(self.rounds_on(rows.double()), maxlen=1) for rows in x.split(ROWS))
         return torch.cat([last.pop() for last in every])
 
     def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
@@ -408,9 +414,14 @@ def votes_by_others(walk: SparseMatrix, y: Tensor, num_classes: int, steps: int,
     folds, classes = vote_folds(y, seed), torch.arange(num_classes, device=y.device)
     seeds = (y.unsqueeze(1) == classes).to(torch.get_default_dtype())
     votes = label_shares(walk, seeds, steps)
-    for fold in range(int(folds.max()) + 1):
-        here = folds == fold
-        votes[here] = label_shares(walk, seeds * ~here.unsqueeze(1), steps)[here]
+    at_once = max(1, BLOCK // max(1, 3 * seeds.numel()))
+    for hidden in torch.arange(int(folds.max()) + 1, device=y.device).split(
+        at_once
+    ):  # side by side: a wide product is as fast
+        shown = (folds.unsqueeze(1) != hidden).to(seeds.dtype)
+        shares = label_shares(walk, seeds.unsqueeze(1) * shown.unsqueeze(2), steps)
+        for k, fold in enumerate(hidden):
+            votes[folds == fold] = shares[folds == fold, k]
     return votes
 
 
@@ -432,16 +443,23 @@ def stratified_folds(y: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def label_shares(walk: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
-    """Logs of the shares of each class after one hop, after two, and after `steps` of LPA, [n, 3c].
+    """Logs of the shares of each class after one hop, after two, and after `steps` of LPA, [n, …, 3c], of seeds [n, …, c].
 
     Shares are smoothed towards equal ones: by the weight of one neighbour, and for LPA by FAR_SMOOTHING. So one vote counts
     less than three, and a node that no label reaches has equal shares.
     """
-    one_neighbour = 1 / walk.pattern.rowptr.diff().clamp_min(1).to(seeds.dtype).unsqueeze(1)
-    one = walk @ seeds
-    masses = (one, one_neighbour), (walk @ one, one_neighbour), (propagate_labels(walk, seeds, steps), FAR_SMOOTHING)
-    c = seeds.shape[1]
-    return torch.cat([((m + s / c) / (m.sum(dim=1, keepdim=True) + s)).log() for m, s in masses], dim=1)
+    degrees = walk.pattern.rowptr.diff().clamp_min(1).to(seeds.dtype)
+    one_neighbour = 1 / degrees.view(-1, *[1] * (seeds.dim() - 1))
+
+    def hop(mass: Tensor) -> Tensor:
+        return (walk @ mass.flatten(1)).view_as(mass)
+
+    one, far, labeled = hop(seeds), seeds, seeds.sum(dim=-1, keepdim=True) > 0
+    for k in range(steps):
+        far = hop(torch.where(labeled, seeds, far) if k else far)  # Eqs. (1), (2)
+    masses = (one, one_neighbour), (hop(one), one_neighbour), (far, FAR_SMOOTHING)
+    c = seeds.shape[-1]
+    return torch.cat([((m + s / c) / (m.sum(dim=-1, keepdim=True) + s)).log() for m, s in masses], dim=-1)
 
 
 def inner_folds(y: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
