@@ -15,7 +15,7 @@ from gcn_lpa.insight import drawing as palette
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcn_lpa"
-LONGEST_CHAIN, MOST_MODULES, MOST_LINES = 14, 92, 23_000
+LONGEST_CHAIN, MOST_MODULES, MOST_LINES = 14, 100, 26_000
 DOORS = ("__init__", "__main__")  # of the package: they may import everything
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +15,14 @@ import gcn_lpa
 from gcn_lpa.cli import options, text
 
 if TYPE_CHECKING:
+    from gcn_lpa.data.datasets import DatasetSize
+    from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
     from gcn_lpa.insight.audit import LabelFinding
     from gcn_lpa.insight.explanation import Explanation
 
 STARTER = ("nodes.csv", "edges.csv", "README.md")
+MOST_COLUMNS = 40  # that `info` prints
 
 
 @options.command
@@ -65,11 +69,60 @@ def info(
 
     if name is None:
         found = list_datasets(root)
-        return options.show(as_json, [dataclasses.asdict(one) for one in found], text.dataset_lines(found))
+        return options.show(as_json, [dataclasses.asdict(one) for one in found], dataset_lines(found))
     graph = options.load_graph(name, root, option)
-    facts, structural = gcn_lpa.describe(graph), text.structural_note(graph)
-    lines = text.info_lines(facts, structural, is_named=name.lower() in DATASETS)
+    facts, structural = gcn_lpa.describe(graph), structural_note(graph)
+    lines = info_lines(facts, structural, is_named=name.lower() in DATASETS)
     options.show(as_json, {**dataclasses.asdict(facts), "structural_features": structural}, lines)
+
+
+def dataset_lines(found: Iterable[DatasetSize]) -> list[str]:
+    """A line for each data set: its counts, and what it is."""
+    rows = []
+    for one in found:
+        counts = ("–" if n is None else f"{n:,}" for n in (one.nodes, one.edges, one.features, one.classes))
+        rows.append((one.name, *counts, f"{one.summary}{' (files not found)' if one.nodes is None else ''}"))
+    return text.table_lines(("", "nodes", "edges", "features", "classes", ""), rows)
+
+
+def structural_note(graph: Graph) -> str | None:
+    """The structural features that the default recipe adds to the columns of a graph; None: nothing."""
+    from gcn_lpa.data.scaling import num_structural
+    from gcn_lpa.recipes import choose_recipe
+
+    recipe = choose_recipe(graph, graph.labeled)
+    if recipe.structure and graph.x_kind == "given":
+        number = num_structural(graph.directed, with_cells=True)
+        return f"degrees, PageRank, filled cells, neighbours' too -> {number} features"
+    words = {"trees": "trees", "neighbour-lr": "LR"}
+    readers = ", ".join(word for member, word in words.items() if member in recipe.members.split())
+    number = num_structural(graph.directed, with_cells=False)
+    return f"degrees, PageRank, neighbours' too -> {number} features, for {readers}" if readers else None
+
+
+def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[str]:
+    counted = f"the {info.labeled_edges:,} edge{'s' * (info.labeled_edges > 1)}"
+    known = f"{text.percent(info.edge_homophily)} of {counted}" if info.labeled_edges else "no edge"
+    paper = f"{text.percent(info.intra_class_edge_rate)} of all edges as the paper counts (no label = first class), "
+    direction = "directed" if info.directed else "undirected"
+    sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
+    homophily = {"edge": info.edge_homophily, "node": info.node_homophily, "adjusted": info.adjusted_homophily}
+    measured = ", ".join(f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in homophily.items())
+    more = len(info.columns) - MOST_COLUMNS
+    return [
+        f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
+        f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
+        *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
+        *([f"    column     … and {more:,} more"] if more > 0 else []),
+        *([] if structural is None else [f"    graph      {structural}"]),
+        *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
+        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.classes:,} classes{sizes and f' ({sizes})'}",
+        f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
+        f"  homophily    {measured}",
+        f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
+        f"nodes that no label can reach {info.unreachable:,}",
+        *(f"  note         {note}" for note in info.notes),
+    ]
 
 
 # That train; as many choose the epoch, weigh the votes and calibrate. The size was chosen among four for an earlier default, by

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gcn_lpa.calibration import Calibration
     from gcn_lpa.cut import Cut, Expected
-    from gcn_lpa.data.datasets import DatasetSize
-    from gcn_lpa.data.describe import GraphInfo
-    from gcn_lpa.graph import Graph
     from gcn_lpa.insight.advise import Advice, Suggestion
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.edge_effects import EdgeEffect
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
 # what a terminal obeys instead of showing it
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-MOST_COLUMNS = 40  # that `info` prints
 WIDTH = 80  # of a terminal
 
 
@@ -88,55 +84,6 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
         cells = zip(blanks, column, strict=True) if is_number else zip(column, blanks, strict=True)
         padded.append(["".join(parts) for parts in cells])
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-
-
-def dataset_lines(found: Iterable[DatasetSize]) -> list[str]:
-    """A line for each data set: its counts, and what it is."""
-    rows = []
-    for one in found:
-        counts = ("–" if n is None else f"{n:,}" for n in (one.nodes, one.edges, one.features, one.classes))
-        rows.append((one.name, *counts, f"{one.summary}{' (files not found)' if one.nodes is None else ''}"))
-    return table_lines(("", "nodes", "edges", "features", "classes", ""), rows)
-
-
-def structural_note(graph: Graph) -> str | None:
-    """The structural features that the default recipe adds to the columns of a graph; None: nothing."""
-    from gcn_lpa.data.scaling import num_structural
-    from gcn_lpa.recipes import choose_recipe
-
-    recipe = choose_recipe(graph, graph.labeled)
-    if recipe.structure and graph.x_kind == "given":
-        number = num_structural(graph.directed, with_cells=True)
-        return f"degrees, PageRank, filled cells, neighbours' too -> {number} features"
-    words = {"trees": "trees", "neighbour-lr": "LR"}
-    readers = ", ".join(word for member, word in words.items() if member in recipe.members.split())
-    number = num_structural(graph.directed, with_cells=False)
-    return f"degrees, PageRank, neighbours' too -> {number} features, for {readers}" if readers else None
-
-
-def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[str]:
-    counted = f"the {info.labeled_edges:,} edge{'s' * (info.labeled_edges > 1)}"
-    known = f"{percent(info.edge_homophily)} of {counted}" if info.labeled_edges else "no edge"
-    paper = f"{percent(info.intra_class_edge_rate)} of all edges as the paper counts (no label = first class), "
-    direction = "directed" if info.directed else "undirected"
-    sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
-    homophily = {"edge": info.edge_homophily, "node": info.node_homophily, "adjusted": info.adjusted_homophily}
-    measured = ", ".join(f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in homophily.items())
-    more = len(info.columns) - MOST_COLUMNS
-    return [
-        f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
-        f"  features     {info.features:,} ({info.feature_kind}), {info.nonzeros:,} non-zero",
-        *(f"    column     {column}" for column in info.columns[:MOST_COLUMNS]),
-        *([f"    column     … and {more:,} more"] if more > 0 else []),
-        *([] if structural is None else [f"    graph      {structural}"]),
-        *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
-        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.classes:,} classes{sizes and f' ({sizes})'}",
-        f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
-        f"  homophily    {measured}",
-        f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
-        f"nodes that no label can reach {info.unreachable:,}",
-        *(f"  note         {note}" for note in info.notes),
-    ]
 
 
 def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:

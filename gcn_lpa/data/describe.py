@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse
 import torch
-from scipy.sparse import csgraph
 from torch import Tensor
 
 from gcn_lpa.data.checks import WARNING, is_missing, some, type_word
@@ -71,6 +70,8 @@ class Homophily:
 
 def describe(graph: Graph) -> GraphInfo:
     """Counts and rates of a graph, as `gcn-lpa info` prints them."""
+    from scipy.sparse import csgraph  # takes a tenth of a second
+
     y = graph.y.cpu().numpy()
     row, col = _proper_entries(graph)
     measured = homophily(graph)
@@ -147,32 +148,23 @@ def node_hops(graph: Graph, given: Tensor | np.ndarray) -> np.ndarray:
     Args:
         given: a boolean mask of the nodes, or their positions.
     """
-    order, senders = _breadth_first(graph, given)
-    hops = [np.inf] * (graph.num_nodes + 1)
-    hops[-1] = -1
-    for node in order[1:].tolist():
-        hops[node] = hops[senders[node]] + 1
-    return np.array(hops[:-1])
+    hops = _hops(graph, given).double()
+    return torch.where(hops < 0, torch.inf, hops).numpy()
 
 
 def unreachable(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
-    """The nodes to which no given node has a way, a mask [n]; `given` as in `node_hops`, which takes longer."""
-    mask = torch.ones(graph.num_nodes + 1, dtype=torch.bool)
-    mask[torch.from_numpy(_breadth_first(graph, given)[0]).long()] = False
-    return mask[:-1]
+    """The nodes to which no given node has a way, a mask [n]; `given` as in `node_hops`."""
+    return _hops(graph, given) < 0
 
 
-def _breadth_first(graph: Graph, given: Tensor | np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """The nodes in the order in which they are reached from the given ones, and from where each is; node n sends to all given."""
-    n = graph.num_nodes
-    nodes = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    starts = np.flatnonzero(nodes) if nodes.dtype == bool else np.unique(nodes)
-    sends = graph.pattern.T  # the rows of the transpose: who receives; of an undirected graph the same
-    rowptr, col = sends.rowptr.cpu().numpy(), sends.col.cpu().numpy()
-    rowptr, col = np.append(rowptr, rowptr[-1] + len(starts)), np.append(col, starts.astype(col.dtype))
-    whole = scipy.sparse.csr_array((np.ones(len(col), np.int8), col, rowptr), shape=(n + 1, n + 1))
-    order, senders = csgraph.breadth_first_order(whole, n)
-    return order, senders.tolist()
+def _hops(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
+    from gcn_lpa.engine.cpu_kernels import breadth_first  # imports Numba
+
+    nodes = torch.as_tensor(given).cpu()
+    starts = nodes.nonzero().squeeze(1) if nodes.dtype == torch.bool else nodes.long().unique()
+    return breadth_first(
+        graph.pattern.T, starts
+    )  # the rows of the transpose: who receives; of an undirected graph the same
 
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:

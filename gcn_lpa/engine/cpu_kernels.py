@@ -187,6 +187,41 @@ def _spmm(lo, hi, rowptr, col, values, x, out):
 
 
 @_compiled
+def _powers(rowptr, col, values, powers):
+    for k in range(1, len(powers)):
+        _spmm(0, len(rowptr) - 1, rowptr, col, values, powers[k - 1], powers[k])
+
+
+@_compiled
+def _horner_rows(lo, hi, rowptr, col, values, before, x, number, out):
+    """out = A before + number · x."""
+    _spmm(lo, hi, rowptr, col, values, before, out)
+    for i in range(lo, hi):
+        for c in range(x.shape[1]):
+            out[i, c] += number * x[i, c]
+
+
+@_compiled
+def _horner(rowptr, col, values, x, coefficients, before, out):
+    for k in range(len(coefficients) - 2, -1, -1):
+        _horner_rows(0, len(rowptr) - 1, rowptr, col, values, before, x, coefficients[k], out)
+        before, out = out, before
+
+
+@_compiled
+def _breadth_first(rowptr, col, queue, length, hops):
+    at = 0
+    while at < length:
+        node = queue[at]
+        for k in range(rowptr[node], rowptr[node + 1]):
+            if hops[col[k]] < 0:
+                hops[col[k]] = hops[node] + 1
+                queue[length] = col[k]
+                length += 1
+        at += 1
+
+
+@_compiled
 def _spmm_backward(lo, hi, rowptr, col, values, grad, grad_x, x, grad_values):
     last = np.int64(len(col) - 1)
     for i in range(lo, hi):
@@ -324,9 +359,12 @@ def _share(kernel: Any, cuts: list[int], *arguments: Any) -> None:
         one.result()
 
 
+def _workers(pattern: Pattern, width: int) -> int:
+    return min(num_cpu_threads(), 1 + pattern.num_entries * width // ALONE)
+
+
 def _over_rows(kernel: Any, pattern: Pattern, width: int, *tensors: Tensor) -> None:
-    workers = min(num_cpu_threads(), 1 + pattern.num_entries * width // ALONE)
-    _share(kernel, pattern.shares(workers), *[tensor.numpy() for tensor in tensors])
+    _share(kernel, pattern.shares(_workers(pattern, width)), *[tensor.numpy() for tensor in tensors])
 
 
 def _empty(*shape: int, like: Tensor) -> Tensor:
@@ -349,6 +387,46 @@ def spmm_backward(transpose: Pattern, values: Tensor, x: Tensor, grad: Tensor) -
     tensors = transpose.rowptr, transpose.col, values, grad, grad_x, x, grad_values
     _over_rows(_spmm_backward, transpose, x.shape[1], *tensors)
     return grad_values, grad_x
+
+
+def powers(pattern: Pattern, values: Tensor, x: Tensor, last: int) -> Tensor:
+    """A^k x for k = 0 … last, [last + 1, n, d]."""
+    out = _empty(last + 1, *x.shape, like=x)
+    out[0] = x
+    if _workers(pattern, x.shape[1]) == 1:  # one call for all hops of a small graph
+        _powers(pattern.rowptr.numpy(), pattern.col.numpy(), values.numpy(), out.numpy())
+        return out
+    for before, after in pairwise(out):
+        _over_rows(_spmm, pattern, x.shape[1], pattern.rowptr, pattern.col, values, before, after)
+    return out
+
+
+def polynomial(pattern: Pattern, values: Tensor, x: Tensor, coefficients: Tensor) -> Tensor:
+    """Σ_k c_k A^k x by Horner's rule, [n, d]: two arrays, however many hops there are."""
+    numbers, before, out = coefficients.numpy(), coefficients[-1] * x, _empty(*x.shape, like=x)
+    arrays = pattern.rowptr, pattern.col, values
+    if _workers(pattern, x.shape[1]) == 1:
+        _horner(*(array.numpy() for array in (*arrays, x, coefficients, before, out)))
+        return out if len(numbers) % 2 == 0 else before
+    for number in numbers[-2::-1]:
+        _share(
+            _horner_rows,
+            pattern.shares(_workers(pattern, x.shape[1])),
+            *(array.numpy() for array in (*arrays, before, x)),
+            number,
+            out.numpy(),
+        )
+        before, out = out, before
+    return before
+
+
+def breadth_first(pattern: Pattern, starts: Tensor) -> Tensor:
+    """The number of entries from the nearest start to each node, from row to column; -1: there is no way, [n]."""
+    hops, queue = torch.full((pattern.shape[0],), -1), torch.empty(pattern.shape[0], dtype=torch.int64)
+    hops[starts], queue[: len(starts)] = 0, starts
+    arrays = pattern.rowptr.cpu().numpy(), pattern.col.cpu().numpy()
+    _breadth_first(*arrays, queue.numpy(), len(starts), hops.numpy())
+    return hops
 
 
 def edge_dot(pattern: Pattern, u: Tensor, v: Tensor) -> Tensor:

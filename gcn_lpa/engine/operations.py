@@ -157,6 +157,37 @@ class Product(torch.autograd.Function):
         return joined.view(size, -1, joined.shape[1]), 0
 
 
+class Polynomial(torch.autograd.Function):
+    """Σ_k c_k A^k X for a constant A on a CPU: every hop in one operation, and no hop kept unless the c_k are learned."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Any, coefficients: Tensor, x: Tensor) -> Tensor:
+        ctx.matrix, powers = matrix, None
+        if ctx.needs_input_grad[1]:
+            powers = kernel("powers", matrix.pattern, matrix.values, x, len(coefficients) - 1)
+        ctx.save_for_backward(coefficients, powers)
+        if powers is not None:
+            total: Tensor = (coefficients.detach() @ powers.flatten(1)).view(x.shape)
+            return total
+        return kernel("polynomial", matrix.pattern, matrix.values, x, coefficients)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        (coefficients, powers), matrix, grad_x = ctx.saved_tensors, ctx.matrix, None
+        if ctx.needs_input_grad[2]:
+            grad_x = kernel("polynomial", matrix.pattern.T, matrix.transposed_values, grad, coefficients)
+        return None, None if powers is None else powers.flatten(1) @ grad.flatten(), grad_x
+
+    @staticmethod
+    def vmap(size: int, dims: Any, matrix: Any, coefficients: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        many = (
+            a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
+            for a, dim in zip((coefficients, x), dims[1:], strict=True)
+        )
+        return torch.stack([apply(Polynomial, matrix, *of_one) for of_one in zip(*many, strict=True)]), 0
+
+
 class _Blocks(NamedTuple):
     """The matrices of all models as one, for `Product`, which is given their values beside it."""
 

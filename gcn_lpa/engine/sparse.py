@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -287,6 +288,16 @@ class SparseMatrix:
             values_t = self.transposed_values if learns or ops.is_wrapped(self.values) else None
             y = ops.apply(ops.Product, self, self.values, values_t, y)
         return y.squeeze(1) if x.dim() == 1 else y
+
+    def polynomial(self, coefficients: Tensor | Sequence[float], x: Tensor) -> Tensor:
+        """Σ_k c_k A^k x, [n, d]."""
+        if self.is_constant and not (x.is_cuda or self.pattern.is_part):
+            return ops.apply(ops.Polynomial, self, torch.as_tensor(coefficients, dtype=x.dtype), x)
+        total = coefficients[0] * x
+        for k in range(1, len(coefficients)):
+            x = self @ x
+            total = total + coefficients[k] * x
+        return total
 
     @property
     def T(self) -> SparseMatrix:

@@ -27,7 +27,7 @@ from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, Vote, VotePath, hops_in_words, rounded
-from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk, walk_edge_types
+from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk_edge_types
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction, check_trained, posteriors
 from gcn_lpa.propagation import feature_influence, label_influence, propagate_labels
@@ -283,9 +283,9 @@ class Explainer:
         if how == "personalized":
             return personalized(smoothing.T, start, recipe).squeeze(1), ""
         if how == "mean_of_hops":
-            return walk(torch.ones(recipe.propagation_steps + 1), smoothing.T, start).squeeze(1), ""
+            return smoothing.T.polynomial(torch.ones(recipe.propagation_steps + 1), start).squeeze(1), ""
         if how == "hops":  # Σ_k |γ_k| S^k, row by row
-            return walk(mean_size(models, "gamma"), smoothing.T, start).squeeze(1), ""
+            return smoothing.T.polynomial(mean_size(models, "gamma"), start).squeeze(1), ""
         note = "features: what each layer adds of the node's own (residual) is not counted" if recipe.residual else ""
         return feature_influence(smoothing, nodes, recipe.gcn_layers)[0], note
 

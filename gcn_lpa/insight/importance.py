@@ -278,7 +278,7 @@ def _edge_column_shuffled(start: int, stop: int) -> Change:
 
 
 @dataclass(frozen=True)
-class Part:
+class Share:
     """What one piece of information adds to the log-odds of a predicted class."""
 
     name: str
@@ -292,7 +292,7 @@ class PredictionParts:
     label: str
     log_odds: float
     base: float  # without any of them
-    parts: tuple[Part, ...]
+    parts: tuple[Share, ...]
 
     def lines(self, most: int = 10) -> list[str]:
         total = f"log-odds of {self.label} {self.log_odds:+.2f}, without any of these {self.base:+.2f}"
@@ -336,7 +336,7 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
             after = nothing if k == len(order) - 1 else log_odds(order[: k + 1])
             worth[order[k]] += (before - after) / 2
             before = after
-    parts = sorted((Part(name, value) for name, value in worth.items()), key=lambda part: -abs(part.value))
+    parts = sorted((Share(name, value) for name, value in worth.items()), key=lambda part: -abs(part.value))
     return PredictionParts(prepared.class_names[label], whole, nothing, tuple(parts))
 
 

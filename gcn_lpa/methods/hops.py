@@ -68,10 +68,10 @@ class Hops(Propagated):
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(recipe, graph, generator)
-        self.gamma = hop_weights(recipe)
+        self.gamma = nn.Parameter(torch.tensor(hop_weights(recipe)))
 
     def walked(self, graph: Graph, smoothing: SparseMatrix, key: Key | None) -> Tensor:
-        return walk(self.gamma, smoothing, self.perceptron(graph.x, key))
+        return smoothing.polynomial(self.gamma, self.perceptron(graph.x, key))
 
 
 class RelationHops(Propagated):
@@ -86,7 +86,7 @@ class RelationHops(Propagated):
                 "propagation 'relations' needs edge types; option relation=… names the column that says them"
             )
         super().__init__(recipe, graph, generator)
-        number, start = len(graph.edge_types.names), hop_weights(recipe).detach()
+        number, start = len(graph.edge_types.names), torch.tensor(hop_weights(recipe))
         self.own = nn.Parameter(start[:1].clone())  # γ_0
         self.gamma = nn.Parameter(start[1:].repeat(number, 1) / number)  # [R, K]
 
@@ -107,39 +107,26 @@ def edge_type_matrices(graph: Graph, rate: float = 0.0, key: Key | None = None) 
     return [matrix.log().symmetric_softmax(rate, key) for matrix in graph.edge_types.matrices]
 
 
-def hop_weights(recipe: Recipe) -> nn.Parameter:
-    """γ at the start: personalised PageRank's."""
+def hop_weights(recipe: Recipe) -> list[float]:
+    """γ of personalised PageRank."""
     alpha, last = recipe.teleport, recipe.propagation_steps
-    return nn.Parameter(torch.tensor([alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]))
-
-
-def walk(gamma: Tensor, smoothing: SparseMatrix, z: Tensor) -> Tensor:
-    """Σ_k γ_k S^k z."""
-    total = gamma[0] * z
-    for k in range(1, len(gamma)):
-        z = smoothing @ z
-        total = total + gamma[k] * z
-    return total
+    return [alpha * (1 - alpha) ** k for k in range(last)] + [(1 - alpha) ** last]
 
 
 def walk_edge_types(own: Tensor, gamma: Tensor, matrices: Sequence[SparseMatrix], z: Tensor) -> list[Tensor]:
     """γ_0 z and, for each edge type, Σ_k γ_rk P_r^k z."""
-    parts = [own * z]
-    for r, matrix in enumerate(matrices):
-        y, total = z, torch.zeros_like(z)
-        for k in range(gamma.shape[1]):
-            y = matrix @ y
-            total = total + gamma[r, k] * y
-        parts.append(total)
-    return parts
+    of_hops = nn.functional.pad(gamma, (1, 0))
+    return [own * z, *(matrix.polynomial(of_hops[r], z) for r, matrix in enumerate(matrices))]
 
 
 def personalized(
     smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
 ) -> Tensor:
     """Z ← (1 - α) S Z + α H from Z = H, `propagation_steps` times; `bounds` on every entry at every step."""
+    if bounds is None:
+        return smoothing.polynomial(hop_weights(recipe), start)
     z = start
     for _ in range(recipe.propagation_steps):
         z = (1 - recipe.teleport) * (smoothing @ z) + recipe.teleport * start
-        z = z if bounds is None else z.clamp(*bounds)
+        z = z.clamp(*bounds)
     return z

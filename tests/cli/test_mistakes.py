@@ -285,7 +285,9 @@ WORDS = {
     "the paper's recipe for your graph": words(
         "recipe 'paper' has no settings for 'data', only for cora", "train {data} --recipe paper"
     ),
-    "a published split of your graph": words("'data' was not published with a split", "train {data} --split public"),
+    "a published split of your graph": words(
+        "'data' has no official split here (cora,", "train {data} --split official"
+    ),
     "a reference that is not compared": words(
         "the reference 'lpa' is not among the methods gcn", "compare {data} --methods gcn --reference lpa"
     ),

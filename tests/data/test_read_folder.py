@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from gcn_lpa.cli.text import structural_note
+from gcn_lpa.cli.data import structural_note
 from gcn_lpa.data.checks import WARNING
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.describe import describe, warnings_in

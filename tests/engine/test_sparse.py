@@ -100,6 +100,38 @@ def test_each_gradient_alone_is_the_same(backend):
     torch.testing.assert_close(values.grad, (grad @ x.T)[dense > 0])
 
 
+@pytest.mark.parametrize("last", [0, 1, 4])
+@pytest.mark.parametrize("is_small", [True, False], ids=["in one call", "hop by hop"])
+def test_a_polynomial_and_its_gradients_equal_the_dense_twin(is_small, last, two_threads, monkeypatch):
+    """Also where the numbers are learned, and where nothing is."""
+    if not is_small:
+        monkeypatch.setattr(cpu_kernels, "ALONE", 10)
+    (matrix, dense), x, numbers = random_matrix(30, 30), noise(30, 3), noise(last + 1, seed=2)
+    leaves, twins = ([a.clone().requires_grad_() for a in (numbers, x)] for _ in range(2))
+    found = matrix.polynomial(*leaves)
+    wanted = sum(twins[0][k] * torch.linalg.matrix_power(dense, k) @ twins[1] for k in range(last + 1))
+    torch.testing.assert_close(found, wanted)
+    for result in (found, wanted):
+        (result * noise(30, 3, seed=3)).sum().backward()
+    for leaf, twin in zip(leaves, twins, strict=True):
+        torch.testing.assert_close(leaf.grad, twin.grad)
+    torch.testing.assert_close(matrix.polynomial(numbers.tolist(), x), wanted.detach())
+    learned = matrix.with_values(matrix.values.clone().requires_grad_())
+    torch.testing.assert_close(learned.polynomial(numbers, x).detach(), wanted.detach())
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_breadth_first_finds_the_hops_of_scipy(directed):
+    dense = torch.rand(60, 60, generator=torch.Generator().manual_seed(4)) < 0.02
+    dense = dense if directed else dense | dense.T
+    matrix = SparseMatrix.from_scipy(scipy.sparse.csr_array(dense.numpy().astype(float)))
+    starts = torch.tensor([3, 17])
+    far = scipy.sparse.csgraph.dijkstra(matrix.to_scipy(), unweighted=True, indices=starts.numpy()).min(axis=0)
+    hops = cpu_kernels.breadth_first(matrix.pattern, starts)
+    assert np.array_equal(np.where(hops < 0, np.inf, hops), far)
+    assert np.isinf(far).any() and far[np.isfinite(far)].max() > 2
+
+
 def test_a_vector_is_a_matrix_of_one_column(backend):
     sparse, dense = random_matrix(6, 5)
     assert (sparse @ noise(5)).shape == (6,)

@@ -51,7 +51,7 @@ def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, m
 
 @pytest.mark.long
 def test_without_time_members_are_left_out(blocks):
-    recipe = DEFAULT.replace(**SMALL, members="hops layers linear")
+    recipe = DEFAULT.replace(**SMALL, members="hops layers smoothed-lr")
     few, whole = by_folds(blocks, recipe, minutes=1e-9), by_folds(blocks, recipe, minutes=10**6)
     assert few.recipe.members == ""
     assert whole.recipe == recipe
@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_the_members_or_folds_that_are_whole(blocks, stage, member,
         if (name.stage, name.member, record.epoch) == (stage, member, epoch):
             raise KeyboardInterrupt
 
-    recipe = DEFAULT.replace(**SMALL, members="layers linear")
+    recipe = DEFAULT.replace(**SMALL, members="layers smoothed-lr")
     trained = by_folds(blocks, recipe, watch=Watch(on_epoch=stop))
     assert trained.run.interrupted
     assert (len(trained.model.members), len(trained.model.first)) == left

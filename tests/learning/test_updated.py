@@ -226,7 +226,7 @@ def test_free_weights_of_new_edges_are_counted_and_need_the_graph_before():
 
 def test_without_features_a_new_node_has_what_its_neighbours_have():
     featureless = Graph.from_edges([pair[:2] for pair in RING], y=LABELS)
-    recipe = WITHOUT_FEATURES.replace(votes=False, **QUICK)
+    recipe = WITHOUT_FEATURES.replace(votes=False, members="", **QUICK)
     trained = fitted(featureless, recipe)
     grown = Graph.from_edges([pair[:2] for pair in [*RING, *NEW_EDGES]], y=LABELS)
     with pytest.raises(ValueError, match=r"features='degree' makes some"):

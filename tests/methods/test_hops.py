@@ -87,7 +87,7 @@ class TestEveryBody:
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
 def test_hop_weights_start_as_those_of_personalised_pagerank(alpha):
     """What a walk that stops with probability α at each step, and at the last for sure, leaves at each hop."""
-    gamma = hop_weights(LAYERS.replace(teleport=alpha, propagation_steps=4)).tolist()
+    gamma = hop_weights(LAYERS.replace(teleport=alpha, propagation_steps=4))
     goes_on = 1.0
     for weight in gamma[:-1]:
         assert weight == pytest.approx(alpha * goes_on)

@@ -79,6 +79,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "votes": (True, False),
     "clusters": (2,),
     "members": ("hops",),
+    "edge_weights": (True, False),
     "epochs": (7,),
     "patience": (1,),
     "select": ("first_best", "last_best"),
@@ -103,6 +104,8 @@ def result(recipe, val):
 def cases(*, used):
     marks = [pytest.mark.long] if used else []
     pairs = [(method.name, name) for method in METHODS.values() for name in FIELDS if (name in method.fields) == used]
+    if used:
+        pairs.remove(("gcn-lpa", "edge_weights"))  # matters with columns of edges that tell: test_edge_weights.py
     return [pytest.param(*pair, marks=marks) for pair in pairs]
 
 

@@ -35,8 +35,10 @@ def test_a_table_is_kept_in_the_folder(tmp_path):
     assert (made.exit_code, made.stderr) == (0, "table4 …\n")
     assert made.stdout.startswith("# Table 4: the settings\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table4.json", "table4.md"]
-    facts = json.loads((tmp_path / "table4.json").read_text())
-    assert facts["data"] == json.loads((ROOT / "results" / "table4.json").read_text())["data"]
+    made, kept = (json.loads((folder / "table4.json").read_text())["data"] for folder in (tmp_path, ROOT / "results"))
+    assert made.keys() == kept.keys()
+    for dataset, settings in kept.items():  # a field that was added since is off, and not of the hash
+        assert settings == {field: made[dataset][field] for field in settings}
 
 
 @pytest.mark.parametrize("name", ["figure1", "theorems"])

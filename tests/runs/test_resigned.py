@@ -222,7 +222,7 @@ def test_votes_weighed_for_another_model_are_refused(run, tmp_path):
 
     folder = changed(run, tmp_path / "run", "trained.json", one_more)
     with pytest.raises(
-        ValueError, match=r"^the weights are those of 3 members and 5 label votes, but this ensemble has 3 and 4"
+        ValueError, match=r"^the weights are those of 6 members and 5 label votes, but this ensemble has 6 and 4"
     ):
         predict_run(load_run(folder))
 
@@ -258,7 +258,7 @@ def unfinished(tmp_path_factory):
 
 
 def go_on(folder, on_epoch=None):
-    plan, graph = make_plan(Source("karate"), changes={**SETTINGS, "features": "raw", "epochs": 6})
+    plan, graph = make_plan(Source("karate"), changes={**SETTINGS, "features": "raw", "members": "", "epochs": 6})
     watch = Watch(on_epoch=on_epoch, checkpoints=lambda name: CheckpointFolder(folder, "fit"), every=2, resume=True)
     return learn(graph, [0, 1, 32, 33], [2, 30], plan.recipe, device="cpu", watch=watch)
 

@@ -124,7 +124,7 @@ def test_with_many_labels_a_fold_is_scored_by_the_model_whose_epoch_it_chose(own
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("members", ["", "layers linear"])
+@pytest.mark.parametrize("members", ["", "layers smoothed-lr"])
 def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
     run = trained(Source(str(own)), changes={**SMALL, "members": members})
     graph, folds = run.graph, folds_by_hand(run.graph)
@@ -143,7 +143,7 @@ def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
 def test_ones_own_graph_chooses_the_epoch_by_loss_unless_told_otherwise(own):
     source = Source(str(own))
     ours = recipe_for(Case("few", columns="table"))
-    assert ours == WITH_FEW_LABELS.replace(members="trees smoothed-lr", origin=ours.origin)
+    assert ours == WITH_FEW_LABELS.replace(members="trees smoothed-lr lr gcn batch-norm", origin=ours.origin)
     assert make_plan(source)[0].recipe == ours.replace(select="loss")
     assert make_plan(source, changes={"select": "last_best"})[0].recipe.select == "last_best"
     assert make_plan(source, split="uniform")[0].recipe == ours
@@ -225,7 +225,7 @@ def stop_in(stage, at):
 
 @pytest.mark.long
 @pytest.mark.parametrize("stage", ["fold-1", "fold-3"])
-@pytest.mark.parametrize(("members", "processes"), [("", 1), ("layers linear", 1), ("layers linear", 2)])
+@pytest.mark.parametrize(("members", "processes"), [("", 1), ("layers smoothed-lr", 1), ("layers smoothed-lr", 2)])
 def test_ctrl_c_keeps_a_model_and_resume_finishes_the_run(own, tmp_path, stage, members, processes, monkeypatch):
     monkeypatch.setattr("gcn_lpa.learning.many.FEWEST_NODES", 0)
     monkeypatch.setattr("gcn_lpa.learning.many.num_cpu_threads", lambda: processes)
