@@ -120,8 +120,9 @@ def learn(
         outcomes, left_out = _worthy(groups, options)
     else:
         outcomes, left_out = fit_many(groups, **options), {}
-    without = [group[0].name.member for k, group in enumerate(groups) if k not in outcomes.groups]
-    left_out |= {name: f"no time for it in {minutes:g} minutes" for name in without if name not in left_out}
+    if minutes is not None:
+        without = [group[0].name.member for k, group in enumerate(groups) if k not in outcomes.groups]
+        left_out |= {name: f"no time for it in {minutes:g} minutes" for name in without if name not in left_out}
     groups = [groups[number] for number in outcomes.groups]
     fits = _fits(groups, outcomes)
     if folds:

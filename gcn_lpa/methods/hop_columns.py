@@ -96,9 +96,10 @@ class HopColumns(nn.Module):
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
-        if at is None:
+        if at is None and key is None:
             z: Tensor = self.first_layer(graph, smoothing)
         else:
+            at = torch.arange(graph.num_nodes, device=graph.device) if at is None else at
             rows = self._rows[self.training](graph, smoothing, at)
             z = dropout(rows, self.recipe.dropout, key, layer=0) @ self.weights[0]
         z = z + self.biases[0]

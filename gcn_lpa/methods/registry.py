@@ -264,7 +264,7 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights"),
+            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds"),
         ),
         Method(
             "gcn-same",

@@ -67,7 +67,7 @@ def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose
     folds = label_folds(blocks.y, given, 5, seed=(0, 0))
     grown = [trained_alone(blocks, given & ~fold, fold, alone).model.first[0] for fold in folds]
     rounds = sorted(len(model.feature) for model in grown)
-    monkeypatch.setattr("gcn_lpa.methods.trees.Trees.chosen_rounds", lambda *_: rounds[2])
+    monkeypatch.setattr("gcn_lpa.methods.trees.ROUNDS", rounds[2])
     for k, model in enumerate(trained.model.members[1]):
         whole = trained_alone(blocks, given, [], alone, seed=k).model.first[0]
         states = model.state_dict(), whole.state_dict()
