@@ -412,6 +412,8 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
         members = f"trees {recipe.members}"  # soon done: first where time is short
         if case.columns == "table":
             origin = f"{recipe.origin}; with trees and along the given edges, as features are a table"
+            stands_in = "" if case.labels == "few" else " hop-columns"  # for layers, where these bring nothing
+            members = members.replace("trees", f"trees{stands_in}", 1)
             recipe = recipe.replace(**FIXED_EDGES, members=members, origin=origin)
         elif case.columns == "wide table":
             recipe = recipe.replace(members=members, origin=f"{recipe.origin}; with trees on columns that are no words")

@@ -31,7 +31,7 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
 from gcn_lpa.learning.many import Outcomes, fit_many
 from gcn_lpa.learning.tasks import Job, Task, task_of
-from gcn_lpa.learning.worth import FEWEST, is_costly, worth_of
+from gcn_lpa.learning.worth import is_costly, is_judged, worth_of
 from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
@@ -116,7 +116,7 @@ def learn(
     groups = [list(group) for group in zip(*jobs, strict=True)]  # of each member
     until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
     options = {"device": where, "threads": threads, "watch": watch, "until": until}
-    if len(folds) > 1 and int(folds[0].sum()) >= FEWEST:
+    if len(folds) > 1 and is_judged(recipe, int(folds[0].sum())):
         outcomes, left_out = _worthy(groups, options)
     else:
         outcomes, left_out = fit_many(groups, **options), {}

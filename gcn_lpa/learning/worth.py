@@ -1,8 +1,8 @@
 """Whether a costly member is worth its time: it learns without the first fold, and goes on to the others if that fold says so.
 
 The fold is predicted by the pool of the other members with and without it, by weights that were fitted to others of its nodes. The
-gain is that of the mean log likelihood of a held-out label; its noise is one standard error. A small fold tells nothing: then all
-members go on.
+gain is that of the mean log likelihood of a held-out label; its noise is one standard error. Costly members are judged only where
+hop columns, a member, stand in for them, and where the fold is no handful of nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from gcn_lpa.learning.ensemble import Parts, cross_fitted
 from gcn_lpa.recipes import Recipe
 
-FEWEST = 100  # held-out nodes in the fold: the noise of fewer hides what a member usually brings
+FEWEST = 30  # held-out nodes in the fold: of fewer, nothing can be said
 CROSSED = 5  # parts of the fold, each predicted by weights of the others
 TINY = 1e-12  # the least probability of a label that counts
 
@@ -34,6 +34,11 @@ class Worth:
 
     def __str__(self) -> str:
         return f"a held-out label gets {self.gain:+.4f} ± {self.noise:.4f} likelier (log) with it, on the first fold"
+
+
+def is_judged(recipe: Recipe, num_held_out: int) -> bool:
+    """Whether the costly members of an ensemble have to show their worth."""
+    return "hop-columns" in recipe.members.split() and num_held_out >= FEWEST
 
 
 def is_costly(member: Recipe, at_once: bool) -> bool:
