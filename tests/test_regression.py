@@ -279,7 +279,7 @@ def test_what_is_about_classes_is_refused_in_a_sentence(world):
 
 def test_the_recipe_for_numbers_has_no_member_that_cannot_predict_them():
     for graph in (towns(), dataclasses.replace(towns(), x_kind="identity")):
-        for name in ("default", "best"):
+        for name in ("default", "quick", "best"):
             recipe = choose_recipe(graph, graph.labeled, name, has_time=True)
             assert all(METHODS[one.method].for_numbers for one in members_of(recipe).values())
             assert "neighbour-lr" in recipe.members and recipe.select == "loss"
