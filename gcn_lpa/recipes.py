@@ -261,6 +261,8 @@ FEW_LABELS = 40  # a class; with fewer, learned edges and structural features co
 MANY_LABELS = 200  # a class; with fewer, the kinds of models that few labels want are members of the default
 FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features want at least
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
+LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
+FOR_CLASSES = ("grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
 
@@ -301,10 +303,12 @@ class Case:
     columns: str = "words"  # one of COLUMNS: a wide table has words beside single columns
     edge_types: bool = False
     edge_columns: bool = False  # or types: edges differ in what may say how much they weigh
+    numbers: bool = False  # whether labels are numbers
 
     def __str__(self) -> str:
         columns = {"none": "no columns", "words": "words"}.get(self.columns, f"a {self.columns}")
-        return ", ".join([f"{self.labels} labels", columns, *(["edge types"] if self.edge_types else [])])
+        more = [*(["edge types"] if self.edge_types else []), *(["numbers to predict"] if self.numbers else [])]
+        return ", ".join([f"{self.labels} labels", columns, *more])
 
 
 def case_of(graph: Graph, train: Tensor) -> Case:
@@ -313,11 +317,12 @@ def case_of(graph: Graph, train: Tensor) -> Case:
 
     case = case_for(
         graph.num_features if graph.x_kind == "given" else None,
-        int(train.sum()) / max(1, graph.num_classes),
+        int(train.sum()) / (LIKE_CLASSES if graph.numbers is not None else max(1, graph.num_classes)),
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )
-    return dataclasses.replace(case, edge_columns=graph.with_type_column().edge_columns is not None)
+    has_columns = graph.with_type_column().edge_columns is not None
+    return dataclasses.replace(case, edge_columns=has_columns, numbers=graph.numbers is not None)
 
 
 def case_for(
@@ -359,7 +364,19 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     recipe = recipe_for(case, name, has_time=has_time) if is_ours else recipe_of_paper(name, dataset)
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
+    if is_ours and case.numbers:
+        recipe = for_numbers(recipe, "" if name == "default" else "smoothed-lr batch-norm appnp")
     return recipe.replace(select="loss") if by_folds else recipe
+
+
+def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
+    """The recipe where labels are numbers: without members that predict classes alone, and with ridge regression, for which few
+    numbers suffice, on own columns and on those of the neighbours.
+    """
+    names = [name for name in recipe.members.split() if name not in FOR_CLASSES]
+    columns = ["lr"] if recipe.features != "raw" else []  # without features there is no own column
+    members = list(dict.fromkeys([*columns, "neighbour-lr", *names, *more.split()]))
+    return recipe.replace(members=" ".join(members), select="loss", origin=f"{recipe.origin}; for numbers")
 
 
 def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:

@@ -275,9 +275,9 @@ def fit_at_once(
 @torch.no_grad()
 def measured(model: Predictor, validation: Validation, select: str = "loss") -> Tensor:
     """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
-    outputs = model(validation.graph).index_select(0, validation.nodes)
-    known = validation.graph.target.measured(outputs, validation.target, validation.number)
-    scored = [METRICS[select](outputs.double().softmax(dim=1), validation.target).view(1)] if select in METRICS else []
+    outputs, target = model(validation.graph).index_select(0, validation.nodes), validation.graph.target
+    known = target.measured(outputs, validation.target, validation.number)
+    scored = [METRICS[select](target.answer(outputs.double()), validation.target).view(1)] if select in METRICS else []
     return torch.cat([known, *scored])
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli import data, models, questions  # noqa: F401  each adds its commands to `app`, in the order of --help
+from gcn_lpa.cli import data, models, parts, questions  # noqa: F401  each adds its commands to `app`, in the order of --help
 from gcn_lpa.cli.options import MANNERS, app
 
 

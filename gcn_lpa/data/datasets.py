@@ -419,10 +419,10 @@ DATASETS: dict[str, Dataset] = {
         splits="863d8a4ea1",
     ),
     "streamers-engb": _streamers(
-        "streamers_engb", "English streamers; target mature or partner", "7367bc8c2adeb90d9314b1110eb19203"
+        "streamers_engb", "English streamers; target mature, partner or views", "7367bc8c2adeb90d9314b1110eb19203"
     ),
     "streamers-es": _streamers(
-        "streamers_es", "Spanish streamers; target mature or partner", "3878aacf21bcdbe42c4734a6d5a59caa"
+        "streamers_es", "Spanish streamers; target mature, partner or views", "3878aacf21bcdbe42c4734a6d5a59caa"
     ),
     "acm": Dataset(
         "papers with two edge types; labels 20, 40 or 60 a class",

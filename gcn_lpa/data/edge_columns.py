@@ -367,7 +367,7 @@ def read_edge_columns(
 
     Args:
         types: columns that are categories whatever they look like.
-        known: functions that another list taught; the table needs their columns.
+        known: functions that were learned of another list; the table needs their columns.
     """
     cells = {name: Cells(table, name) for name in names}
     counts, notes, functions, values = listed.counts(), list[str](), list[EdgeFunction](), list[np.ndarray]()

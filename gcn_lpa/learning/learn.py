@@ -35,6 +35,7 @@ from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe, choose_recipe
+from gcn_lpa.target import Target
 from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
@@ -88,7 +89,7 @@ def learn(
     folds = [] if val is not None else _folds(whole, seed)
     if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
         recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
-    classes, has_few = whole.graph.class_names, int(train.sum()) < MANY_LABELS
+    target, has_few = whole.graph.target, int(train.sum()) < MANY_LABELS
     parts = [(train & ~fold, fold) for fold in folds]
     weights = None
     if recipe.edge_weights:
@@ -97,7 +98,7 @@ def learn(
         held_out = parts if val is None else [(train, val)] * bool(val.any())
         options: dict[str, Any] = {
             "seed": seed,
-            "classes": classes,
+            "target": target,
             "device": where,
             "threads": threads,
             "watch": watch,
@@ -106,7 +107,7 @@ def learn(
         if weights is not None and weights.is_used:
             whole = whole.weighed(weights.levels)
     if folds:
-        tasks = [task_of(graph, *part, recipe, classes) for part in parts]
+        tasks = [task_of(graph, *part, recipe, target) for part in parts]
         if weights is not None and weights.is_used:
             tasks = [task.weighed(weights.of_fold(k)) for k, task in enumerate(tasks)]
         jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
@@ -132,7 +133,7 @@ def learn_many(
     recipe: Recipe,
     *,
     seeds: int | Sequence[int] = 0,
-    classes: Sequence[str] | None = None,
+    target: Target | None = None,
     stop_at: int | None = None,
     device: str = "auto",
     threads: int | None = None,
@@ -145,10 +146,10 @@ def learn_many(
 
     Args:
         seeds: of each training, or one for all.
-        classes: that the models know; None: those that occur among the labels of each part.
+        target: what the models predict; None: the classes that occur among the labels of each part, or numbers on their scale.
         stop_at: end after this epoch, although the recipe has more.
     """
-    tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
+    tasks = [task_of(graph, train, val, recipe, target) for train, val in parts]
     numbers = [seeds] * len(tasks) if isinstance(seeds, int) else list(seeds)
     if len(numbers) != len(tasks):
         raise ValueError(f"seeds has {len(numbers)} numbers for {len(tasks)} parts; give one for each, or one for all")
@@ -178,10 +179,10 @@ def member_jobs(
 
 def _folds(task: Task, seed: int) -> list[Tensor]:
     """The training labels in folds, masks; none where no class has two labels: the model of a fold would not know its class."""
-    y = task.graph.y.cpu()
-    if int(y[task.train].bincount().max()) < 2:
+    strata = task.graph.target.strata(task.graph.y.cpu())
+    if int(strata[task.train].bincount().max()) < 2:
         return []
-    return label_folds(y, task.train, min(NUM_FOLDS, int(task.train.sum())), seed=(seed, 0))
+    return label_folds(strata, task.train, min(NUM_FOLDS, int(task.train.sum())), seed=(seed, 0))
 
 
 def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list[Fit]]:
@@ -219,7 +220,7 @@ def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted
             weights = fit_weights(parts, y)
         else:
             with torch.no_grad():
-                probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
+                probabilities = task.graph.target.answer(ensemble(prepared).double()).cpu()[nodes]
         held_out = HeldOut(nodes, y, probabilities, "validation", None, unreachable(task.graph, task.train)[nodes])
     return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
 
@@ -294,13 +295,17 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    y, fold = labels[node], torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
+    y, strata, fold = (
+        labels[node],
+        whole.graph.target.strata(labels),
+        torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)]),
+    )
     if votes:
-        known = torch.cat([torch.isin(labels[task.val], labels[task.train]) for task in tasks])
+        known = torch.cat([torch.isin(strata[task.val], strata[task.train]) for task in tasks])
         probabilities = cross_fitted(joined, y, fold, known)
         weights = fit_weights(joined.of(known), y[known])
     else:
-        probabilities = torch.stack(joined.members).mean(dim=0).softmax(dim=1)
+        probabilities = joined.target.answer(torch.stack(joined.members).mean(dim=0))
     order, apart = node.argsort(), torch.cat([unreachable(task.graph, task.train)[task.val] for task in tasks])
     columns = (column[order] for column in (fold, apart))
     return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", *columns)
@@ -361,10 +366,11 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
     seen = mask & trained.known.on(graph)[1]
     if seen.any():
         raise ValueError(f"node {int(seen.nonzero()[0])} was trained on: its label cannot calibrate the model")
-    y = trained.classes_of(graph)[mask]
-    if not len(y) or (y < 0).any():
+    y = trained.labels_of(graph)[mask]
+    unknown = ~trained.target.known(y)
+    if not len(y) or unknown.any():
         raise ValueError(
-            f"{int((y < 0).sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
+            f"{int(unknown.sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
         )
     found = Prediction.of(trained, graph)
     held_out = HeldOut(

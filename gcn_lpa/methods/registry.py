@@ -62,6 +62,7 @@ class Method:
     features: str = "layers"  # how features travel to a node: one of TRAVEL
     reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its predictions
     needs: str = ""  # the extra that installs its dependencies
+    for_numbers: bool = False  # whether it predicts numbers too
     tuned: bool = False  # whether its published width and patience are part of it, where it is compared
 
     def __post_init__(self) -> None:
@@ -191,6 +192,7 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=COLUMNS,
             features="own",
+            for_numbers=True,
         ),
         Method(
             "lpa",
@@ -201,6 +203,7 @@ METHODS: dict[str, Method] = {
             fields=("self_loops", "propagation_steps"),
             features="none",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "gcn",
@@ -208,6 +211,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
             fields=GCN,
+            for_numbers=True,
         ),
         Method(
             "gcn-tuned",
@@ -226,6 +230,7 @@ METHODS: dict[str, Method] = {
             "Luo et al. (2024): 4 residual convolutions of width 256, batch norm, dropout 0.7, 500 epochs",
             fields=GCN,
             tuned=True,
+            for_numbers=True,
         ),
         Method(
             "gat",
@@ -235,6 +240,7 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=(*NETWORK, "heads"),
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "jk-net",
@@ -243,6 +249,7 @@ METHODS: dict[str, Method] = {
             "concat of 6 layers of width 16, dropout after each",
             fields=NETWORK,
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "graphsage",
@@ -252,6 +259,7 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=NETWORK,
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "gcn-lpa",
@@ -259,6 +267,7 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
             fields=(*GCN, *EDGES, *LPA, "members", "edge_weights"),
+            for_numbers=True,
         ),
         Method(
             "gcn-same",
@@ -266,6 +275,7 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
             fields=GCN,
+            for_numbers=True,
         ),
         Method(
             "appnp",
@@ -274,6 +284,7 @@ METHODS: dict[str, Method] = {
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
             fields=(*NETWORK, "propagation_steps", "teleport", *EDGES, "edge_dropout", *LPA),
             features="personalized",
+            for_numbers=True,
         ),
         Method(
             "correct-and-smooth",
@@ -310,6 +321,7 @@ METHODS: dict[str, Method] = {
             fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "trees",
@@ -321,6 +333,7 @@ METHODS: dict[str, Method] = {
             fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "smoothed-lr",
@@ -331,6 +344,7 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=(*COLUMNS, "self_loops", "propagation_steps", "teleport", "class_weights"),
             features="personalized",
+            for_numbers=True,
         ),
         Method(
             "lpa-leave-one-out",
@@ -340,6 +354,7 @@ METHODS: dict[str, Method] = {
             fields=ADAPTIVE,
             features="none",
             reads_labels=True,
+            for_numbers=True,
         ),
     )
 }

@@ -86,7 +86,7 @@ def test_held_out_labels_are_predicted_by_models_that_did_not_learn_from_them(to
     changed = graph.y.clone()
     changed[judge.nodes] = 1 - changed[judge.nodes]
     other = dataclasses.replace(graph, y=changed)
-    known = dataclasses.replace(trained.known, y=trained.classes_of(other)[graph.labeled])
+    known = dataclasses.replace(trained.known, y=trained.labels_of(other)[graph.labeled])
     again = module._judges(dataclasses.replace(trained, known=known), other)[0]
     assert torch.equal(judge.probabilities(judge.prepared), again.probabilities(again.prepared))
     assert torch.equal(again.y, 1 - judge.y)

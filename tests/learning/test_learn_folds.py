@@ -42,7 +42,7 @@ def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, m
         model = alone[k]
         if many:
             stop_at = max(1, round(float(np.median(best[:k] + best[k + 1 :]))))
-            model = trained_alone(blocks, ~fold, [], recipe, stop_at=stop_at, classes=blocks.class_names)
+            model = trained_alone(blocks, ~fold, [], recipe, stop_at=stop_at, target=blocks.target)
         expected = predict_proba(model, blocks, raw=True)[fold]
         assert torch.allclose(trained.held_out.probability[fold], expected, atol=1e-6)
         assert set(trained.held_out.fold[fold].tolist()) == {k}

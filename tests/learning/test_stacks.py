@@ -41,8 +41,8 @@ HOPS = Recipe(
 )
 
 
-def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, classes=None, kept=False):
-    tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
+def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, target=None, kept=False):
+    tasks = [task_of(graph, train, val, recipe, target) for train, val in parts]
     ends = stop_at or [None] * len(tasks)
     return [
         Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed, end, Kept() if kept else None)
@@ -202,7 +202,7 @@ def test_no_model_sees_a_label_that_is_not_its_own(method):
     recipe = recipe_of(method)
 
     def results(graph):
-        jobs = jobs_of(recipe, parts, graph, classes=BLOCKS.class_names)
+        jobs = jobs_of(recipe, parts, graph, target=BLOCKS.target)
         return [
             (
                 [*fit.model.state_dict().values(), outputs(fit, job.task)],
