@@ -332,7 +332,7 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
         show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
     elif as_json:
-        records = table.to_dict("records")
+        records = records_of(table)
         print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})
     else:
         stdout: Any = sys.stdout  # a table that is piped on stays as it is, with its control characters
@@ -340,6 +340,12 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         print(table_text(table, excel_safe=excel_safe), end="", file=file)
         if cut is not None and not MANNERS.quiet:
             print(*cut_lines(cut), sep="\n", file=sys.stderr)
+
+
+def records_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table for JSON, which knows no NaN."""
+    records: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return records
 
 
 def print_warnings(notes: Iterable[str], as_json: bool) -> None:
