@@ -37,7 +37,7 @@ FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
 SURE = 1.0  # standard errors by which it must help; the curve of a rare class need only help
 TINY = 1e-12  # the least probability of a label that counts
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
-NEWTON_STEPS = 30
+NEWTON_STEPS, CLOSE = 30, 1e-10  # at most, and how short the last one is
 
 
 def fit_temperature(logits: Tensor, y: Tensor) -> float:
@@ -109,6 +109,8 @@ def fit_curve(guesses: Guesses) -> tuple[float, float]:
         while length > 1e-6 and cost(curve - length * step) > cost(curve):
             length /= 2
         curve = curve - length * step
+        if float(step.abs().max()) < CLOSE:
+            break
     return float(curve[0]), float(curve[1])
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import scipy.sparse
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gcn_lpa.data.edge_columns import EdgeColumns
     from gcn_lpa.data.encoders import Columns
 
+T = TypeVar("T")
 MOST_CLASSES = 20  # whose sizes a notebook shows
 
 
@@ -273,14 +274,22 @@ class Graph:
         x, derived = results[key]
         return dataclasses.replace(self, x=x, blocks=scaling.blocks_of(x.shape[1]), _derived=derived)
 
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """A result of edges and features alone, computed once for all graphs that share them and differ in labels."""
+        results = self._derived.results
+        if key not in results:
+            results[key] = compute()
+        return cast(T, results[key])
+
     def structural_features(self) -> np.ndarray:
         """Degrees, PageRank and numbers of filled cells, raw: see `data.structural_features`, [n, s]."""
-        results = self._derived.results
-        if "structure" not in results:
+
+        def compute() -> np.ndarray:
             x = self._raw_features()
             num_cells = np.diff(x.indptr) if scipy.sparse.issparse(x) else (x != 0).sum(axis=1)
-            results["structure"] = structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
-        return cast(np.ndarray, results["structure"])
+            return structural_features(self.adjacency.to_scipy(), self.directed, num_cells)
+
+        return self.once("structure", compute)
 
     def structural_features_of_edges(self) -> Tensor:
         """Those that need no features, degrees and PageRank, of the graph as it was read: raw, float32, [n, s]."""

@@ -38,6 +38,9 @@ class Body(Protocol):
     def __call__(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor: ...
+    def begin(self, graph: Graph, smoothing: SparseMatrix) -> None:
+        """Learn what is learned of columns alone, before the first step."""
+
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
@@ -73,6 +76,8 @@ class Convolutions(nn.Module):
         norm = nn.LayerNorm if recipe.layer_norm else OverNodes if recipe.batch_norm else None
         self.norms = nn.ModuleList(norm(width) for width in widths[1:-1] if norm is not None)
 
+    def begin(self, graph: Graph, smoothing: SparseMatrix) -> None: ...
+
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:
@@ -105,8 +110,6 @@ class GCNLPA(nn.Module):
     key and never drops out.
     """
 
-    capturable = stackable = True  # see `methods.contract.Model`
-
     def __init__(
         self,
         recipe: Recipe,
@@ -122,6 +125,7 @@ class GCNLPA(nn.Module):
                 f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
             )
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
+        self.capturable = self.stackable = recipe.propagation != "columns"  # see `methods.contract.Model`
         self.body: Body = (body or Convolutions)(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
         if recipe.residual and isinstance(self.body, Convolutions):  # W' after the edges: the same start without them
@@ -147,8 +151,16 @@ class GCNLPA(nn.Module):
         scores = self.edge_scores(graph) if scores is None else scores
         return scores.symmetric_softmax(self.recipe.edge_dropout, key)
 
+    def begin(self, graph: Graph) -> None:
+        """Learn what the body learns of columns alone, before the first step."""
+        self.body.begin(graph, self.smoothing(graph))
+
     def forward(self, graph: Graph) -> Tensor:
         return self.body(graph, self.smoothing(graph))
+
+    def outputs(self, graph: Graph, nodes: Tensor) -> Tensor:
+        """The logits of these nodes alone, [m, c]."""
+        return self.body(graph, self.smoothing(graph), None, nodes)
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         """L_gcn and L_lpa over the labelled `nodes`, Eqs. (15), (17), (18). Only labels of `nodes` are read.

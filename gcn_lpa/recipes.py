@@ -36,11 +36,15 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     **dict.fromkeys(("lpa_iterations", "propagation_steps"), 10_000),
     **dict.fromkeys(("hidden", "edge_rank"), 100_000),
     "clusters": 1_000_000,
+    "folds": 1_000,
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
-    "at least 1": (("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps"), lambda x: x >= 1),
+    "at least 1": (
+        ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps", "folds"),
+        lambda x: x >= 1,
+    ),
     "not negative": (("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "clusters"), lambda x: x >= 0),
     "in [0, 1)": (("dropout", "feature_dropout", "edge_dropout", "label_rate"), lambda x: 0 <= x < 1),
     "in [0, 1]": (("lpa_ratio", "teleport"), lambda x: 0 <= x <= 1),
@@ -100,9 +104,10 @@ class Recipe:
     label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
     propagation: str = _field(
         "layers",
-        "how features travel: convolutions (layers); predictions that walk several hops, Σ_k γ_k P^k f(x) (hops); or hops along "
-        "each given edge type by itself, Σ_r Σ_k γ_rk P_r^k f(x) (relations)",
-        ("layers", "hops", "relations"),
+        "how features travel: convolutions (layers); predictions that walk several hops, Σ_k γ_k P^k f(x) (hops); hops along "
+        "each given edge type by itself, Σ_r Σ_k γ_rk P_r^k f(x) (relations); or "
+        "columns that walk before training, f(x, P x, … P^K x) (columns)",
+        ("layers", "hops", "relations", "columns"),
         added=True,
     )
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels support it", added=True)
@@ -113,6 +118,12 @@ class Recipe:
         added=True,
     )
     members: str = _field("", "members of the ensemble beside this model, with spaces between", added=True)
+    folds: int = _field(
+        5,
+        "in how many parts labels are held out in turn, where no nodes are given for it; 1: one part of a fifth, and then the "
+        "models learn from all labels",
+        added=True,
+    )
     clusters: int = _field(
         0,
         "train on so many parts of the graph in turn, cut by METIS, with steps shorter by its root: less memory; 0: whole graph",
@@ -209,6 +220,7 @@ DEFAULT = Recipe(
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
 FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric", "training": "joint"}
+HOP_COLUMNS: dict[str, Any] = {"propagation": "columns", "propagation_steps": 3, **FIXED_EDGES}
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
     features="row",
@@ -249,7 +261,7 @@ def recipe_of_paper(name: str, dataset: str) -> Recipe:
     """The recipe `paper` or `official` for one of the five data sets of the paper."""
     tables = {"paper": PAPER, "official": OFFICIAL}
     if name not in tables:
-        raise ValueError(f"unknown recipe {name!r}; there are default, best, paper and official")
+        raise ValueError(f"unknown recipe {name!r}; there are default, quick, best, paper and official")
     if dataset not in tables[name]:
         raise ValueError(
             f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
@@ -260,9 +272,12 @@ def recipe_of_paper(name: str, dataset: str) -> Recipe:
 FEW_LABELS = 40  # a class; with fewer, learned edges and structural features cost accuracy: docs/accuracy.md
 MANY_LABELS = 200  # a class; with fewer, the kinds of models that few labels want are members of the default
 FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features want at least
+LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
+SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
 FOR_CLASSES = ("grand", "label-input", "correct-and-smooth")  # members that predict no numbers
+OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
 
@@ -293,6 +308,12 @@ WITH_STRUCTURE = WITHOUT_FEATURES.replace(
     members="trees neighbour-lr hops appnp",
     origin="default where nodes have no features; with trees, on structural features",
 )
+QUICK = DEFAULT.replace(  # an epoch costs what the labels cost, not what the edges cost
+    **HOP_COLUMNS,
+    members="trees",
+    patience=30,
+    origin="quick: members whose epochs do not walk the edges, docs/accuracy.md",
+)
 
 
 @dataclass(frozen=True)
@@ -304,6 +325,8 @@ class Case:
     edge_types: bool = False
     edge_columns: bool = False  # or types: edges differ in what may say how much they weigh
     numbers: bool = False  # whether labels are numbers
+    is_large: bool = False  # an epoch that walks its edges takes seconds on a CPU
+    is_sure: bool = False  # a fifth of its labels says as much as all
 
     def __str__(self) -> str:
         columns = {"none": "no columns", "words": "words"}.get(self.columns, f"a {self.columns}")
@@ -321,8 +344,13 @@ def case_of(graph: Graph, train: Tensor) -> Case:
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )
-    has_columns = graph.with_type_column().edge_columns is not None
-    return dataclasses.replace(case, edge_columns=has_columns, numbers=graph.numbers is not None)
+    return dataclasses.replace(
+        case,
+        edge_columns=graph.with_type_column().edge_columns is not None,
+        numbers=graph.numbers is not None,
+        is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
+        is_sure=int(train.sum()) >= SURE,
+    )
 
 
 def case_for(
@@ -354,13 +382,13 @@ def choose_recipe(
 
 
 def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False, has_time: bool = False) -> Recipe:
-    """The recipe `default`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
+    """The recipe `default`, `quick`, `best`, `paper` or `official`; the last two know the five data sets of the paper.
 
     Args:
         by_folds: whether folds of the labels choose the epochs: by their loss, as many epochs get all of a few nodes right.
-        has_time: in `best`, also many layers and wide ones, which take ten times as long.
+        has_time: in `best`, also many layers and wide ones, which take ten times as long; and a large graph has the whole default.
     """
-    is_ours = name in ("default", "best")
+    is_ours = name in OURS
     recipe = recipe_for(case, name, has_time=has_time) if is_ours else recipe_of_paper(name, dataset)
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
@@ -380,7 +408,9 @@ def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
 
 
 def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:
-    """The recipe `default` or `best` for a case; `best` is the default with more members."""
+    """The recipe `default`, `quick` or `best` for a case; `best` is the default with more members."""
+    if name == "quick" or (name == "default" and case.is_large and not has_time):
+        return quick_for(case)
     if case.columns == "none":
         recipe, more = WITHOUT_FEATURES if case.labels == "few" else WITH_STRUCTURE, "layers"
     else:
@@ -399,6 +429,8 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
         members = f"trees {recipe.members}"  # soon done: first where time is short
         if case.columns == "table":
             origin = f"{recipe.origin}; with trees and along the given edges, as features are a table"
+            stands_in = "" if case.labels == "few" else " hop-columns"  # for layers, where these bring nothing
+            members = members.replace("trees", f"trees{stands_in}", 1)
             recipe = recipe.replace(**FIXED_EDGES, members=members, origin=origin)
         elif case.columns == "wide table":
             recipe = recipe.replace(members=members, origin=f"{recipe.origin}; with trees on columns that are no words")
@@ -408,3 +440,18 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
     if "trees" in names and "neighbour-lr" not in names and case.columns != "words":
         names.insert(1, "neighbour-lr")
     return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")
+
+
+def quick_for(case: Case) -> Recipe:
+    """The recipe `quick` for a case: hop columns, trees and label votes; with few labels logistic regressions too.
+
+    On a table predictions walk as well: the mean age of neighbours says little of their classes, and few classes walk cheaply.
+    """
+    recipe = QUICK.replace(folds=1 if case.is_sure else QUICK.folds)
+    if case.columns == "table":
+        recipe = recipe.replace(
+            propagation="hops", propagation_steps=DEFAULT.propagation_steps, members="trees hop-columns"
+        )
+    if case.labels != "few" or case.columns == "none":
+        return recipe
+    return recipe.replace(structure=False, members="trees smoothed-lr lr" if case.columns == "table" else "smoothed-lr")

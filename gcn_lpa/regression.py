@@ -134,9 +134,9 @@ class Numbers:
 
     def vote_columns(self, mass: Tensor, smoothing: Tensor | float) -> Tensor:
         """Votes as columns of a table: their mean, drawn to 0 where they are few, and the log of their mass, [n, 2]."""
-        total = mass.sum(dim=1, keepdim=True)
-        mean = (self.low * total + (self.high - self.low) * mass[:, :1]) / (total + smoothing)
-        return torch.cat([mean, (total + smoothing).log()], dim=1)
+        total = mass.sum(dim=-1, keepdim=True)
+        mean = (self.low * total + (self.high - self.low) * mass[..., :1]) / (total + smoothing)
+        return torch.cat([mean, (total + smoothing).log()], dim=-1)
 
     def said(self, outputs: Tensor) -> Tensor:
         """What a model says, in the unit that votes and members are pooled in: standard scores, [n, 1].

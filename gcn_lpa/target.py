@@ -116,7 +116,7 @@ class Classes:
 
     def vote_columns(self, mass: Tensor, smoothing: Tensor | float) -> Tensor:
         """Votes as columns of a table, from the mass of each class: logs of shares, smoothed towards equal ones, [n, c]."""
-        return ((mass + smoothing / self.width) / (mass.sum(dim=1, keepdim=True) + smoothing)).log()
+        return ((mass + smoothing / self.width) / (mass.sum(dim=-1, keepdim=True) + smoothing)).log()
 
     @staticmethod
     def said(outputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,12 @@ from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
-    from gcn_lpa.learning.tasks import Batch, Validation
+    from gcn_lpa.learning.tasks import Batch, Kept, Validation
     from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
+
+
+LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,6 @@ class Best:
                 return self
         state = {} if model is None else {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         return Best(self.rule, epoch.epoch, score, state)
-
-
-@dataclass
-class Kept:
-    """The weights of a model after each epoch, by its number, while all of them together take few bytes."""
-
-    left: int = 1 << 26  # bytes that may still be kept
-    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def keep(self, epoch: int, state: Mapping[str, Tensor]) -> None:
-        self.left -= sum(tensor.nbytes for tensor in state.values())
-        if self.left >= 0:
-            self.states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 class DivergedError(ValueError):
@@ -261,21 +251,30 @@ def fit_at_once(
     seed: int = 0,
     world: World | None = None,
 ) -> Run:
-    """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; as a run of one epoch."""
+    """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; a stage is an epoch.
+
+    The validation loss chooses the stage, whatever else the recipe selects by: it is the smoothest.
+    """
     start = time.perf_counter()
     model.fit_at_once(graph, nodes)
-    accuracy = cost = None
-    if validation.number:
-        correct, cost = (world or World()).total(measured(model, validation)).tolist()
-        accuracy = correct / validation.number
     model.eval()
-    return Run(recipe, seed, (Epoch(1, None, None, None, accuracy, cost, time.perf_counter() - start),), best_epoch=1)
+    if not validation.number:
+        return Run(recipe, seed, (Epoch(1, None, None, None, None, None, time.perf_counter() - start),), best_epoch=1)
+    with torch.no_grad():
+        outputs = model.stages(validation.graph, validation.nodes)
+        known = [validation.graph.target.measured(o, validation.target, validation.number) for o in outputs]
+    report = (world or World()).total(torch.stack(known)).tolist()
+    seconds = (time.perf_counter() - start) / len(report)
+    rows = enumerate(report, start=1)
+    history = [Epoch(k, None, None, None, correct / validation.number, cost, seconds) for k, (correct, cost) in rows]
+    best = min(history, key=lambda epoch: cast(float, epoch.val_loss))
+    return Run(recipe, seed, tuple(history), best.epoch)
 
 
 @torch.no_grad()
 def measured(model: Predictor, validation: Validation, select: str = "loss") -> Tensor:
     """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
-    outputs, target = model(validation.graph).index_select(0, validation.nodes), validation.graph.target
+    outputs, target = model.outputs(validation.graph, validation.nodes), validation.graph.target
     known = target.measured(outputs, validation.target, validation.number)
     scored = [METRICS[select](target.answer(outputs.double()), validation.target).view(1)] if select in METRICS else []
     return torch.cat([known, *scored])
@@ -295,8 +294,9 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
-    """Whether a model has gone on for `patience` epochs without a better one."""
-    return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= recipe.patience)
+    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best."""
+    wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))
+    return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= wait)
 
 
 def optimizer_of(

@@ -90,6 +90,10 @@ class HeldOut:
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
     unreachable: Tensor | None = None  # the nodes that no label reached when they were predicted, [m]; None: not known
 
+    def mask(self, graph: Graph) -> Tensor:
+        """These nodes, [n]."""
+        return torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.node, True)
+
     def crossed(self) -> Tensor:
         """The probabilities, each calibrated as the other folds ask for, [m, c]."""
         folds = torch.arange(len(self.y)) % FOLDS if self.fold is None else self.fold
@@ -128,6 +132,7 @@ class Trained:
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
     relations: Mapping[str, float] = field(default_factory=dict)  # the share of each edge type in the predictions
+    left_out: Mapping[str, str] = field(default_factory=dict)  # members that were not trained, and why
     edge_weights: EdgeWeights | None = None  # what was learned of them; None: nothing
 
     def __repr__(self) -> str:

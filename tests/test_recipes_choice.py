@@ -73,7 +73,7 @@ def test_recipes_are_found_by_name():
     assert choose_recipe(cora, cora.labeled, by_folds=False) is DEFAULT
     assert choose_recipe(cora, cora.labeled, "paper", by_folds=False) is PAPER["cora"]
     assert choose_recipe(cora, cora.labeled, "official", by_folds=False) is OFFICIAL["cora"]
-    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, best, paper and official"):
+    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, quick, best, paper and official"):
         choose_recipe(cora, cora.labeled, "worst")
 
 

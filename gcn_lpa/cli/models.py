@@ -38,7 +38,8 @@ def train(
     ] = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
     report: Annotated[bool, Option("--report", help="Also write predictions.csv and report.html.")] = False,
-    recipe: Annotated[str, Option(help="default, best, paper, official, or a JSON file.")] = "default",
+    recipe: Annotated[str, Option(help="default, quick, best, paper, official, or a JSON file.")] = "default",
+    quick: Annotated[bool, Option("--quick", help="The recipe quick: members that are trained in seconds.")] = False,
     minutes: Annotated[
         float, Option(min=0, help="About as long as it may take; members without time are left out. 0: no limit.")
     ] = 0.0,
@@ -87,6 +88,9 @@ def train(
 
     start = time.perf_counter()
     name, option = options.named_tables(name, nodes, changes, option)
+    if quick and recipe not in ("default", "quick"):
+        raise BadParameter(f"--quick and --recipe {recipe}: both choose the recipe; give one")
+    recipe = "quick" if quick else recipe
     if metric is not None:
         from gcn_lpa.metrics import selection
 
@@ -140,6 +144,7 @@ def train(
     )
     options.print_warnings(graph.notes, as_json)
     options.print_room(graph, plan.recipe, device)
+    options.print_forecast(graph, plan, device, threads, is_default=recipe == "default" and not changes)
     report = report or (resume and out is not None and began_with_report(out))
     plan = dataclasses.replace(plan, report=report)
     kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": page if report else None}

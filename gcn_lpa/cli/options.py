@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gcn_lpa.cut import Cut
     from gcn_lpa.graph import Graph
     from gcn_lpa.runs.folder import TrainedRun
-    from gcn_lpa.runs.plan import Source
+    from gcn_lpa.runs.plan import Plan, Source
     from gcn_lpa.train import Epoch, JobName, Watch
 
 
@@ -356,6 +356,25 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
     room = require_room(graph, recipe, choose_device(device))
     if room is not None and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
+
+
+def print_forecast(graph: Graph, plan: Plan, device: str, threads: int | None, *, is_default: bool) -> None:
+    """Print on stderr how long a training on a CPU will take, if that is long, and how long the quick recipe would."""
+    from gcn_lpa.engine.devices import choose_device, num_cpu_threads
+    from gcn_lpa.recipes import choose_recipe
+    from gcn_lpa.scale.forecast import LONG, duration, forecast
+
+    if MANNERS.quiet or choose_device(device).type != "cpu":
+        return
+    how: dict[str, Any] = {"by_folds": plan.split is None, "workers": threads or num_cpu_threads()}
+    if (found := forecast(graph, plan.recipe, **how)) < LONG:
+        return
+    line = f"training will take about {duration(found)}"
+    if plan.minutes and 60 * plan.minutes < found:
+        line += f"; --minutes {plan.minutes:g} leaves out the members that it has no time for"
+    elif is_default and (less := forecast(graph, choose_recipe(graph, graph.labeled, "quick"), **how)) < found / 2:
+        line += f", with --quick about {duration(less)}"
+    print(f"gcn-lpa: {line}", file=sys.stderr)
 
 
 @contextlib.contextmanager

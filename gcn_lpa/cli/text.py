@@ -132,6 +132,8 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
         unused = ", ".join(name for name, share in shares if share < 0.005)
         lines += wrapped(f"  weight: {used}{unused and f'; none: {unused}'}")
+    for name, why in trained.trained.left_out.items():
+        lines += wrapped(f"  left out: {name}, {why}")
     lines += [*relations(trained), *weighed_edges(trained), *warning(trained.results)]
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:

@@ -322,6 +322,20 @@ def _dropout_entries(lo, hi, x, row, col, threshold, scale, seeds, step, layer, 
         at = last
 
 
+@_compiled
+def _descend(lo, hi, x, feature, threshold, value, bias, out):
+    inner = feature.shape[1]
+    for i in range(lo, hi):
+        for k in range(out.shape[1]):
+            total = bias[k]
+            for r in range(feature.shape[0]):
+                at = 0
+                while at < inner:
+                    at = 2 * at + 1 + (x[i, feature[r, at, k]] > threshold[r, at, k])
+                total += value[r, at - inner, k]
+            out[i, k] = total
+
+
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -464,4 +478,17 @@ def dropout(
         _share(_dropout_rows, cuts, numbers, row.numpy(), *bits, kept)
     else:
         _share(_dropout_entries, cuts, numbers, row.numpy(), col.numpy(), *bits, kept)
+    return out
+
+
+def sums_of_trees(x: Tensor, feature: Tensor, threshold: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """For each row of x the bias and the leaf it reaches in each tree, summed in the order of the rounds, [m, c].
+
+    Args:
+        feature, threshold: of each inner node of complete trees, [rounds, inner, c]; greater values go to the right.
+        value: of each leaf, [rounds, leaves, c].
+    """
+    out, workers = bias.new_empty(len(x), len(bias)), num_cpu_threads()
+    cuts = [len(x) * k // workers for k in range(workers + 1)]
+    _share(_descend, cuts, *(tensor.contiguous().numpy() for tensor in (x, feature, threshold, value, bias, out)))
     return out

@@ -8,10 +8,14 @@ held-out labels, with a pull to equal weights of the members and none of the vot
 
 Before they are pooled, every member and every vote is tempered by itself: networks are too sure, and with few labels propagated
 votes are nearly flat.
+
+Where hop columns are a member, a costly one first learns without the first fold, and goes on to the others if it makes the labels
+of that fold likelier by more than a standard error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +28,7 @@ from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.propagation import propagate_labels
+from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Target
 
 
@@ -72,6 +77,8 @@ SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a 
 PULL = 10.0  # labels that the pull to the members alone weighs as much as
 NEAR = 1 << 18  # entries times classes up to which votes are counted on the CPU: launching a hop takes longer
 ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same
+FEWEST = 30  # held-out nodes of the first fold: of fewer, nothing can be said of a member's worth
+CROSSED = 5  # parts of that fold, each predicted by weights of the others
 POOLED = 1 << 23  # numbers that are pooled at a time, 64 MB
 
 
@@ -204,3 +211,46 @@ def cross_fitted(parts: Parts, y: Tensor, folds: Tensor, fits: Tensor | None = N
         others = ~here if fits is None else ~here & fits
         probabilities[here] = fit_weights(parts.of(others), y[others])(parts.of(here))
     return probabilities
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a member adds to the log likelihood of a held-out label, and one standard error of it."""
+
+    gain: float
+    noise: float
+
+    @property
+    def is_enough(self) -> bool:
+        return self.gain > self.noise
+
+    def __str__(self) -> str:
+        return f"a held-out label gets {self.gain:+.4f} ± {self.noise:.4f} likelier (log) with it, on the first fold"
+
+
+def is_judged(recipe: Recipe, num_held_out: int) -> bool:
+    """Whether the costly members of an ensemble have to show their worth."""
+    return "hop-columns" in recipe.members.split() and num_held_out >= FEWEST
+
+
+def is_costly(member: Recipe, at_once: bool) -> bool:
+    """Whether an epoch of a member walks all edges."""
+    return not at_once and member.propagation != "columns"
+
+
+def worth_of(parts: Parts, y: Tensor, known: list[int], number: int) -> Worth:
+    """The worth of member `number` beside the members `known`, on the held-out nodes that the parts are about.
+
+    Both pools predict these nodes by weights that were fitted to others of them.
+
+    Args:
+        y: the labels of these nodes, [m].
+    """
+    fold = torch.arange(len(y)) % CROSSED
+
+    def logs(members: list[int]) -> Tensor:
+        chosen = dataclasses.replace(parts, members=tuple(parts.members[k] for k in members))
+        return parts.target.likelihood(cross_fitted(chosen, y, fold), y)
+
+    gain = logs([*known, number]) - logs(known)
+    return Worth(float(gain.mean()), float(gain.std()) / math.sqrt(len(gain)))

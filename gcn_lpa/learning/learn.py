@@ -28,18 +28,28 @@ from gcn_lpa.data.describe import unreachable
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
+from gcn_lpa.learning.ensemble import (
+    Ensemble,
+    EnsembleWeights,
+    Parts,
+    cross_fitted,
+    fit_weights,
+    is_costly,
+    is_judged,
+    parts_of,
+    worth_of,
+)
 from gcn_lpa.learning.many import Outcomes, fit_many
-from gcn_lpa.learning.tasks import Job, Task, task_of
+from gcn_lpa.learning.tasks import Job, Kept, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.target import Target
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, num_epochs
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
-NUM_FOLDS = 5
+PARTS = 5  # of the labels, of which one is held out
 REFITTING = 0.2  # of the time of training over the folds: what is fitted once more to all labels
 UNCHOSEN = 200  # epochs where no label can choose one
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
@@ -86,7 +96,7 @@ def learn(
         has_time = minutes is not None or where.type == "cuda"
         recipe = choose_recipe(graph, train, recipe, by_folds=val is None, has_time=has_time)
     whole = task_of(graph, train, torch.zeros_like(train) if val is None else val, recipe)
-    folds = [] if val is not None else _folds(whole, seed)
+    folds = [] if val is not None else _folds(whole, seed, recipe.folds)
     if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
         recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
     target, has_few = whole.graph.target, int(train.sum()) < MANY_LABELS
@@ -115,11 +125,19 @@ def learn(
         jobs = [member_jobs(whole, recipe, seed)]
     groups = [list(group) for group in zip(*jobs, strict=True)]  # of each member
     until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
-    outcomes = fit_many(groups, device=where, threads=threads, watch=watch, until=until)
-    groups = [groups[number] for number in outcomes.groups]  # without members that there was no time for
+    options = {"device": where, "threads": threads, "watch": watch, "until": until}
+    if len(folds) > 1 and is_judged(recipe, int(folds[0].sum())):
+        outcomes, left_out = _worthy(groups, options)
+    else:
+        outcomes, left_out = fit_many(groups, **options), {}
+    if minutes is not None:
+        without = [group[0].name.member for k, group in enumerate(groups) if k not in outcomes.groups]
+        left_out |= {name: f"no time for it in {minutes:g} minutes" for name in without if name not in left_out}
+    groups = [groups[number] for number in outcomes.groups]
     fits = _fits(groups, outcomes)
     if folds:
         trained = _together_by_folds(whole, recipe, groups, fits, where, threads, interrupted=outcomes.interrupted)
+        trained = dataclasses.replace(trained, left_out=left_out)
     else:
         with num_threads(threads, layer=whole.layer(recipe)):
             done = {name: fit for name, (fit,) in fits.items()}
@@ -177,12 +195,44 @@ def member_jobs(
     ]
 
 
-def _folds(task: Task, seed: int) -> list[Tensor]:
-    """The training labels in folds, masks; none where no class has two labels: the model of a fold would not know its class."""
+def _worthy(groups: Sequence[Sequence[Job]], options: dict[str, Any]) -> tuple[Outcomes, dict[str, str]]:
+    """`fit_many`, but for costly members that bring nothing on the first fold; those, and why, by name."""
+    costly = [k for k, group in enumerate(groups) if k and is_costly(group[0].recipe, group[0].method.at_once)]
+    first = [k for k in range(len(groups)) if k not in costly]
+    done = fit_many([groups[k] for k in first], **options)
+    outcomes = Outcomes({k: done.groups[j] for j, k in enumerate(first) if j in done.groups}, done.interrupted)
+    if not costly or outcomes.interrupted:
+        return outcomes, {}
+    tried = fit_many([groups[k][:1] for k in costly], **options, must_begin=False)
+    each = {**{k: of[0] for k, of in outcomes.groups.items()}, **{costly[j]: of[0] for j, of in tried.groups.items()}}
+    if tried.interrupted or not all(isinstance(fit, Fit) for fit in each.values()):
+        return Outcomes(outcomes.groups, tried.interrupted), {}
+    job, order = groups[0][0], sorted(each)
+    models = [[cast(Fit, each[k]).model] for k in order]
+    parts = parts_of(Ensemble(models).eval(), job.task.prepared.to(options["device"])).of(job.task.val)
+    y, known, left_out = job.task.graph.y.cpu()[job.task.val], [order.index(k) for k in outcomes.groups], {}
+    for k in [k for k in order if k in costly]:
+        worth = worth_of(parts, y, known, order.index(k))
+        if worth.is_enough:
+            known.append(order.index(k))
+        else:
+            left_out[groups[k][0].name.member] = str(worth)
+    goes_on = [k for k in costly if k in each and groups[k][0].name.member not in left_out]
+    rest = fit_many([groups[k][1:] for k in goes_on], **options, must_begin=False) if goes_on else Outcomes({})
+    more = {goes_on[j]: [each[goes_on[j]], *of] for j, of in rest.groups.items()}
+    return Outcomes(dict(sorted({**outcomes.groups, **more}.items())), rest.interrupted), left_out
+
+
+def _folds(task: Task, seed: int, number: int) -> list[Tensor]:
+    """The training labels in folds, masks, or one part of them to hold out.
+
+    None where no class has two labels: the model of a fold would not know its class.
+    """
     strata = task.graph.target.strata(task.graph.y.cpu())
     if int(strata[task.train].bincount().max()) < 2:
         return []
-    return label_folds(strata, task.train, min(NUM_FOLDS, int(task.train.sum())), seed=(seed, 0))
+    parts = number if number > 1 else PARTS
+    return label_folds(strata, task.train, min(parts, int(task.train.sum())), seed=(seed, 0))[:number]
 
 
 def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list[Fit]]:
@@ -244,25 +294,38 @@ def _together_by_folds(
     if interrupted:
         return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
-        refitted = [_refitted(whole, group[0], models, device) for group, models in zip(groups, members, strict=True)]
+        refitted = [
+            _refitted(whole, group[0], of_member, device)
+            for group, of_member in zip(groups, fits.values(), strict=True)
+        ]
         tasks, parts = [job.task for job in groups[0]], []
         for k, task in enumerate(tasks):
             of_members = zip(groups, fits.values(), strict=True)
             models = [[_without_fold(group[k], of_member, k, device)] for group, of_member in of_members]
             parts.append(parts_of(Ensemble(models).eval(), task.prepared.to(device)).of(task.val))
         weights, held_out = _weighed_by_folds(whole, tasks, parts, recipe.votes)
-    return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
+        return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
-def _refitted(whole: Task, job: Job, models: list[Any], device: torch.device) -> list[Any]:
-    """The models of a member; those that need no label to choose an epoch learn from all labels, with a seed for each."""
+def _refitted(whole: Task, job: Job, fits: Sequence[Fit], device: torch.device) -> list[Any]:
+    """The models of a member; those that are fitted at once learn from all labels, with a seed for each.
+
+    Where one part was held out, every model learns from all labels, for as many epochs as that part chose.
+    """
+    best = _median_epoch(fits)
     if not job.method.at_once:
-        return models
-    job = dataclasses.replace(job, task=whole, kept=None, like=models)
-    if models[0].depends_on_seed:
-        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(models))]
+        if len(fits) > 1:
+            return [fit.model for fit in fits]
+        return [dataclasses.replace(job, task=whole, kept=None, stop_at=best).run(device).model]
+    job = dataclasses.replace(job, task=whole, kept=None, stages=best)
+    if fits[0].model.depends_on_seed:
+        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(fits))]
     model = job.run(device).model
-    return [copy.deepcopy(model) for _ in models]
+    return [copy.deepcopy(model) for _ in fits]
+
+
+def _median_epoch(fits: Sequence[Fit]) -> int:
+    return max(1, round(float(np.median([fit.run.best_epoch for fit in fits]))))
 
 
 def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -> Any:
@@ -270,9 +333,13 @@ def _without_fold(job: Job, fits: Sequence[Fit], k: int, device: torch.device) -
 
     Where the weights after that epoch were not kept, the model is trained once more.
     """
-    if job.kept is None or job.method.at_once:
+    if job.kept is None or len(fits) == 1:
         return fits[k].model
-    stop_at = max(1, round(float(np.median([fit.run.best_epoch for j, fit in enumerate(fits) if j != k]))))
+    stop_at = _median_epoch([fit for j, fit in enumerate(fits) if j != k])
+    if job.method.at_once:
+        model = copy.deepcopy(fits[k].model)
+        model.limit(stop_at)
+        return model
     state = job.kept.states.get(stop_at)
     if state is None:
         unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))  # the fold chooses nothing
@@ -295,11 +362,10 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    y, strata, fold = (
-        labels[node],
-        whole.graph.target.strata(labels),
-        torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)]),
-    )
+    y, strata = labels[node], whole.graph.target.strata(labels)
+    is_one = len(tasks) == 1
+    fold = torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
+    fold = torch.arange(len(y)) % VOTE_FOLDS if is_one else fold
     if votes:
         known = torch.cat([torch.isin(strata[task.val], strata[task.train]) for task in tasks])
         probabilities = cross_fitted(joined, y, fold, known)
@@ -307,8 +373,9 @@ def _weighed_by_folds(
     else:
         probabilities = joined.target.answer(torch.stack(joined.members).mean(dim=0))
     order, apart = node.argsort(), torch.cat([unreachable(task.graph, task.train)[task.val] for task in tasks])
-    columns = (column[order] for column in (fold, apart))
-    return weights, HeldOut(node[order], y[order], probabilities[order], "cross-validation", *columns)
+    rest = (None, apart[order]) if is_one else (fold[order], apart[order])
+    protocol = "validation" if is_one else "cross-validation"
+    return weights, HeldOut(node[order], y[order], probabilities[order], protocol, *rest)
 
 
 def _trained(

@@ -52,14 +52,19 @@ def fit_many(
     threads: int | None = None,
     watch: Watch | None = None,
     until: float | None = None,
+    must_begin: bool = True,
 ) -> Outcomes:
     """Train all jobs; those of a group have one recipe. Ctrl-C ends it and gives what is done by then.
 
     Args:
         until: a time of `time.perf_counter`: a group that would end later, if it took as long as the longest before it, is left
-            out; one that is fitted at once, if it would begin later. The first group is always trained.
+            out; one that is fitted at once, if it would begin later.
+        must_begin: the first group is always trained.
     """
-    jobs, executor = [job for group in groups for job in group], _Executor(groups, device, watch or Watch(), until)
+    jobs, executor = (
+        [job for group in groups for job in group],
+        _Executor(groups, device, watch or Watch(), until, must_begin),
+    )
     if executor.watch.on_plan is not None:
         executor.watch.on_plan([job.name for job in jobs])
     with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), warnings.catch_warnings():
@@ -105,6 +110,7 @@ class _Executor:
     device: torch.device
     watch: Watch
     until: float | None
+    must_begin: bool
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     interrupted: bool = False
     longest: float = 0.0  # seconds of a group
@@ -113,7 +119,8 @@ class _Executor:
         """The groups that there is time for, each asked for when the one before is under way."""
         for number, group in enumerate(self.groups):
             expected = 0.0 if group[0].method.at_once else self.longest
-            if number and self.until is not None and time.perf_counter() + expected > self.until:
+            may_wait = bool(number) or not self.must_begin
+            if may_wait and self.until is not None and time.perf_counter() + expected > self.until:
                 continue
             self.outcomes[number] = [None] * len(group)
             yield number

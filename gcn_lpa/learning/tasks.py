@@ -8,8 +8,8 @@ an edge stays as it is given. That is an approximation. Validation and predictio
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Target
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, fit, fit_at_once
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch, fit, fit_at_once
 
 
 class Batch(NamedTuple):
@@ -146,6 +146,19 @@ def require_fit(target: Target, recipe: Recipe) -> None:
         )
 
 
+@dataclass
+class Kept:
+    """The weights of a model after each epoch, by its number, while all of them together take few bytes."""
+
+    left: int = 1 << 26  # bytes that may still be kept
+    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def keep(self, epoch: int, state: Mapping[str, Tensor]) -> None:
+        self.left -= sum(tensor.nbytes for tensor in state.values())
+        if self.left >= 0:
+            self.states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """One model to train."""
@@ -156,7 +169,7 @@ class Job:
     seed: int
     stop_at: int | None = None  # end after this epoch, although the recipe has more
     kept: Kept | None = None  # gets the weights after each epoch
-    like: Sequence[Any] = ()  # models of the same recipe for other folds, whose choices by inner folds trees take over
+    stages: int = 0  # of a method that is fitted at once; 0: as many as validation chooses
 
     @property
     def method(self) -> Method:
@@ -174,12 +187,16 @@ class Job:
         validation = self.task.validation(prepared)
         try:
             if self.method.at_once:
-                model.choose_like(self.like)
+                if self.stages:
+                    model.limit(self.stages)
                 nodes = train.nonzero().squeeze(1).to(device)
                 run = fit_at_once(model, prepared, nodes, validation, self.recipe, seed=self.seed)
+                if self.kept is None and validation.number:
+                    model.limit(run.best_epoch)
                 if watch.on_epoch is not None:
-                    watch.on_epoch(self.name, run.history[0])
+                    watch.on_epoch(self.name, run.history[-1])
                 return Fit(model, run)
+            model.begin(prepared)
             batches = [
                 batch.to(device, waits=batch.node_ids is not None) for batch in batches_of(prepared, train, self.recipe)
             ]

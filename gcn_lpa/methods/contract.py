@@ -8,8 +8,8 @@ that need labels to predict read those of the graph they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -23,6 +23,9 @@ class Predictor(Protocol):
     """A trained model."""
 
     def __call__(self, graph: Graph) -> Tensor: ...
+    def outputs(self, graph: Graph, nodes: Tensor) -> Tensor:
+        """The rows of these nodes alone, [m, c]."""
+
     def transition(self, graph: Graph) -> SparseMatrix:
         """D*⁻¹A*, the matrix that labels walk: with learned edges, or else the given ones."""
 
@@ -43,6 +46,9 @@ class Model(Predictor, Protocol):
     capturable: bool  # whether a step can be a CUDA graph: it must never wait for the GPU
     stackable: bool  # whether torch.func can map its loss over a stack of models
 
+    def begin(self, graph: Graph) -> None:
+        """Learn what is learned of columns alone, without labels, before the first step."""
+
     def loss(self, graph: Graph, nodes: Tensor, key: Key) -> Loss: ...
     def weight_parameters(self) -> list[nn.Parameter]: ...
 
@@ -55,8 +61,11 @@ class FittedAtOnce(Predictor, Protocol):
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         """Learn from the labels of `nodes`, positions."""
 
-    def choose_like(self, others: Sequence[Any]) -> None:
-        """Take over the choices by inner folds of models of the same recipe that learned from most of the same nodes."""
+    def limit(self, stages: int) -> None:
+        """Learn in so many stages, or, after learning, keep so many of the first ones."""
+
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        """The outputs for `nodes` after each stage of learning, [m, c] each."""
 
 
 class OnGivenEdges(nn.Module):
@@ -71,10 +80,18 @@ class OnGivenEdges(nn.Module):
     def edge_parameters(self) -> list[nn.Parameter]:
         return []
 
+    def outputs(self, graph: Graph, nodes: Tensor) -> Tensor:
+        return cast(Tensor, self(graph)).index_select(0, nodes)
+
+    def begin(self, graph: Graph) -> None: ...
+
 
 class AtOnce(OnGivenEdges):
-    """A `FittedAtOnce` that chooses nothing by inner folds."""
+    """A `FittedAtOnce` that learns in one stage."""
 
     depends_on_seed = True
 
-    def choose_like(self, others: Sequence[Any]) -> None: ...
+    def limit(self, stages: int) -> None: ...
+
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        yield self.outputs(graph, nodes)

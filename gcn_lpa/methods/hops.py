@@ -46,6 +46,8 @@ class Propagated(nn.Module):
         super().__init__()
         self.recipe, self.perceptron = recipe, Perceptron(recipe, graph, generator)
 
+    def begin(self, graph: Graph, smoothing: SparseMatrix) -> None: ...
+
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
     ) -> Tensor:

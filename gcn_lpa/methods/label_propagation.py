@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.losses import READINGS, Loss, labels_of
-from gcn_lpa.methods.contract import AtOnce
+from gcn_lpa.methods.contract import AtOnce, OnGivenEdges
 from gcn_lpa.propagation import propagate_labels
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def label_distributions(transition: SparseMatrix, seeds: Tensor, iterations: int
     return torch.where(reached, mass / torch.where(reached, total, 1.0), prior / prior.sum()).clamp_min(LEAST)
 
 
-class AdaptiveLPA(nn.Module):
+class AdaptiveLPA(OnGivenEdges):
     """LPA along edges that are learned for LPA alone (Section 3.2).
 
     The loss is Eq. (15) as `recipe.loss` reads it; `leave_one_out` is the criterion of Zhang & Lee (2007).

@@ -15,13 +15,14 @@ from typing import Any
 from torch import nn
 
 from gcn_lpa.graph import Graph
+from gcn_lpa.methods.hop_columns import HopColumns
 from gcn_lpa.methods.hops import Hops, Propagated, RelationHops
 from gcn_lpa.methods.label_propagation import AdaptiveLPA, LabelPropagation
 from gcn_lpa.methods.linear import FeaturesOnly, SmoothedLR
 from gcn_lpa.methods.networks import GRAND, CorrectAndSmooth, GATNetwork, GraphSAGENetwork, JKNet, LabelInput
 from gcn_lpa.methods.trees import NeighbourLR, Trees
-from gcn_lpa.model import GCNLPA, Convolutions
-from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, OFFICIAL, PAPER, Recipe
+from gcn_lpa.model import GCNLPA, Body, Convolutions
+from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, HOP_COLUMNS, OFFICIAL, PAPER, Recipe
 
 COLUMNS = ("features", "structure")
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "clusters")  # of all that follow a gradient
@@ -158,7 +159,12 @@ _SMOOTHED = _PLAIN.replace(
 _ADAPTIVE = _PLAIN.replace(
     features="l2", edges="agnn", lpa_weight=1.0, lr=0.05, origin="our first choice for Section 3.2"
 )
-BODIES = {"layers": Convolutions, "hops": Hops, "relations": RelationHops}  # by `recipe.propagation`
+BODIES: dict[str, Callable[..., Body]] = {
+    "layers": Convolutions,
+    "hops": Hops,
+    "relations": RelationHops,
+    "columns": HopColumns,
+}  # by `recipe.propagation`
 
 
 def gcn_lpa(recipe: Recipe, graph: Graph, seed: int = 0) -> GCNLPA:
@@ -266,7 +272,7 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights"),
+            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds"),
             for_numbers=True,
         ),
         Method(
@@ -382,6 +388,7 @@ def longer(member: Callable[[Recipe], Recipe]) -> Callable[[Recipe], Recipe]:
 MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made from that of the first member
     "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
     "strong-hops": lambda first: first.replace(propagation="hops", l2=10 * first.l2, **FIXED_EDGES),
+    "hop-columns": lambda first: first.replace(**HOP_COLUMNS),
     "layers": as_layers(),
     "three-layers": as_layers(gcn_layers=3),
     "cosine-layers": as_layers(**LEARNED_EDGES, bias=False),

@@ -15,8 +15,9 @@ votes of all. Folds have the classes in equal shares: else fewer votes for a cla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.scaling import single_columns
+from gcn_lpa.engine.cpu_kernels import sums_of_trees
+from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
@@ -39,7 +42,6 @@ from gcn_lpa.methods.linear import (
     ridge,
     stratified_folds,
 )
-from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.regression import Numbers
 from gcn_lpa.target import Target
@@ -51,7 +53,7 @@ BLOCK = 1 << 24  # numbers in a block of neighbours' columns, 64 MB
 ROWS = 1 << 16  # that trees predict at a time
 DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
-ROUNDS, FEW_ROUNDS = 100, 20  # trees for each class at most, and where nothing is chosen
+ROUNDS = 100  # trees for each class at most, and where no validation node chooses
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 LEAST_TOTAL = 1e-12  # of a column's squares: what varies less is constant but for rounding
@@ -71,6 +73,7 @@ class NearbyColumns(AtOnce):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int) -> None:
         super().__init__()
         self.reads_words = False
+        self._votes = Remembered(votes_by_others)
         self.recipe, self.num_classes, self.num_votes = recipe, graph.target.width, 3 * graph.target.vote_width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
@@ -97,7 +100,7 @@ class NearbyColumns(AtOnce):
         return int(self.dealt_by)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
-        return votes_by_others(walk, graph.y, graph.target, self.recipe.propagation_steps, self.seed)
+        return self._votes(walk, graph.y, graph.target, self.recipe.propagation_steps, self.seed)
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
@@ -227,7 +230,7 @@ class NeighbourLR(NearbyColumns):
 
 
 class Trees(NearbyColumns):
-    """scikit-learn's gradient-boosted trees on the columns; inner folds choose the number of rounds, then all nodes are fitted.
+    """scikit-learn's gradient-boosted trees on the columns; a stage is a round, and validation nodes choose how many are kept.
 
     Trees are complete: inner node k has the children 2k + 1 (x ≤ threshold) and 2k + 2, and a leaf that scikit-learn has
     higher up is repeated below. So a file of tensors holds no link that could lead astray.
@@ -242,7 +245,7 @@ class Trees(NearbyColumns):
         super().__init__(recipe, graph, seed)
         self.register_buffer("bias", torch.zeros(self.num_classes, dtype=torch.float64))
         self.empty(0)
-        self.rounds: int | None = None  # None: inner folds choose
+        self.rounds = ROUNDS
 
     def read_features(self, graph: Graph) -> int:
         """All of them, or `picked` ones where they leave no room for structural features."""
@@ -255,10 +258,11 @@ class Trees(NearbyColumns):
         self.picked = torch.arange(WORDS) if self.reads_words else columns[:TELLING]  # `fit_at_once` takes others
         return len(self.picked)
 
-    def choose_like(self, others: Sequence[Trees]) -> None:
-        """Take as many rounds as others chose for most of the same nodes: the median of them."""
-        if others:
-            self.rounds = max(1, round(float(np.median([len(other.feature) for other in others]))))
+    def limit(self, stages: int) -> None:
+        self.rounds = stages
+        self.feature, self.threshold, self.value = (
+            kept[:stages] for kept in (self.feature, self.threshold, self.value)
+        )
 
     def empty(self, rounds: int) -> None:
         """Buffers for a tree of each class in each round."""
@@ -294,7 +298,7 @@ class Trees(NearbyColumns):
         x, y = self.columns(shown).index_select(0, nodes).double().cpu().numpy(), labels.cpu().numpy()
         self.empty(0)
         if y.dtype.kind == "f":
-            grown = self.estimator(self.rounds or self.chosen_rounds(x, y), y).fit(x, y)
+            grown = self.estimator(y).fit(x, y)
             self.keep(grown._predictors, np.zeros(1, np.int64))
             self.bias.copy_(torch.from_numpy(grown._baseline_prediction.ravel()))
             return
@@ -302,17 +306,17 @@ class Trees(NearbyColumns):
         bias = np.full(self.num_classes, UNSEEN)
         bias[seen] = 0
         if len(seen) > 1:
-            grown = self.estimator(self.rounds or self.chosen_rounds(x, y), y).fit(x, y)
+            grown = self.estimator(y).fit(x, y)
             columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
             bias[columns] = grown._baseline_prediction.ravel()
             self.keep(grown._predictors, columns)
         self.bias.copy_(torch.from_numpy(bias))
 
-    def estimator(self, rounds: int, y: np.ndarray) -> Any:
+    def estimator(self, y: np.ndarray) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         options: dict[str, Any] = {
-            "max_iter": rounds,
+            "max_iter": self.rounds,
             "max_depth": DEPTH,
             "min_samples_leaf": min(20, max(2, len(y) // 20)),
             "max_features": 0.5,
@@ -323,20 +327,6 @@ class Trees(NearbyColumns):
         if y.dtype.kind == "f":
             return HistGradientBoostingRegressor(**options)
         return HistGradientBoostingClassifier(**options, class_weight=self.balance)
-
-    def chosen_rounds(self, x: np.ndarray, y: np.ndarray) -> int:
-        costs = np.zeros(ROUNDS)
-        for fit, held in inner_folds(y, self.seed):
-            if y.dtype.kind == "f":
-                grown = self.estimator(ROUNDS, y[fit]).fit(x[fit], y[fit])
-                costs += [mean_cost(stage[:, None], y[held]) for stage in grown.staged_predict(x[held])]
-            elif len(np.unique(y[fit])) > 1:
-                grown = self.estimator(ROUNDS, y[fit]).fit(x[fit], y[fit])
-                logits = np.full((ROUNDS, len(held), self.num_classes), UNSEEN)
-                for k, shares in enumerate(grown.staged_predict_proba(x[held])):
-                    logits[k][:, grown.classes_] = np.log(np.maximum(shares, 1e-12))
-                costs += [mean_cost(stage, y[held]) for stage in logits]
-        return int(costs.argmin()) + 1 if costs.any() else FEW_ROUNDS
 
     def keep(self, rounds: Any, columns: np.ndarray) -> None:
         """Copy scikit-learn's trees, a list for each round, into complete ones of the classes `columns`."""
@@ -356,18 +346,28 @@ class Trees(NearbyColumns):
         self.feature, self.threshold, self.value = (torch.from_numpy(a).to(device) for a in (feature, threshold, value))
 
     def forward(self, graph: Graph) -> Tensor:
-        return torch.cat([self.logits(rows.double()) for rows in self.columns(graph).split(ROWS)])
+        x = self.columns(graph)
+        trees = self.feature, self.threshold, self.value, self.bias
+        if x.device.type == "cpu":
+            return torch.cat([sums_of_trees(rows.double(), *trees).float() for rows in x.split(ROWS)])
+        every = (deque(self.rounds_on(rows.double()), maxlen=1) for rows in x.split(ROWS))
+        return torch.cat([last.pop() for last in every])
 
-    def logits(self, x: Tensor) -> Tensor:
-        """The logits of rows of all columns in float64, in which thresholds are exact, [m, c]."""
+    def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
+        rounds = self.rounds_on(self.columns(graph).index_select(0, nodes).double())
+        return islice(rounds, min(1, len(self.feature)), None)
+
+    def rounds_on(self, x: Tensor) -> Iterator[Tensor]:
+        """The logits before the first round and after each, [m, c], of rows of all columns in float64: thresholds are exact."""
         logits = self.bias.repeat(len(x), 1)
+        yield logits.float()
         for feature, threshold, value in zip(self.feature, self.threshold, self.value, strict=True):
             at = torch.zeros(len(x), self.num_classes, dtype=torch.int64, device=x.device)  # the node of each tree
             for _ in range(DEPTH):
                 goes_right = x.gather(1, feature.gather(0, at)) > threshold.gather(0, at)
                 at = 2 * at + 1 + goes_right.long()
             logits = logits + value.gather(0, at - INNER)
-        return logits.float()
+            yield logits.float()
 
 
 def without_loops(graph: Graph) -> SparseMatrix:
@@ -443,9 +443,12 @@ def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, s
     """What the labels that reach a node say, but for those of its own fold: `target.vote_columns`, three times, [n, 3c]."""
     folds, seeds = vote_folds(target.strata(y), seed), target.seeds(y)
     votes = label_shares(walk, seeds, target, steps)
-    for fold in range(int(folds.max()) + 1):
-        here = folds == fold
-        votes[here] = label_shares(walk, seeds * ~here.unsqueeze(1), target, steps)[here]
+    at_once = max(1, BLOCK // max(1, 3 * seeds.numel()))  # folds side by side: a wide product is as fast
+    for hidden in torch.arange(int(folds.max()) + 1, device=y.device).split(at_once):
+        shown = (folds.unsqueeze(1) != hidden).to(seeds.dtype)
+        shares = label_shares(walk, seeds.unsqueeze(1) * shown.unsqueeze(2), target, steps)
+        for k, fold in enumerate(hidden):
+            votes[folds == fold] = shares[folds == fold, k]
     return votes
 
 
@@ -458,15 +461,24 @@ def vote_folds(y: Tensor, seed: int) -> Tensor:
 
 
 def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) -> Tensor:
-    """Of classes logs of their shares, of numbers mean and mass: after one hop, after two, and after `steps` of LPA, [n, 3c].
+    """Of classes logs of their shares, of numbers mean and mass: after one hop, after two, and after `steps` of LPA.
+
+    From seeds [n, …, c] come [n, …, 3c].
 
     Shares are smoothed towards equal ones: by the weight of one neighbour, and for LPA by FAR_SMOOTHING. So one vote counts
     less than three, and a node that no label reaches has equal shares.
     """
-    one_neighbour = 1 / walk.pattern.rowptr.diff().clamp_min(1).to(seeds.dtype).unsqueeze(1)
-    one = walk @ seeds
-    masses = (one, one_neighbour), (walk @ one, one_neighbour), (propagate_labels(walk, seeds, steps), FAR_SMOOTHING)
-    return torch.cat([target.vote_columns(m, s) for m, s in masses], dim=1)
+    degrees = walk.pattern.rowptr.diff().clamp_min(1).to(seeds.dtype)
+    one_neighbour = 1 / degrees.view(-1, *[1] * (seeds.dim() - 1))
+
+    def hop(mass: Tensor) -> Tensor:
+        return (walk @ mass.flatten(1)).view_as(mass)
+
+    one, far, labeled = hop(seeds), seeds, seeds.sum(dim=-1, keepdim=True) > 0
+    for k in range(steps):
+        far = hop(torch.where(labeled, seeds, far) if k else far)  # Eqs. (1), (2)
+    masses = (one, one_neighbour), (hop(one), one_neighbour), (far, FAR_SMOOTHING)
+    return torch.cat([target.vote_columns(m, s) for m, s in masses], dim=-1)
 
 
 def mean_cost(logits: np.ndarray, y: np.ndarray) -> float:

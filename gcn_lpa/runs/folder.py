@@ -21,7 +21,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +266,7 @@ class _TrainedFacts:
     columns: Any
     edge_weights: Any
     numbers: Numbers | None = None  # the scale of labels that are numbers
+    left_out: dict[str, str] = field(default_factory=dict)  # members that were not trained, and why
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -332,6 +333,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
         pattern=known.pattern,
         copies=len(trained.model.first),
         relations=dict(trained.relations),
+        left_out=dict(trained.left_out),
         seed=run.seed,
         best_epoch=run.best_epoch,
         interrupted=run.interrupted,
@@ -387,6 +389,7 @@ def decode_trained(files: RunFolder) -> Trained:
         columns=columns,
         held_out=held_out,
         relations=facts.relations,
+        left_out=facts.left_out,
         edge_weights=edge_weights,
     )
 

@@ -130,7 +130,8 @@ def evaluate_run(run: TrainedRun, *, positive: str | None = None) -> Results:
         return dataclasses.replace(found, scores=evaluate(trained, run.graph, run.split.test, positive=positive))
     if found.scores is None or positive is None or trained.held_out is None:
         return found
-    every = scores(run.graph, run.split.train, spread(trained.held_out, run.graph), trained.target, positive)
+    held_out = trained.held_out
+    every = scores(run.graph, held_out.mask(run.graph), spread(held_out, run.graph), trained.target, positive)
     return dataclasses.replace(found, scores=every)
 
 
@@ -198,15 +199,19 @@ class _Training:
         graph, labeled = self.graph, parts.train
         trained = self.learned(graph, labeled, None)
         held_out = trained.held_out
-        if held_out is None or held_out.fold is None:
+        if held_out is None:
             why = "interrupted before all folds were trained: nothing to score"
             few = "too few labels to score: no class has two of them"
             return trained, Results("none", why if trained.run.interrupted else few)
         probabilities = spread(held_out, graph)
+        every = scores(graph, held_out.mask(graph), probabilities, trained.target)
+        if held_out.fold is None:
+            number, labels = len(held_out.node), int(labeled.sum())
+            note = f"scored on {number:,} of {labels:,} labelled nodes, by models that did not learn their labels"
+            return trained, Results("cross-validation", note, every)
         folds = [held_out.node[held_out.fold == k] for k in range(int(held_out.fold.max()) + 1)]
         accuracies = tuple(scores(graph, fold, probabilities, trained.target).score for fold in folds)
         note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"
-        every = scores(graph, labeled, probabilities, trained.target)
         return trained, Results("cross-validation", note, every, accuracies)
 
     def learned(self, graph: Graph, train: Tensor, val: Tensor | None, *, stage: str = "") -> Trained:

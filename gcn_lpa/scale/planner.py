@@ -21,6 +21,7 @@ from gcn_lpa.engine.fused import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import POOLED
+from gcn_lpa.methods.hop_columns import AT_ONCE, MOST_COLUMNS, RANK
 from gcn_lpa.methods.registry import METHODS, gcn_lpa, members_of
 from gcn_lpa.recipes import Recipe
 
@@ -52,6 +53,7 @@ class Size:
     halo: float = 0.0
     read: float | None = None
     kinds: int = 1  # of edges that predictions walk by themselves
+    labeled: float | None = None  # nodes with a label; None: all
     mapped: bool = False  # whether dense features are files, whose pages the system may drop: they are not counted
 
     @classmethod
@@ -60,7 +62,7 @@ class Size:
         stored = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else None
         shape = graph.num_nodes, graph.adjacency.num_entries + loops, graph.num_features, graph.num_classes
         kinds = 1 if graph.edge_types is None else len(graph.edge_types.names)
-        return cls(*shape, stored, graph.directed, kinds=kinds, mapped=graph.mapped)
+        return cls(*shape, stored, graph.directed, kinds=kinds, labeled=int(graph.labeled.sum()), mapped=graph.mapped)
 
     def share(self, parts: int, halo: float = 0.0) -> Size:
         """One of so many equal parts; `halo`: rows it reads of others for each of its own."""
@@ -161,7 +163,7 @@ class _MemberMemory:
 
     def products(self, size: Size) -> list[int]:
         """The width of each product with the matrix."""
-        walks = {"layers": 0, "hops": 1, "relations": size.kinds}[self.recipe.propagation]
+        walks = {"layers": 0, "columns": 0, "hops": 1, "relations": size.kinds}[self.recipe.propagation]
         return [size.classes] * (walks * self.recipe.propagation_steps) or [*self.hidden, size.classes]
 
     def held(self, size: Size) -> _Held:
@@ -222,6 +224,12 @@ class _MemberMemory:
         else:
             at_once = max(a + b for a, b in zip(layers, widths, strict=True))
         forward = (n * max(at_once, of_form) + entries * of_edge / 2) * FLOAT
+        if (
+            recipe.propagation == "columns"
+        ):  # rows of all hops, with dropout and gradients; two blocks of columns that walk
+            width, block = columns if columns <= MOST_COLUMNS else RANK, min(AT_ONCE, n * columns)
+            rows = (n if size.labeled is None else size.labeled) * (recipe.propagation_steps + 1) * width
+            step, forward = 4 * rows + 2 * block, n * (2 * max(self.hidden, default=0) + size.classes) * FLOAT
         return _Held(raw, prepared, raw_features, scaled, preparation, parameters, step * FLOAT, forward)
 
     def prediction(self, size: Size) -> float:

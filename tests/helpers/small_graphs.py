@@ -77,6 +77,8 @@ def twin_of(model, graph, key=None):
     """The dense twin of a model in float64, with parameters of its own, which leaves out what the model does under a key."""
     recipe, n = model.recipe, graph.num_nodes
     rates, widths = [recipe.dropout] * recipe.gcn_layers, [graph.num_features, *[recipe.hidden] * recipe.gcn_layers]
+    if recipe.propagation == "columns":
+        widths[0] *= recipe.propagation_steps + 1
     if recipe.propagation == "layers" and recipe.feature_dropout is not None:
         rates[0] = recipe.feature_dropout
     ones = [torch.ones(n, width, dtype=torch.float64) for width in widths]

@@ -122,6 +122,17 @@ class Twin:
         f, gamma = self.perceptron(), self.p["body.gamma"]
         return sum(gamma[k] * torch.linalg.matrix_power(self.smoothing, k) @ f for k in range(len(gamma)))
 
+    def columns(self):
+        """Of columns that are neither reduced nor divided by a spread."""
+        x, last = (
+            torch.cat([torch.linalg.matrix_power(self.smoothing, k) @ self.x for k in range(4)], dim=1),
+            self.recipe.gcn_layers - 1,
+        )
+        for k in range(last + 1):
+            h = (x * self.kept.get(k, 1)) @ self.p[f"body.weights.{k}"] + self.p[f"body.biases.{k}"]
+            x = h.relu() if k < last else h
+        return x
+
     def relations(self):
         f, gamma = self.perceptron(), self.p["body.gamma"]
         powers = [(r, k) for r in range(len(self.types)) for k in range(gamma.shape[1])]

@@ -6,10 +6,11 @@ import torch
 
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Kept
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.train import DivergedError, Kept, Watch
+from gcn_lpa.train import DivergedError, Watch
 from tests.helpers.trainings import trained_alone
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -67,7 +68,7 @@ def test_trees_learn_from_all_labels_to_predict_with_the_rounds_that_folds_chose
     folds = label_folds(blocks.y, given, 5, seed=(0, 0))
     grown = [trained_alone(blocks, given & ~fold, fold, alone).model.first[0] for fold in folds]
     rounds = sorted(len(model.feature) for model in grown)
-    monkeypatch.setattr("gcn_lpa.methods.trees.Trees.chosen_rounds", lambda *_: rounds[2])
+    monkeypatch.setattr("gcn_lpa.methods.trees.ROUNDS", rounds[2])
     for k, model in enumerate(trained.model.members[1]):
         whole = trained_alone(blocks, given, [], alone, seed=k).model.first[0]
         states = model.state_dict(), whole.state_dict()

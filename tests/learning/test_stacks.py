@@ -17,10 +17,10 @@ from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.learning import stacks
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Job, task_of
+from gcn_lpa.learning.tasks import Job, Kept, task_of
 from gcn_lpa.methods.registry import METHODS, gcn_lpa
 from gcn_lpa.recipes import LAYERS, LOSSES, PAPER, SELECTION, Recipe
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch
 from tests.helpers.small_graphs import with_edge_columns
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)

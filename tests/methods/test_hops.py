@@ -15,7 +15,12 @@ from tests.helpers.small_graphs import random_model, twin_of
 from tests.helpers.twin import Twin
 
 CHOICES = next(field.metadata["choices"] for field in dataclasses.fields(Recipe) if field.name == "propagation")
-LOGITS = {"layers": Twin.layers, "hops": Twin.hops, "relations": Twin.relations}  # by another road
+LOGITS = {
+    "layers": Twin.layers,
+    "hops": Twin.hops,
+    "relations": Twin.relations,
+    "columns": Twin.columns,
+}  # by another road
 
 
 def test_every_body_has_a_name_in_recipes_and_a_dense_twin():

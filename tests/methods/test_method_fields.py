@@ -80,6 +80,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "clusters": (2,),
     "members": ("hops",),
     "edge_weights": (True, False),
+    "folds": (3,),
     "epochs": (7,),
     "patience": (1,),
     "select": ("first_best", "last_best"),
@@ -105,6 +106,7 @@ def cases(*, used):
     marks = [pytest.mark.long] if used else []
     pairs = [(method.name, name) for method in METHODS.values() for name in FIELDS if (name in method.fields) == used]
     if used:
+        pairs.remove(("gcn-lpa", "folds"))  # matters without validation nodes: test_learn_folds.py
         pairs.remove(("gcn-lpa", "edge_weights"))  # matters with columns of edges that tell: test_edge_weights.py
     return [pytest.param(*pair, marks=marks) for pair in pairs]
 

@@ -97,7 +97,7 @@ def test_trees_give_scikit_learn_s_own_probabilities(classes):
     graph, nodes = noisy_graph(classes=classes), torch.arange(0, 80, 2)
     model, prepared = fitted("trees", graph, nodes)
     x, y = model.columns(prepared).double().numpy(), prepared.y.numpy()
-    twin = model.estimator(len(model.feature), y[nodes]).fit(x[nodes], y[nodes])
+    twin = model.estimator(y[nodes]).fit(x[nodes], y[nodes])
     assert len(model.feature) > 1
     np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(x), atol=1e-6)
 
