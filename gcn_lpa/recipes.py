@@ -428,10 +428,10 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
 def quick_for(case: Case) -> Recipe:
     """The recipe `quick` for a case: hop columns, trees and label votes; with few labels logistic regressions too.
 
-    On a table predictions walk as well: the mean age of neighbours says little of their classes, and few classes walk cheaply.
+    On a table that is not large predictions walk as well: the mean age of neighbours says little of their classes.
     """
     recipe = QUICK.replace(folds=1 if case.is_sure else QUICK.folds)
-    if case.columns == "table":
+    if case.columns == "table" and not case.is_large:
         recipe = recipe.replace(
             propagation="hops", propagation_steps=DEFAULT.propagation_steps, members="trees hop-columns"
         )
