@@ -39,6 +39,7 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     "folds": 1_000,
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
+LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     "at least 1": (
@@ -137,7 +138,10 @@ class Recipe:
         added=True,
     )
     epochs: int = _field(200, "number of training steps on the whole graph")
-    patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
+    patience: int = _field(
+        0,
+        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: never",
+    )
     select: str = _field(
         "first_best",
         "which epoch is kept: best validation accuracy (first or last), lowest loss, or best of a metric",

@@ -172,7 +172,7 @@ def test_a_recipe_cannot_be_changed():
 def test_the_recipes_of_the_paper_are_found_by_name_and_data_set():
     assert recipe_of_paper("paper", "cora") is PAPER["cora"]
     assert recipe_of_paper("official", "coauthor-phy") is OFFICIAL["coauthor-phy"]
-    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, best, paper and official"):
+    with pytest.raises(ValueError, match=r"unknown recipe 'worst'.*default, quick, best, paper and official"):
         recipe_of_paper("worst", "cora")
     with pytest.raises(ValueError, match=r"'paper' has no settings for 'karate'.*cora, citeseer.*'default'"):
         recipe_of_paper("paper", "karate")

@@ -4,7 +4,7 @@ An epoch costs what the labels cost and not what the edges cost. The first layer
 predicted by K products as wide as a hidden layer; the columns of all hops of all nodes are never held at once.
 
 Words are first reduced: B holds the leading right singular vectors of their columns (randomised: Halko et al. 2011). B and the
-spread of each hop's columns are learned from the columns of the training graph, without labels, and kept as buffers.
+scale of each hop's columns are learned from the columns of the training graph, without labels, and kept as buffers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class HopColumns(nn.Module):
     """f(Σ_k P^k x B V_k) with a perceptron f whose first layer the V_k are; P is the matrix it is given, [n, c]."""
 
     basis: Tensor | None  # B, [d, r]; None: columns are read as they are
-    spread: Tensor  # of each column at each hop, [K + 1, r]
+    scale: Tensor  # one over the spread of each column at each hop, 0 where it is constant, [K + 1, r]
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.recipe, d, self.kept = recipe, graph.num_features, kept_columns(graph)
         width = d if self.kept is None else len(self.kept) + min(RANK, d - len(self.kept))
         self.register_buffer("basis", None if self.kept is None else torch.zeros(d, width))
-        self.register_buffer("spread", torch.ones(recipe.propagation_steps + 1, width))
+        self.register_buffer("scale", torch.ones(recipe.propagation_steps + 1, width))
         hops, hidden = recipe.propagation_steps + 1, [recipe.hidden] * (recipe.gcn_layers - 1)
         widths = [hops * width, *hidden, graph.target.width]
         self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
@@ -60,17 +60,18 @@ class HopColumns(nn.Module):
         with torch.no_grad():
             if self.basis is not None and self.kept is not None:
                 key, kept = ("directions", self.seed), self.kept
-                self.basis.copy_(graph.once(key, lambda: directions(graph, kept, self.spread.shape[1], self.seed)))
+                self.basis.copy_(graph.once(key, lambda: directions(graph, kept, self.scale.shape[1], self.seed)))
+            spread = torch.zeros_like(self.scale)
             for columns, k, walked in self.walk(graph, smoothing):
-                self.spread[k, columns] = walked.std(dim=0)
+                spread[k, columns] = walked.std(dim=0)
             words = slice(0 if self.kept is None else len(self.kept), None)
             if self.kept is not None:  # the directions of words keep their sizes beside one another
-                self.spread[:, words] = self.spread[:, words].square().mean(dim=1, keepdim=True).sqrt()
-            self.spread[self.spread < LEAST_SPREAD] = torch.inf
+                spread[:, words] = spread[:, words].square().mean(dim=1, keepdim=True).sqrt()
+            self.scale.copy_(torch.where(spread > LEAST_SPREAD, 1 / spread, 0.0))
 
     def walk(self, graph: Graph, smoothing: SparseMatrix) -> Any:
         """(columns, k, P^k x B of these columns), in blocks of columns."""
-        number = self.spread.shape[1]
+        number = self.scale.shape[1]
         width = max(1, AT_ONCE // max(1, graph.num_nodes))
         for start in range(0, number, width):
             columns = slice(start, min(number, start + width))
@@ -81,16 +82,16 @@ class HopColumns(nn.Module):
             else:
                 z = graph.x[:, columns].contiguous()
             yield columns, 0, z
-            for k in range(1, self.spread.shape[0]):
+            for k in range(1, self.scale.shape[0]):
                 z = smoothing @ z
                 yield columns, k, z
 
     def rows(self, graph: Graph, smoothing: SparseMatrix, at: Tensor) -> Tensor:
         """The columns of all hops of these nodes, [m, (K + 1) r]."""
-        rows = torch.empty(len(at), *self.spread.shape, device=at.device)
+        rows = torch.empty(len(at), *self.scale.shape, device=at.device)
         with torch.no_grad():
             for columns, k, walked in self.walk(graph, smoothing):
-                rows[:, k, columns] = walked.index_select(0, at) / self.spread[k, columns]
+                rows[:, k, columns] = walked.index_select(0, at) * self.scale[k, columns]
         return rows.flatten(1)
 
     def forward(
@@ -109,7 +110,7 @@ class HopColumns(nn.Module):
 
     def first_layer(self, graph: Graph, smoothing: SparseMatrix) -> Tensor:
         """Σ_k P^k (x B V_k), from the farthest hop on, [n, hidden]."""
-        each = self.weights[0].unflatten(0, self.spread.shape) / self.spread.unsqueeze(2)
+        each = self.weights[0].unflatten(0, self.scale.shape) * self.scale.unsqueeze(2)
         each = each if self.basis is None else self.basis @ each  # [K + 1, d, hidden]
         z: Tensor = graph.x @ each[-1].contiguous()
         for weight in each[:-1].flip(0):

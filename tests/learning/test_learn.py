@@ -128,7 +128,7 @@ def test_the_names_of_recipes_are_chosen_for_the_graph_as_it_is(blocks):
     chosen = choose_recipe(blocks, nodes, "default", by_folds=False)
     by_name = learn(blocks, nodes, ~nodes, chosen.replace(**small), device="cpu")
     assert by_name.recipe == chosen.replace(**small)
-    with pytest.raises(ValueError, match="unknown recipe 'fancy'; there are default, best, paper and official"):
+    with pytest.raises(ValueError, match="unknown recipe 'fancy'; there are default, quick, best, paper and official"):
         learn(blocks, nodes, ~nodes, "fancy", device="cpu")
     with pytest.raises(ValueError, match="recipe 'paper' has no settings for 'sbm'"):
         learn(blocks, nodes, ~nodes, "paper", device="cpu")
