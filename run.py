@@ -4,7 +4,7 @@
     python3 run.py reproduce PART  a table, figure or claim of the paper; `reproduce --help` lists them
     python3 run.py test [ARGS]     the tests, under 7 minutes; ARGS go to pytest
     python3 run.py test --slow     every test at full size; the outcome goes to benchmarks/results/slow-tests.json
-    python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute
+    python3 run.py check           ruff, mypy --strict and the fast tests, under 1 minute; --no-tests: ruff and mypy alone
     python3 run.py docs            the documentation as a site in build/site
 
 The first call makes .venv and installs the versions of constraints.txt into it, which takes 1 to 3 minutes; what pip says
@@ -34,7 +34,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 ROOT = Path(__file__).resolve().parent
 SIDE_BY_SIDE = ["-n", "2", "--dist", "loadfile"]  # two processes, each with whole files of tests
-USAGE = "usage: python3 run.py demo | reproduce PART [options] | test [--slow] [pytest arguments] | check | docs"
+USAGE = "usage: python3 run.py demo | reproduce PART [options] | test [--slow] [pytest arguments] | check [--no-tests] | docs"
 QUICK = ["--hypothesis-profile=quick"]  # fewer examples of each property
 Call = Callable[..., int]
 
@@ -58,7 +58,8 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     if command in ("-h", "--help"):
         print(__doc__, end="")
         return 0
-    if command not in ("demo", "reproduce", "test", "check", "docs") or (command in ("check", "docs") and rest):
+    may_follow: dict[str, list[list[str]]] = {"check": [[], ["--no-tests"]], "docs": [[]]}
+    if command not in ("demo", "reproduce", "test", "check", "docs") or rest not in may_follow.get(command, [rest]):
         print(USAGE, file=sys.stderr)
         return 2
     code = install(root, call)
@@ -70,7 +71,7 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     if command == "reproduce":
         return call([python, "-m", "reproduction", *rest], cwd=root)
     if command == "check":
-        return check(python, root, call)
+        return check(python, root, call, tests=not rest)
     if command == "docs":
         return docs(python, root, call)
     if "--slow" in rest:
@@ -79,7 +80,7 @@ def main(argv: Sequence[str], root: Path = ROOT, call: Call | None = None) -> in
     return call([python, "-m", "pytest", *(rest or SIDE_BY_SIDE)], cwd=root)
 
 
-def check(python: str, root: Path, call: Call) -> int:
+def check(python: str, root: Path, call: Call, *, tests: bool) -> int:
     """Style; then the fast tests in two processes, and the types beside them: without a cache mypy takes half a minute."""
     for style in (["check", "."], ["format", "--check", "."]):
         say(" ".join(["ruff", *style]))
@@ -87,6 +88,9 @@ def check(python: str, root: Path, call: Call) -> int:
         if code:
             return code
     types = ["mypy", "--strict", "gcn_lpa", "reproduction", "run.py"]
+    if not tests:
+        say(" ".join(types))
+        return call([python, "-m", *types], cwd=root)
     files = sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
     half, other = (["pytest", "-m", "not slow and not long", *QUICK, *files[k::2]] for k in (0, 1))
     say(f"pytest -m 'not slow and not long' {' '.join(QUICK)}, in two halves, and beside them {' '.join(types)}")

@@ -184,7 +184,7 @@ def train(job: dict, root: str | None, device: str) -> dict:
     else:
         (trained,) = learn_many(graph, [(parts.train, parts.val)], recipe, seeds=seed, device=device)
     seconds = time.perf_counter() - start
-    said, y = predict_proba(trained, graph, raw=True), trained.classes_of(graph)
+    said, y = predict_proba(trained, graph, raw=True), trained.labels_of(graph)
     return {
         "accuracy": scores(graph, parts.test, said, trained.target).accuracy,
         "nodes": int(parts.test.sum()),

@@ -10,7 +10,7 @@ for every aggregation. The splits are those that are reported, from 1000 on: ten
 coauthor graphs, 60 % of the nodes train, 20 % choose the epoch, 20 % score once, the same in all rows; nothing is tuned.
 
 Every training is a line of a ledger beside the result, so that a run that was stopped goes on. `--table` trains nothing: it
-writes the result as a table, FILE.md, and puts it into docs/reproduction.md.
+writes the result as a table, FILE.md.
 """
 
 import argparse
@@ -37,7 +37,6 @@ ROOT = Path(__file__).parents[1]
 SPLITS = {"coauthor-phy": 5, "coauthor-cs": 5, "pubmed": 10, "citeseer": 10, "cora": 10}  # the long ones first
 OURS = StudyRecipe.of(LAYERS).replace(edges="cosine", residual=False)
 EDGES = {"fixed": {"edges": "fixed", "lpa_weight": 0.0}, "λ = 0": {"lpa_weight": 0.0}, "λ": {}}
-PAGE, PLACE = ROOT / "docs" / "reproduction.md", "<!-- aggregations -->\n"
 
 
 def main() -> int:
@@ -51,7 +50,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="after which no training is begun; the same command goes on")
     parser.add_argument("--plan", action="store_true", help="say how many trainings there are, and train nothing")
-    parser.add_argument("--table", action="store_true", help="write the table of a result into the page")
+    parser.add_argument("--table", action="store_true", help="write a result as a table beside it")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "aggregations-h200.json")
     given = parser.parse_args()
     if given.table:
@@ -148,15 +147,9 @@ def markdown(rows: dict) -> str:
 
 
 def write_table(out: Path) -> int:
-    """The result beside itself as a table, and the table in the page, at its place or where it stands already."""
-    from benchmarks.pages import filled  # with the root of the repository on the path
-
+    """The result beside itself as a table."""
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    beside = out.with_suffix(".md")
-    beside.write_text(markdown(rows), encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    mark = f"<!-- table 1 of {beside.resolve().relative_to(ROOT).as_posix()} -->\n"
-    PAGE.write_text(filled(page.replace(PLACE, mark)), encoding="utf-8")
+    out.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
     return 0
 
 

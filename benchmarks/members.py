@@ -30,6 +30,7 @@ from gcn_lpa.learning import ensemble, learn
 from gcn_lpa.learning.ensemble import Parts, fit_weights, parts_of
 from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of
+from gcn_lpa.target import Classes
 
 TEST = 1500
 LEFT_OUT = ("coauthor-phy", "pubmed", "streamers-es", "actor", "shop-7", "cora-ml", "acm-subject")
@@ -197,7 +198,8 @@ def pool(folder: Path, out: Path | None) -> int:
 
 def scored(data, names: list[str]) -> dict[str, float]:
     """The accuracy of every single member and ensemble, in per cent."""
-    oof, test = (Parts(logs(data[part]), logs(data[f"{part}_votes"])) for part in ("oof", "test"))
+    target = Classes(tuple(map(str, range(data["oof"].shape[-1]))))
+    oof, test = (Parts(logs(data[part]), logs(data[f"{part}_votes"]), target) for part in ("oof", "test"))
     y, known, truth = (torch.from_numpy(data[name]) for name in ("y", "known", "truth"))
 
     def accuracy(probabilities: torch.Tensor) -> float:
@@ -205,7 +207,7 @@ def scored(data, names: list[str]) -> dict[str, float]:
 
     def pooled(members: tuple[str, ...], votes: bool = True) -> float:
         chosen = [names.index(name) for name in (*members, *(["trees"] if "trees" in names else []))]
-        part = [Parts(tuple(p.members[k] for k in chosen), p.votes if votes else ()) for p in (oof, test)]
+        part = [Parts(tuple(p.members[k] for k in chosen), p.votes if votes else (), p.target) for p in (oof, test)]
         return accuracy(fit_weights(part[0].of(known), y[known])(part[1]))
 
     found = {name: accuracy(test.members[names.index(name)]) for name in SINGLE}

@@ -110,7 +110,7 @@ def scored(job: dict, root: str | None, device: str) -> dict:
         recipe = choose_recipe(graph, parts.train, recipe, by_folds=False, has_time=True)
     trained = learn(graph, parts.train, parts.val, recipe, seed=seed, device=device)
     seconds = time.perf_counter() - start
-    probabilities, y = predict_proba(trained, graph, raw=True)[parts.test], trained.classes_of(graph)[parts.test]
+    probabilities, y = predict_proba(trained, graph, raw=True)[parts.test], trained.labels_of(graph)[parts.test]
     result = {"accuracy": 100 * float((probabilities.argmax(dim=1) == y).double().mean())}
     if probabilities.shape[1] == 2:
         result["AUC"] = 100 * float(roc_auc_score(y.numpy(), probabilities[:, 1].numpy()))

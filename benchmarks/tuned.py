@@ -48,7 +48,8 @@ def work(job: Job, *, device: str, root: str | None) -> Outcome:
         except DivergedError:
             return {"val_accuracy": 0.0}
         return {"val_accuracy": best.val_accuracy}
-    search = Search(job["trials"], device=device, threads=1, space=SPACE)
+    edges = {"l2_edges": SPACE["l2"]} if job["row"] == "official" else {}  # its L2 is on both, so both are searched
+    search = Search(job["trials"], device=device, threads=1, space={**SPACE, **edges})
     with tempfile.TemporaryDirectory() as folder:
         found = STRATEGIES[job["strategy"]](graph, parts.train, parts.val, recipe, Path(folder), search)
     changes = {name: after for name, (_, after) in found.changes.items()}

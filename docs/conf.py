@@ -6,9 +6,13 @@ from typing import Any
 
 # What stands at the left of every page. `tests/test_docs.py` sees to it that no page of docs/ is missing.
 NAVIGATION = {
-    "Start": ["README", "docs/data", "docs/training", "docs/report"],
-    "Questions": ["docs/advice", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare", "docs/growth"],
-    "From Python": ["docs/estimator", "docs/api"],
+    "Start": ["README", "docs/start", "docs/how-it-works", "docs/questions"],
+    "Data and training": ["docs/data", "docs/edges", "docs/databases", "docs/training", "docs/growth", "docs/large"],
+    "Questions to a run": [
+        *("docs/advice", "docs/report", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare"),
+        "docs/estimator",
+    ],
+    "Reference": ["docs/commands", "docs/recipe", "docs/files", "docs/api"],
     "Evidence": ["docs/accuracy", "docs/performance", "docs/reproduction", "docs/theory", "docs/comparison"],
     "Results of the paper": ["results/*"],
     "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],

@@ -7,6 +7,7 @@ from gcn_lpa.data.read_folder import read_csv as read_csv
 from gcn_lpa.data.splits import Split as Split
 from gcn_lpa.data.splits import split as split
 from gcn_lpa.estimator import GCNLPAClassifier as GCNLPAClassifier
+from gcn_lpa.estimator import GCNLPARegressor as GCNLPARegressor
 from gcn_lpa.graph import Graph as Graph
 from gcn_lpa.insight.advise import advise as advise
 from gcn_lpa.insight.advise import suggest as suggest
@@ -43,7 +44,6 @@ from gcn_lpa.runs.predictions import predict_run as predict_run
 from gcn_lpa.runs.train_run import resume_run as resume_run
 from gcn_lpa.runs.train_run import train_run as train_run
 from gcn_lpa.train import DivergedError as DivergedError
-from gcn_lpa.train import Watch as Watch
 from gcn_lpa.trained import Trained as Trained
 
 __version__: str

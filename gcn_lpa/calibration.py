@@ -4,6 +4,8 @@ A temperature T divides the logits, softmax(z / T), and a logistic curve then co
 neither changes a prediction, only how sure it is. Both are fitted to held-out labels. A reliability diagram and its expected
 calibration error (ECE) compare confidence with accuracy, beside what chance alone would show.
 
+Numbers have intervals instead, of the same kind: see `Intervals`.
+
 Split-conformal sets (Vovk et al. 2005; on graphs, Huang et al. 2023): score how odd each label is for its node, on nodes whose
 labels chose nothing, and take in every label that is no odder than all but a share 1 - level of them. The set then holds the true
 label of a further node with probability at least `level`, whatever the model, if those nodes and the further ones were drawn
@@ -29,6 +31,9 @@ FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabili
 COLDEST, HOTTEST = 0.01, 100.0
 WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, and no quotient overflows
 FOLDS = 5  # of held-out nodes, to see whether calibration helps
+USUAL_LEVEL = 0.9  # how often an interval holds the number
+BASES = (0.3, 1.0, 3.0)  # of intervals, in medians of the spread of members and votes
+FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
 SURE = 1.0  # standard errors by which it must help; the curve of a rare class need only help
 TINY = 1e-12  # the least probability of a label that counts
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
@@ -366,6 +371,82 @@ def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> 
 
 def _rank(num_calibration: int, level: float) -> int:
     return math.ceil((num_calibration + 1) * level - 1e-9)  # 10 · 0.9 is 9, whatever floats make of it
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How wide the intervals around predicted numbers are: conformal, by the errors of held-out predictions.
+
+    Half an interval is a quantile of |error| / (base + spread), times base + spread, where `spread` is that of the members and
+    votes around the prediction: intervals are narrower where they agree. Without a base all intervals are as wide.
+    """
+
+    base: float | None
+    protocol: str  # whose errors: "reserved", "validation" or "cross-validation" nodes
+    num_nodes: int
+
+    def __post_init__(self) -> None:
+        if self.base is not None and not 0 < self.base < WIDEST:
+            raise ValueError(f"base = {self.base}; it is above 0 and below {WIDEST:g}, or null")
+
+    @property
+    def changes(self) -> bool:
+        """No prediction is corrected."""
+        return False
+
+    def __call__(self, predicted: Tensor, unreachable: Tensor | None = None) -> Tensor:
+        """The predictions as they are."""
+        return predicted
+
+    def unit(self, predicted: Tensor) -> Tensor:
+        """What errors are measured in at each node, [m]; of predicted scores and their spread, [m, 2]."""
+        return torch.ones_like(predicted[:, 0]) if self.base is None else predicted[:, 1] + self.base
+
+    def radius(self, predicted: Tensor, y: Tensor, level: float) -> float:
+        """The ⌈(m + 1) · level⌉-th smallest |error| of held-out predictions, in units; infinite where they are too few."""
+        check_level(level)
+        errors, rank = (predicted[:, 0] - y).abs() / self.unit(predicted), _rank(len(y), level)
+        return math.inf if rank > len(y) else float(errors.sort().values[rank - 1])
+
+    def halves(self, held_out: tuple[Tensor, Tensor], predicted: Tensor, level: float) -> Tensor:
+        """Half the width of the interval of each node, in standard scores, [n]; `held_out`: predictions and labels."""
+        return self.radius(*held_out, level) * self.unit(predicted)
+
+    def crossed(self, predicted: Tensor, y: Tensor, fold: Tensor, level: float) -> Tensor:
+        """Half the width of the interval of each held-out node, by the errors of the other folds, [m]."""
+        halves = torch.zeros_like(y)
+        for k in fold.unique().tolist():
+            here = fold == k
+            halves[here] = self.halves((predicted[~here], y[~here]), predicted[here], level)
+        return halves
+
+    @classmethod
+    def fitted(
+        cls,
+        predicted: Tensor,
+        y: Tensor,
+        protocol: str,
+        fold: Tensor | None = None,
+        unreachable: Tensor | None = None,
+    ) -> Intervals:
+        """The base under which intervals of other folds are narrowest for what they miss; none where that is not clear.
+
+        The score of an interval is its width and 2 / (1 - level) times how far outside the number is (Winkler 1972).
+        """
+        alike = cls(None, protocol, len(y))
+        middle = float(predicted[:, 1].median()) if len(y) else 0.0
+        if len(y) < FEWEST_SPREAD or middle <= 0:
+            return alike
+        fold = torch.arange(len(y)) % FOLDS if fold is None else fold
+
+        def scores(one: Intervals) -> Tensor:
+            halves = one.crossed(predicted, y, fold, USUAL_LEVEL)
+            return 2 * halves + 2 / (1 - USUAL_LEVEL) * ((predicted[:, 0] - y).abs() - halves).clamp_min(0)
+
+        tried = [cls(times * middle, protocol, len(y)) for times in BASES]
+        best = min(tried, key=lambda one: float(scores(one).mean()))
+        gain = scores(alike) - scores(best)
+        return best if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(len(gain)) else alike
 
 
 def check_score(score: str) -> None:

@@ -1,4 +1,4 @@
-"""GCN-LPA as a scikit-learn classifier: `fit`, `predict`, `predict_proba`, pipelines, grid search.
+"""GCN-LPA as a scikit-learn classifier and regressor: `fit`, `predict`, `predict_proba`, pipelines, grid search.
 
 Where the rows of X are the nodes of a kNN graph, a new row is attached to it at predict time as a sink: it receives messages
 of its neighbours and sends none, so the answer for a row does not depend on the rows that come with it.
@@ -19,13 +19,14 @@ import numpy as np
 import pandas
 import scipy.sparse
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import accuracy_score
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from gcn_lpa.calibration import USUAL_LEVEL, Intervals
 from gcn_lpa.data.datasets import as_graph
 from gcn_lpa.data.scaling import of_sinks
 from gcn_lpa.engine.devices import choose_device, num_threads
@@ -33,39 +34,16 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.predict import edge_table, predict_proba
+from gcn_lpa.predict import Prediction, edge_table
 from gcn_lpa.recipes import Recipe, choose_recipe
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Classes, Target
 
 FIELDS = ("edges", "hidden", "gcn_layers", "lpa_iterations", "lpa_weight", "loss", "dropout", "lr", "l2", "epochs")
 
 
-class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """`learn` with scikit-learn's interface: the same ensemble, label votes and calibration as on the command line.
-
-    Rows without a label take part: their y is None or NaN (or `unlabeled`). Folds of the labelled rows choose the epochs, weigh
-    the members and calibrate.
-
-    Args:
-        graph: a `Graph`, or what `as_graph` takes: a NetworkX graph, a SciPy sparse matrix, a PyG Data, pandas frames. X is then
-            a column of ids of its nodes, and its own labels are not looked at. Without one, X holds features, and the graph
-            joins every row to its nearest.
-        unlabeled: a value of y that also means "no label", usually -1; NaN says that there is none.
-        recipe: "default" or "best", which are chosen for the graph and its labels, or a `Recipe`.
-        edges, hidden, gcn_layers, lpa_iterations, lpa_weight, loss, dropout, lr, l2, epochs: fields of the recipe;
-            None leaves what it says.
-        n_neighbors, metric: of the kNN graph, as in scikit-learn.
-        random_state: of the folds, the initial weights and the dropout; a whole number is the seed of `learn`.
-        device: "auto" (a GPU where there is one), "cpu" or "cuda".
-        threads: of the CPU. By default torch's setting, but one for a small graph, where sharing the work costs more.
-
-    Attributes:
-        classes_: the classes, [c].
-        label_distributions_: probability of every class for every node of the graph, [n, c].
-        transduction_: the likeliest class of every node, [n]. Nodes are the rows of X, or those of `graph`.
-        edge_weights_: the learned transition D*⁻¹A* as a table source, target, weight; those of a target sum to 1.
-        graph_: what was trained on: the graph with the labels of `fit` and no others.
-        trained_, recipe_: the `Trained` model with its history, and its settings.
-    """
+class NodeEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share: how X becomes nodes of a graph, and y their labels."""
 
     def __init__(
         self,
@@ -108,73 +86,57 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.threads = threads
 
-    def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
-        """Train on the rows of X whose y is known; the others take part without a label."""
+    def _nodes_of(self, X: Any) -> tuple[Graph, np.ndarray]:
+        """The graph of the rows of X, or the one that was given, and the node of each row."""
         self._neighborhood: Neighborhood | None = None
         if self.graph is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64)
             self._neighborhood = Neighborhood(X, self.n_neighbors, self.metric)
-            graph, nodes = self._neighborhood.graph, np.arange(X.shape[0])
-        else:
-            graph = as_graph(self.graph).to("cpu")
-            nodes = self._nodes_named(X, graph, reset=True)
-        known, labels = self._known_labels(y, len(nodes))
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        if self.unlabeled is None and len(self.classes_) > 2 and -1 in self.classes_.tolist():
-            raise ValueError(
-                f"y holds -1 beside {len(self.classes_) - 1} other classes; pass unlabeled=-1 if it means 'no label', "
-                "or unlabeled=float('nan') if it is a class"
-            )
-        nodes, targets = nodes[known], np.full(graph.num_nodes, -1)
-        targets[nodes] = codes
-        if len(torn := nodes[targets[nodes] != codes]):
+            return self._neighborhood.graph, np.arange(X.shape[0])
+        graph = as_graph(self.graph).to("cpu")
+        return graph, self._nodes_named(X, graph, reset=True)
+
+    def _learn(self, graph: Graph, nodes: np.ndarray, labels: np.ndarray, target: Target) -> np.ndarray:
+        """Train on the graph with these labels of these nodes and no others; what is predicted for every node, [n, c]."""
+        y = np.full(graph.num_nodes, target.unknown, dtype=labels.dtype)
+        y[nodes] = labels
+        if len(torn := nodes[y[nodes] != labels]):
             raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
-        class_names = tuple(map(str, self.classes_))
-        self.graph_ = dataclasses.replace(graph, y=torch.from_numpy(targets), class_names=class_names, published=())
+        self.graph_ = graph.labeled_by(torch.from_numpy(y), target, published=())
         self.recipe_ = self._chosen_recipe(self.graph_)
         seed = self.random_state
         if not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         trained = learn(self.graph_, recipe=self.recipe_, seed=int(seed), device=self.device, threads=self.threads)
         self.trained_ = dataclasses.replace(trained, model=trained.model.cpu())
-        self.label_distributions_ = self._probabilities(self.graph_)
+        rows = self._predicted(self.graph_)
         if self._neighborhood is not None:
             twin = self._neighborhood.twin  # equal rows may have other neighbours, but one answer: the mean of theirs
-            totals = np.zeros_like(self.label_distributions_)
-            np.add.at(totals, twin, self.label_distributions_)
-            self.label_distributions_ = totals[twin] / np.bincount(twin, minlength=len(twin))[twin, None]
-        self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
-        return self
+            totals = np.zeros_like(rows)
+            np.add.at(totals, twin, rows)
+            rows = totals[twin] / np.bincount(twin, minlength=len(twin))[twin, None]
+        return rows
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class of `classes_` for every row, [n, c].
+    def _predicted(self, graph: Graph) -> np.ndarray:
+        """What is predicted for every node of a graph, [n, c]."""
+        with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
+            return Prediction.of(self.trained_, graph).probabilities.numpy()
+
+    def _for_rows(self, X: Any, of_nodes: np.ndarray) -> np.ndarray:
+        """What is predicted for every row, [m, c]; `of_nodes`: for every node of the graph.
 
         A row that equals one of the training rows is that node of the graph; any other is attached to it.
         """
-        check_is_fitted(self)
         if self._neighborhood is None:
-            nodes = self._nodes_named(X, self.graph_, reset=False)
-            return np.asarray(self.label_distributions_[nodes])
+            return np.asarray(of_nodes[self._nodes_named(X, self.graph_, reset=False)])
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         nodes = self._neighborhood.find(X)
-        probabilities: np.ndarray = self.label_distributions_[nodes]
+        rows: np.ndarray = of_nodes[nodes]
         is_new = nodes < 0
         if is_new.any():
             attached = self._neighborhood.attach(X[is_new])
-            probabilities[is_new] = self._probabilities(attached)[self.graph_.num_nodes :]
-        return probabilities
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of every row, [n]."""
-        probabilities = self.predict_proba(X)  # which refuses an estimator that was not fitted
-        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy over the rows whose label is known."""
-        predictions = self.predict(X)
-        known, labels = self._known_labels(y, len(predictions))
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels, predictions[known], sample_weight=weight))
+            rows[is_new] = self._predicted(attached)[self.graph_.num_nodes :]
+        return rows
 
     @property
     def edge_weights_(self) -> pandas.DataFrame:
@@ -202,9 +164,11 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         recipe = METHODS["gcn-lpa"].with_changes(recipe, plain)
         if recipe.method != "gcn-lpa":
-            raise ValueError(f"GCNLPAClassifier trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
+            raise ValueError(
+                f"{type(self).__name__} trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}"
+            )
         if self.graph is None and recipe.features == "tfidf":
-            raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the classifier")
+            raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the estimator")
         return recipe
 
     def _nodes_named(self, X: Any, graph: Graph, *, reset: bool) -> np.ndarray:
@@ -220,9 +184,9 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([graph.index_of(name) for name in ids], dtype=np.int64)
 
     def _known_labels(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows have a label, [n], and the labels of those."""
+        """Which rows have a label, [n], and the labels of those, as objects."""
         if y is None:
-            raise ValueError("GCNLPAClassifier requires y to be passed, but the target y is None")
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         kinds = y.dtypes if isinstance(y, pandas.DataFrame) else [getattr(y, "dtype", None)]
         if any(isinstance(kind, pandas.api.extensions.ExtensionDtype) for kind in kinds):
             y = np.asarray(y.astype(object), dtype=object)  # else a missing value makes floats of whole numbers
@@ -235,7 +199,72 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             known[known] = y[known].astype(object) != self.unlabeled
         if not known.any():
             raise ValueError(f"none of the {len(y)} rows of y has a label")
-        labels = y[known]
+        return known, y[known]
+
+
+class GCNLPAClassifier(ClassifierMixin, NodeEstimator):  # type: ignore[misc]
+    """`learn` with scikit-learn's interface: the same ensemble, label votes and calibration as on the command line.
+
+    Rows without a label take part: their y is None or NaN (or `unlabeled`). Folds of the labelled rows choose the epochs, weigh
+    the members and calibrate.
+
+    Args:
+        graph: a `Graph`, or what `as_graph` takes: a NetworkX graph, a SciPy sparse matrix, a PyG Data, pandas frames. X is then
+            a column of ids of its nodes, and its own labels are not looked at. Without one, X holds features, and the graph
+            joins every row to its nearest.
+        unlabeled: a value of y that also means "no label", usually -1; NaN says that there is none.
+        recipe: "default" or "best", which are chosen for the graph and its labels, or a `Recipe`.
+        edges, hidden, gcn_layers, lpa_iterations, lpa_weight, loss, dropout, lr, l2, epochs: fields of the recipe;
+            None leaves what it says.
+        n_neighbors, metric: of the kNN graph, as in scikit-learn.
+        random_state: of the folds, the initial weights and the dropout; a whole number is the seed of `learn`.
+        device: "auto" (a GPU where there is one), "cpu" or "cuda".
+        threads: of the CPU. By default torch's setting, but one for a small graph, where sharing the work costs more.
+
+    Attributes:
+        classes_: the classes, [c].
+        label_distributions_: probability of every class for every node of the graph, [n, c].
+        transduction_: the likeliest class of every node, [n]. Nodes are the rows of X, or those of `graph`.
+        edge_weights_: the learned transition D*⁻¹A* as a table source, target, weight; those of a target sum to 1.
+        graph_: what was trained on: the graph with the labels of `fit` and no others.
+        trained_, recipe_: the `Trained` model with its history, and its settings.
+    """
+
+    def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
+        """Train on the rows of X whose y is known; the others take part without a label."""
+        graph, nodes = self._nodes_of(X)
+        known, labels = self._known_classes(y, len(nodes))
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if self.unlabeled is None and len(self.classes_) > 2 and -1 in self.classes_.tolist():
+            raise ValueError(
+                f"y holds -1 beside {len(self.classes_) - 1} other classes; pass unlabeled=-1 if it means 'no label', "
+                "or unlabeled=float('nan') if it is a class"
+            )
+        target = Classes(tuple(map(str, self.classes_)))
+        self.label_distributions_ = self._learn(graph, nodes[known], codes, target)
+        self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class of `classes_` for every row, [n, c]."""
+        check_is_fitted(self)
+        return self._for_rows(X, self.label_distributions_)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of every row, [n]."""
+        probabilities = self.predict_proba(X)  # which refuses an estimator that was not fitted
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy over the rows whose label is known."""
+        predictions = self.predict(X)
+        known, labels = self._known_classes(y, len(predictions))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(labels, predictions[known], sample_weight=weight))
+
+    def _known_classes(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows have a label, [n], and the classes of those."""
+        known, labels = self._known_labels(y, num_rows)
         if labels.dtype == object:
             is_text = {isinstance(label, str) for label in labels}
             if len(is_text) > 1:
@@ -245,9 +274,59 @@ class GCNLPAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         return known, labels
 
-    def _probabilities(self, graph: Graph) -> np.ndarray:
-        with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
-            return predict_proba(self.trained_, graph).numpy()
+
+class GCNLPARegressor(RegressorMixin, NodeEstimator):  # type: ignore[misc]
+    """`learn` for numbers with scikit-learn's interface: the same ensemble, votes and intervals as on the command line.
+
+    Rows without a number take part: their y is None or NaN (or `unlabeled`). Arguments are those of `GCNLPAClassifier`.
+
+    Attributes:
+        transduction_: the predicted number of every node, [n]. Nodes are the rows of X, or those of `graph`.
+        edge_weights_, graph_, trained_, recipe_: as of `GCNLPAClassifier`.
+    """
+
+    def fit(self, X: Any, y: Any) -> GCNLPARegressor:
+        """Train on the rows of X whose y is known; the others take part without a number."""
+        graph, nodes = self._nodes_of(X)
+        known, labels = self._known_numbers(y, len(nodes))
+        self._scores = self._learn(graph, nodes[known], labels, Numbers())
+        self.transduction_ = self._numbers(self._scores[:, 0])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The number of every row, [n]."""
+        check_is_fitted(self)
+        return self._numbers(self._for_rows(X, self._scores)[:, 0])
+
+    def predict_interval(self, X: Any, level: float = USUAL_LEVEL) -> np.ndarray:
+        """From where to where the number of every row is, as often as `level` says, [n, 2]; without folds infinite."""
+        check_is_fitted(self)
+        predicted = torch.from_numpy(self._for_rows(X, self._scores))
+        held_out, intervals = self.trained_.held_out, self.trained_.calibration
+        half = torch.full_like(predicted[:, 0], torch.inf)
+        if held_out is not None and isinstance(intervals, Intervals):
+            half = intervals.halves((held_out.probability, held_out.y), predicted, level)
+        return np.stack([self._numbers((predicted[:, 0] + side * half).numpy()) for side in (-1, 1)], axis=1)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² over the rows whose number is known."""
+        predictions = self.predict(X)
+        known, labels = self._known_numbers(y, len(predictions))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(r2_score(labels, predictions[known], sample_weight=weight))
+
+    def _numbers(self, z: np.ndarray) -> np.ndarray:
+        return self.trained_.target.words(torch.from_numpy(z))
+
+    def _known_numbers(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows have a number, [n], and those numbers."""
+        known, labels = self._known_labels(y, num_rows)
+        try:
+            numbers_ = np.asarray(labels.tolist(), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"y holds what is no number: {error}") from None
+        assert_all_finite(numbers_, input_name="y")
+        return known, numbers_
 
 
 class Neighborhood:

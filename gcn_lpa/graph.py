@@ -28,7 +28,8 @@ from gcn_lpa.data.describe import homophily, html_notes, html_table
 from gcn_lpa.data.scaling import Block, Scaling, structural_features
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
-from gcn_lpa.target import Classes
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Classes, Target
 
 if TYPE_CHECKING:
     from gcn_lpa.data.edge_columns import EdgeColumns
@@ -60,7 +61,7 @@ class Graph:
 
     adjacency: SparseMatrix  # [n, n] float32, positive weights; entry [i, j] brings j's message to i
     x: Tensor | SparseMatrix  # raw features, [n, d]
-    y: Tensor  # class of each node, -1 where unknown, [n] int64
+    y: Tensor  # class of each node, -1 where unknown, [n] int64; or its number, NaN where unknown, [n] float64
     class_names: tuple[str, ...] = ()
     node_names: Sequence[Hashable] = ()
     name: str = "graph"
@@ -74,6 +75,7 @@ class Graph:
     edge_types: EdgeTypes | None = None  # the edges of each type, where they have types
     edge_columns: EdgeColumns | None = None  # the edges as they were listed, with what their columns say
     mapped: bool = False  # whether dense features are a memory-mapped file
+    numbers: Numbers | None = None  # where labels are numbers: the scale that y is on
     _derived: Derived = field(default_factory=Derived)
 
     from_edges = classmethod(constructors.from_edges)
@@ -100,7 +102,7 @@ class Graph:
             *([f"{len(self.edge_types.names)} edge types"] if self.edge_types is not None else []),
             *([f"{self.num_self_loops:,} self-loops"] if self.num_self_loops else []),
             f"{self.num_features:,} {stored}{'' if self.x_kind == 'given' else f' ({self.x_kind})'}",
-            f"{self.num_classes:,} classes",
+            f"{self.num_classes:,} classes" if self.numbers is None else str(self.numbers),
             f"{int(self.labeled.sum()):,} nodes labelled",
         ]
         return "\n  ".join([f"Graph {self.name!r}: {', '.join(parts)}", *self.notes])
@@ -108,10 +110,8 @@ class Graph:
     def _repr_html_(self) -> str:
         """The same as a table, with homophily and the size of each class, for notebooks."""
         rows = [part.split(" ", 1)[::-1] for part in repr(self).partition("\n")[0].partition(": ")[2].split(", ")]
-        sizes = torch.bincount(self.y[self.labeled], minlength=self.num_classes).tolist()
-        rows += [
-            [f"of class {name}", f"{n:,}"] for name, n in [*zip(self.class_names, sizes, strict=True)][:MOST_CLASSES]
-        ]
+        sizes = [int((self.y == k).sum()) for k in range(min(self.num_classes, MOST_CLASSES))]
+        rows += [[f"of class {name}", f"{n:,}"] for name, n in zip(self.class_names, sizes, strict=False)]
         rows.append(["homophily", str(homophily(self))])
         return html_table(f"Graph {self.name!r}", rows) + html_notes(self.notes)
 
@@ -141,8 +141,8 @@ class Graph:
         return len(self.class_names)
 
     @property
-    def target(self) -> Classes:
-        return Classes(self.class_names)
+    def target(self) -> Target:
+        return self.numbers or Classes(self.class_names)
 
     @property
     def pattern(self) -> Pattern:
@@ -160,7 +160,7 @@ class Graph:
 
     @cached_property
     def labeled(self) -> Tensor:
-        return self.y >= 0
+        return self.target.known(self.y)
 
     @property
     def device(self) -> torch.device:
@@ -176,10 +176,15 @@ class Graph:
         return dataclasses.replace(self, adjacency=adjacency, x=x, y=y, edge_types=types, edge_columns=columns)
 
     def reveal(self, mask: Tensor) -> Graph:
-        """The same graph with the labels of the nodes in `mask` only; all others are -1."""
+        """The same graph with the labels of the nodes in `mask` only; all others are unknown."""
         if mask.dtype != torch.bool or mask.shape != self.y.shape:
             raise ValueError(f"a mask is boolean, [{self.num_nodes}], not {mask.dtype} {list(mask.shape)}")
-        return dataclasses.replace(self, y=torch.where(mask.to(self.device), self.y, -1))
+        return dataclasses.replace(self, y=torch.where(mask.to(self.device), self.y, self.target.unknown))
+
+    def labeled_by(self, y: Tensor, target: Target, **changes: Any) -> Graph:
+        """The same graph with other labels, those of a target, [n]."""
+        changes = {"y": y.to(self.device), "class_names": target.names, "numbers": target.scale, **changes}
+        return dataclasses.replace(self, **changes)
 
     def subgraph(self, nodes: Any) -> Graph:
         """The nodes of a mask or of positions, under their names, and the edges between them; on the CPU."""

@@ -8,7 +8,8 @@ held_out       each step a random half of the nodes are seeds and the other half
 leave_one_out  each node is scored as if it alone were unlabelled, as Theorem 3 asks; exact for k = 1, 2
 influence      the text, but y_a[c] itself: the intra-class label influence of Theorem 3, which "∝" normalises away
 
-A vote of zero has no logarithm, so every share is smoothed: (y_a[c] + TINY) / (Σ_i y_a[i] + c · TINY).
+A vote of zero has no logarithm, so every share is smoothed: (y_a[c] + TINY) / (Σ_i y_a[i] + c · TINY). Where labels are numbers,
+the cost is the square of the error of the mean of the votes, in all five.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.engine import fused
@@ -26,6 +26,7 @@ from gcn_lpa.engine.fused import TINY
 from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.target import Classes, Target
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -49,11 +50,12 @@ class Labels(NamedTuple):
     """The labelled nodes that a loss is about."""
 
     nodes: Tensor | None  # positions, [m]; None: all n nodes, and `weight` says which count
-    target: Tensor  # their classes, [m]
+    target: Tensor  # their classes or numbers, [m]
     weight: Tensor | None  # of each node's cost, [m]; None: all weigh the same
     seeds: Tensor  # Y^(0), [n, c]
     labeled: Tensor  # the nodes with a row in it, [n]
     total: Callable[[Tensor], Tensor] | None = None  # sums over processes that share the nodes; None: there is one
+    predicts: Target = Classes(())  # says what an error costs
 
     def ids(self, key: Key) -> Tensor:
         """The ids that name the random bits of each target, [m]."""
@@ -71,14 +73,14 @@ class Labels(NamedTuple):
         return rows if self.nodes is None else rows.index_select(0, self.nodes)
 
     def mean_cost(self, values: Tensor, kind: str, scored: Tensor | None = None) -> Tensor:
-        """The mean of `mean_cost` over the targets, or over those of the mask `scored`.
+        """The mean of the target's `mean_cost` over the nodes, or over those of the mask `scored`.
 
         Of several processes, each has its share of the mean: the shares add up to it.
         """
         weight = self.weight
         if scored is not None:
             weight = scored.to(self.seeds.dtype) if weight is None else weight * scored
-        cost = mean_cost(values, self.target, kind, weight)
+        cost = self.predicts.mean_cost(values, self.target, kind, weight)
         if self.total is None:
             return cost
         size = cost.new_tensor(len(values)) if weight is None else weight.sum()
@@ -95,24 +97,23 @@ def labels_of(recipe: Recipe, graph: Graph, nodes: Tensor, seed: int | Tensor = 
     """
     if not isinstance(nodes, Tensor) or nodes.dtype not in (torch.bool, torch.int64):
         raise TypeError(f"nodes is a tensor, a boolean mask or positions as int64, not {nodes!r:.60}")
-    y, c, dtype, is_mask = graph.y, graph.target.width, graph.adjacency.dtype, nodes.dtype == torch.bool
+    y, predicts, dtype, is_mask = graph.y, graph.target, graph.adjacency.dtype, nodes.dtype == torch.bool
     if fused.is_at_hand(nodes):
-        unknown = (node_mask(nodes, len(y)) & (y < 0)).nonzero()
+        unknown = (node_mask(nodes, len(y)) & ~predicts.known(y)).nonzero()
         if len(unknown):
             raise ValueError(f"nodes names node {int(unknown[0])}, which has no label to learn from")
     total = graph.pattern.total if graph.pattern.is_part else None
-    target, weight = (y.clamp_min(0), nodes.to(dtype)) if is_mask else (y.index_select(0, nodes), None)
+    target, weight = (predicts.filled(y), nodes.to(dtype)) if is_mask else (y.index_select(0, nodes), None)
     if recipe.class_weights == "balanced":
-        members = graph.target.seeds(target, dtype)
-        members = members if weight is None else members * weight.unsqueeze(1)
-        sizes = members.sum(dim=0) if total is None else total(members.sum(dim=0))  # bincount would wait for the GPU
-        importance = (sizes.sum() / (c * sizes.clamp_min(1))).index_select(0, target)  # each class weighs the same
+        members = predicts.seeds(target, dtype)
+        importance = predicts.balance(target, members if weight is None else members * weight.unsqueeze(1), total)
         weight = importance if weight is None else importance * weight
     ids = torch.arange(len(y), device=y.device) if ids is None else ids
     among = nodes if is_mask else torch.zeros_like(y, dtype=torch.bool).index_fill(0, nodes, True)
     labeled = among & random_share(ids, recipe.lpa_ratio, Key(seed), RATIO_LAYER)
-    seeds = graph.target.seeds(torch.where(labeled, y, -1), dtype)
-    return Labels(None if is_mask else nodes, target, weight, seeds, labeled, total)
+    seeds = predicts.seeds(torch.where(labeled, y, predicts.unknown), dtype)
+    target = target.to(predicts.dtype(dtype))
+    return Labels(None if is_mask else nodes, target, weight, seeds, labeled, total, predicts)
 
 
 def literal(transition: SparseMatrix, labels: Labels, iterations: int, key: Key) -> Tensor:
@@ -143,23 +144,3 @@ def influence(transition: SparseMatrix, labels: Labels, iterations: int, key: Ke
 READINGS: dict[str, Callable[[SparseMatrix, Labels, int, Key], Tensor]] = {  # of Eq. (15)
     reading.__name__: reading for reading in (official, literal, held_out, leave_one_out, influence)
 }
-
-
-def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
-    """The mean over rows of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
-
-    Args:
-        values: [m, c].
-        weight: of each row, [m]; None: all weigh the same.
-    """
-    faster = fused.mean_cost(values, target, kind, weight)
-    if faster is not None:
-        return faster
-    if kind == "logits":
-        costs = F.cross_entropy(values, target, reduction="none")
-    else:
-        costs = -(values.gather(1, target.unsqueeze(1)).squeeze(1) + TINY).log()
-        if kind == "share":
-            costs = costs + (values.sum(dim=1) + values.shape[1] * TINY).log()
-    weight = torch.ones_like(costs) if weight is None else weight
-    return (costs * weight).sum() / weight.sum().clamp_min(TINY)

@@ -8,7 +8,7 @@ step with it can be a CUDA graph. Nodes of equal probability are one step of a c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ class Metric:
     words: str
     formula: Formula
     sign: int = 1  # -1 where less is better
+    of_numbers: bool = False  # of predicted numbers, [..., n, 1], for numbers, [..., n]
 
     def __call__(
         self, probabilities: Tensor, y: Tensor, counts: Tensor | None = None, positive: int | None = None
@@ -41,7 +42,8 @@ class Metric:
             positive: the class that is ranked; None: the rarer of two, or the mean over the classes that occur.
         """
         counts = torch.ones_like(y, dtype=torch.bool) if counts is None else counts
-        return self.formula(probabilities.double(), y.clamp_min(0), counts, positive)
+        y = y if y.is_floating_point() else y.clamp_min(0)
+        return self.formula(probabilities.double(), y, counts, positive)
 
 
 def accuracy(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
@@ -75,6 +77,21 @@ def average_precision(p: Tensor, y: Tensor, counts: Tensor, positive: int | None
     return _ranked(p, y, counts, positive, lambda curve: curve.average_precision)
 
 
+def r2(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+    mean = _mean(torch.where(counts, y, 0), counts).unsqueeze(-1)
+    return 1 - _mean(_errors(p, y, counts).square(), counts) / _mean(
+        torch.where(counts, y - mean, 0).square(), counts
+    ).clamp_min(TINY)
+
+
+def mae(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+    return _mean(_errors(p, y, counts).abs(), counts)
+
+
+def rmse(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+    return _mean(_errors(p, y, counts).square(), counts).sqrt()
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -85,6 +102,9 @@ METRICS: dict[str, Metric] = {
         Metric("average_precision", "average precision", average_precision),
         Metric("log_loss", "log loss", log_loss, -1),
         Metric("brier", "Brier score", brier, -1),
+        Metric("r2", "R²", r2, of_numbers=True),
+        Metric("mae", "mean absolute error", mae, -1, of_numbers=True),
+        Metric("rmse", "root mean square error", rmse, -1, of_numbers=True),
     )
 }
 
@@ -96,8 +116,9 @@ def metric_of(name: str) -> Metric:
 
 
 def selection(metric: str) -> str:
-    """The `select` of a recipe that keeps the epoch with the best of a metric on validation nodes."""
-    return {"accuracy": "first_best", "log_loss": "loss"}.get(metric_of(metric).name, metric)
+    """The `select` of a recipe that keeps the epoch with the best of a metric on validation nodes; of numbers the lowest loss."""
+    chosen = metric_of(metric)
+    return "loss" if chosen.of_numbers else {"accuracy": "first_best", "log_loss": "loss"}.get(metric, metric)
 
 
 class Curve(NamedTuple):
@@ -173,6 +194,74 @@ class Ranking:
         return cls(positive, share, float(curve.auc), float(curve.average_precision), tuple(recall))
 
 
+@dataclass(frozen=True)
+class ClassScores:
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+    def __post_init__(self) -> None:
+        _check_shares(self, "precision", "recall", "f1")
+        if self.support < 0:
+            raise ValueError(f"support = {self.support}; it is a number of nodes")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well a model does on some nodes. Row i, column j of `confusion`: nodes of class i that were called j."""
+
+    accuracy: float
+    macro_f1: float  # mean over the classes that occur, or are predicted, among these nodes; as in scikit-learn
+    num_nodes: int
+    per_class: dict[str, ClassScores]
+    confusion: list[list[int]]
+    ranking: Ranking | None = None  # of the rarer of two classes where it is rare, or of a class that was asked for
+    metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS; empty where only the labels are known
+
+    @property
+    def score(self) -> float:
+        """The accuracy."""
+        return self.accuracy
+
+    def __post_init__(self) -> None:
+        _check_shares(self, "accuracy", "macro_f1")
+        c = len(self.per_class)
+        if c == 0 or self.num_nodes < 1 or [len(row) for row in self.confusion] != [c] * c:
+            raise ValueError(f"the table of confusion is not one of {c} classes")
+        if any(count < 0 for row in self.confusion for count in row):
+            raise ValueError("the table of confusion holds a negative count")
+
+
+def _check_shares(scores: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= (value := getattr(scores, name)) <= 1:
+            raise ValueError(f"{name} = {value}; it is a share, 0 to 1")
+
+
+@dataclass(frozen=True)
+class NumberScores:
+    """How well a model predicts numbers: the share of their variance that it explains, and errors in their own unit."""
+
+    r2: float  # on the scale that the model learned on
+    mae: float
+    rmse: float
+    num_nodes: int
+    log: bool = False  # whether that scale is a log scale
+    metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS that is of numbers
+
+    @property
+    def score(self) -> float:
+        """R²."""
+        return self.r2
+
+    def __post_init__(self) -> None:
+        if not self.r2 <= 1 or self.mae < 0 or self.rmse < 0 or self.num_nodes < 1:
+            raise ValueError(
+                f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores"
+            )
+
+
 def suited(y: Tensor, num_classes: int) -> str:
     """The metric that suits labels: average precision where one of two classes is rare, else accuracy."""
     return "accuracy" if rarest(y, num_classes) is None else "average_precision"
@@ -197,6 +286,10 @@ def _counted(p: Tensor, y: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tens
 
 def _one_hot(y: Tensor, number: int) -> Tensor:
     return (y.unsqueeze(-1) == torch.arange(number, device=y.device)).double()
+
+
+def _errors(p: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    return torch.where(counts, p[..., 0] - y, 0)
 
 
 def _mean(values: Tensor, counts: Tensor) -> Tensor:

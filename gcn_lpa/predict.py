@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from gcn_lpa.calibration import conformal_sets
+from gcn_lpa.calibration import USUAL_LEVEL, Intervals, check_level, conformal_sets
 from gcn_lpa.cut import Cut
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import parts_of
-from gcn_lpa.target import Classes, Scores
+from gcn_lpa.metrics import NumberScores, Scores
+from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
 
@@ -30,8 +30,8 @@ class Prediction:
 
     trained: Trained
     graph: Graph
-    labels: Tensor  # the class of every label that was given, -1 elsewhere, [n]
-    output: Tensor  # probabilities as the ensemble gives them, [n, c]
+    labels: Tensor  # every label that was given, unknown elsewhere, [n]
+    output: Tensor  # probabilities as the ensemble gives them, [n, c]; or standard scores and the spread around them, [n, 2]
 
     @classmethod
     def of(cls, trained: Trained, graph: Graph, known: Any = None) -> Prediction:
@@ -46,12 +46,12 @@ class Prediction:
         if known is None:
             return cls(trained, graph, trained.known.on(graph)[0], output)
         mask = node_mask(known, graph.num_nodes, "known")
-        return cls(trained, graph, torch.where(mask, trained.classes_of(graph), -1), output)
+        return cls(trained, graph, torch.where(mask, trained.labels_of(graph), trained.target.unknown), output)
 
     @property
     def given(self) -> Tensor:
         """The nodes whose labels the model was given, [n]."""
-        return self.labels >= 0
+        return self.trained.target.known(self.labels)
 
     @cached_property
     def hops(self) -> np.ndarray:
@@ -80,15 +80,13 @@ class Prediction:
     @cached_property
     def probabilities(self) -> Tensor:
         """Rows that sum to 1, calibrated where the model is, [n, c]."""
-        if self.trained.calibration is None:
+        if self.trained.calibration is None or not self.trained.calibration.changes:
             return self.uncalibrated
         return self._with_prior(self.trained.calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
-        counts = torch.bincount(self.labels[self.given], minlength=probabilities.shape[1]).double()
-        if not self._is_blank.any() or counts.sum() == 0:
-            return probabilities
-        return torch.where(self._is_blank.unsqueeze(1), counts / counts.sum(), probabilities)
+        prior = self.trained.target.prior(self.labels) if self._is_blank.any() else None
+        return probabilities if prior is None else torch.where(self._is_blank.unsqueeze(1), prior, probabilities)
 
     @cached_property
     def _is_blank(self) -> Tensor:
@@ -106,8 +104,9 @@ class Prediction:
         hops: bool = False,
         all_classes: bool = False,
         cut: Cut | None = None,
+        level: float = USUAL_LEVEL,
     ) -> Any:
-        """A DataFrame with a row per node: id, label, probability, runner_up, status.
+        """A DataFrame with a row per node: id, label, probability, runner_up, status; of numbers id, value, low, high, status.
 
         label is the prediction, also where a label was given; runner_up is the next likely class, "" where there is one class
         only. The prediction of a node that no label reaches comes from the features alone.
@@ -121,7 +120,13 @@ class Prediction:
             all_classes: add a column p:CLASS for each class, its probability.
             cut: from its threshold on, label is its class, and below it the likeliest of the others; the column p:CLASS of its
                 class is there.
+            level: how often a number shall be from `low` to `high`; they are empty where too few labels were held out.
         """
+        if self.trained.target.scale is not None:
+            about_classes = {"abstain": abstain, "threshold": threshold, "cut": cut, "all_classes": all_classes or None}
+            if given := [name for name, value in about_classes.items() if value is not None]:
+                raise ValueError(f"{given[0]} is about classes, and this model predicts numbers")
+            return self._number_table(level, hops=hops)
         names, status = self.trained.class_names, self.status
         probabilities = self.uncalibrated if raw else self.probabilities
         ranked = self.uncalibrated.argsort(dim=1, descending=True, stable=True)
@@ -150,7 +155,7 @@ class Prediction:
             rows = [zip(*row, strict=True) for row in zip(ranked.tolist(), inside.tolist(), strict=True)]
             more["set"] = ["|".join(names[k] for k, is_in in row if is_in) for row in rows]
         if hops:
-            more["hops"] = [int(hop) if math.isfinite(hop) else None for hop in self.hops]
+            more["hops"] = self._whole_hops
         table = prediction_table(self.graph.node_names, names, (label, probability, second), status, more)
         if all_classes:
             for k, name in enumerate(names):
@@ -158,6 +163,30 @@ class Prediction:
         elif cut is not None:
             table[f"p:{cut.positive}"] = probabilities[:, names.index(cut.positive)].numpy()
         return table
+
+    @property
+    def _whole_hops(self) -> list[int | None]:
+        return [int(hop) if math.isfinite(hop) else None for hop in self.hops]
+
+    def interval(self, level: float = USUAL_LEVEL) -> tuple[Tensor, Tensor]:
+        """From where to where numbers are, as often as `level` says, [n] each; infinite where too few labels were held out."""
+        held_out, intervals, scale = self.trained.held_out, self.trained.calibration, self.trained.target.scale
+        assert scale is not None
+        z, half = self.uncalibrated[:, 0], torch.full_like(self.uncalibrated[:, 0], math.inf)
+        if held_out is not None and isinstance(intervals, Intervals):
+            half = intervals.halves((held_out.probability, held_out.y), self.uncalibrated, level)
+        return scale.undone(z - half), scale.undone(z + half)
+
+    def _number_table(self, level: float, *, hops: bool) -> Any:
+        import pandas
+
+        check_level(level)
+        low, high = (end.masked_fill(end.isinf(), math.nan) for end in self.interval(level))
+        value = self.trained.target.words(self.uncalibrated[:, 0])
+        columns = {"id": pandas.Series(list(self.graph.node_names), dtype=object), "value": value}
+        columns |= {"low": low.masked_fill(high.isnan(), math.nan).numpy(), "high": high.numpy()}
+        columns["status"] = pandas.Series(self.status, dtype=object)
+        return pandas.DataFrame(columns | ({"hops": pandas.Series(self._whole_hops, dtype=object)} if hops else {}))
 
 
 def check_trained(trained: Any) -> None:
@@ -175,6 +204,10 @@ def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: boo
         raw: the output of the ensemble, without calibration and without the shares of labels for unknown nodes.
     """
     prediction = Prediction.of(trained, graph, known)
+    if trained.target.scale is not None:
+        raise ValueError(
+            "the model predicts numbers, which have no probabilities; predictions(trained, graph) gives them"
+        )
     return prediction.output if raw else prediction.probabilities
 
 
@@ -189,7 +222,7 @@ def posteriors(trained: Trained, prepared: Graph) -> Tensor:
     if trained.weights is not None:
         return trained.weights(parts_of(trained.model, placed))
     with torch.no_grad():
-        return F.softmax(trained.model(placed).double(), dim=1).cpu()
+        return trained.target.answer(trained.model(placed).double()).cpu()
 
 
 def status_of(hops: np.ndarray) -> list[str]:
@@ -236,7 +269,7 @@ def has_nothing(graph: Graph) -> Tensor:
     return (alone & (size == 0)).cpu()
 
 
-def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores:
+def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None = None) -> Scores | NumberScores:
     """Compare the labels of `predictions` with those of `nodes`. A node whose class the model does not know counts as an error.
 
     Args:
@@ -248,13 +281,13 @@ def evaluate(trained: Trained, graph: Graph, nodes: Any, *, positive: str | None
 
 
 def scores(
-    graph: Graph, nodes: Any, probabilities: Tensor, target: Classes | None = None, positive: str | None = None
-) -> Scores:
+    graph: Graph, nodes: Any, probabilities: Tensor, target: Target | None = None, positive: str | None = None
+) -> Scores | NumberScores:
     """The scores of probabilities, [n, c], for the labels of `nodes`; their columns are those of `target`, or of the graph's."""
     mask = node_mask(nodes, graph.num_nodes)
     truth, p = graph.y.cpu()[mask], probabilities[mask]
     about: dict[str, Any] = {"probabilities": p, "positive": positive}
-    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.class_names, **about)
+    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.target, **about)
 
 
 def edge_table(trained: Trained, graph: Graph) -> Any:

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.data.checks import node_mask
+from gcn_lpa.data.checks import check_task, node_mask
 from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, labels_of
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Classes, Target
 
 
 class LPARegularizer(nn.Module):
@@ -43,6 +45,7 @@ class LPARegularizer(nn.Module):
         iterations: int = 1,
         ratio: float = 1.0,
         num_classes: int | None = None,
+        task: str = "classification",
         seed: int = 0,
         net: nn.Module | None = None,
     ) -> None:
@@ -54,6 +57,7 @@ class LPARegularizer(nn.Module):
             iterations: the number of hops a label may travel.
             ratio: the share of the labelled nodes whose labels travel.
             num_classes: without it, one more than the highest label that is scored; matters for `official` alone.
+            task: "regression" where y holds numbers: the loss is the mean square of what votes are off, in spreads of the numbers.
             seed: of the choices that `held_out` and `ratio` make.
             net: the PyG model that is to read the weights; refused if it has a layer that ignores them.
         """
@@ -70,7 +74,8 @@ class LPARegularizer(nn.Module):
         self.form = None if isinstance(edges, int) else edges
         self.weight = nn.Parameter(torch.zeros(edges)) if isinstance(edges, int) else None
         self.recipe = Recipe(loss=loss, lpa_iterations=iterations, lpa_ratio=ratio)
-        self.num_classes, self.seed, self.layout = num_classes, seed, Remembered(layout_of)
+        check_task(task)
+        self.num_classes, self.task, self.seed, self.layout = num_classes, task, seed, Remembered(layout_of)
         self.register_buffer("step", torch.zeros(1, dtype=torch.int64))  # names the random bits of `loss`
 
     def forward(
@@ -115,19 +120,30 @@ class LPARegularizer(nn.Module):
 
     def loss(self, edge_index: Tensor, edge_weight: Tensor, y: Tensor, labeled: Tensor) -> Tensor:
         """Eq. (15) under the weights that `forward` gave; `labeled` is a mask or an index, no other label is read."""
-        for name, given in (("y", y), ("labeled", labeled)):
+        is_number = self.task == "regression"
+        for name, given in (("labeled", labeled), *(() if is_number else (("y", y),))):
             if given.is_floating_point():
-                wanted = "whole numbers, such as y.long()" if name == "y" else "a mask of True and False, or positions"
+                wanted = "a mask of True and False, or positions"
+                if name == "y":
+                    wanted = "whole numbers, such as y.long(), or task='regression' where they are numbers to predict"
                 raise TypeError(f"{name} is {given.dtype}; it takes {wanted}")
         if labeled.dtype != torch.bool or labeled.shape != y.shape:
             node_mask(labeled, len(y), "labeled")
         layout = self.layout(edge_index, len(y))
         nodes = labeled.nonzero().squeeze(1) if labeled.dtype == torch.bool else labeled
-        num_classes = self.num_classes or int(y.index_select(0, nodes).max()) + 1
         transition = SparseMatrix(layout.pattern, edge_weight.index_select(0, layout.order))
         key = Key(self.seed, self.step.clone())  # a copy: the backward pass may ask for the same bits
         self.step += self.training
-        graph = Graph(transition, features_of(edge_weight.new_zeros(len(y), 0)), y, tuple(map(str, range(num_classes))))
+        target: Target
+        if is_number:
+            known = y.index_select(0, nodes).double()
+            mean, spread = float(known.mean()), float(known.std(correction=0)) or 1.0
+            low, high = ((float(end) - mean) / spread for end in known.aminmax())
+            target = Numbers(mean, spread, low, max(high, low + 1))
+            y = target.translated(y.double(), Numbers())
+        else:
+            target = Classes(tuple(map(str, range(self.num_classes or int(y.index_select(0, nodes).max()) + 1))))
+        graph = Graph(transition, features_of(edge_weight.new_zeros(len(y), 0)), y, target.names, numbers=target.scale)
         labels = labels_of(self.recipe, graph, nodes, self.seed)
         return READINGS[self.recipe.loss](transition, labels, self.recipe.lpa_iterations, key)
 

@@ -279,6 +279,8 @@ FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features wan
 LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
+LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
+FOR_CLASSES = ("grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
@@ -326,12 +328,14 @@ class Case:
     columns: str = "words"  # one of COLUMNS: a wide table has words beside single columns
     edge_types: bool = False
     edge_columns: bool = False  # or types: edges differ in what may say how much they weigh
+    numbers: bool = False  # whether labels are numbers
     is_large: bool = False  # an epoch that walks its edges takes seconds on a CPU
     is_sure: bool = False  # a fifth of its labels says as much as all
 
     def __str__(self) -> str:
         columns = {"none": "no columns", "words": "words"}.get(self.columns, f"a {self.columns}")
-        return ", ".join([f"{self.labels} labels", columns, *(["edge types"] if self.edge_types else [])])
+        more = [*(["edge types"] if self.edge_types else []), *(["numbers to predict"] if self.numbers else [])]
+        return ", ".join([f"{self.labels} labels", columns, *more])
 
 
 def case_of(graph: Graph, train: Tensor) -> Case:
@@ -340,13 +344,14 @@ def case_of(graph: Graph, train: Tensor) -> Case:
 
     case = case_for(
         graph.num_features if graph.x_kind == "given" else None,
-        int(train.sum()) / max(1, graph.num_classes),
+        int(train.sum()) / (LIKE_CLASSES if graph.numbers is not None else max(1, graph.num_classes)),
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )
     return dataclasses.replace(
         case,
         edge_columns=graph.with_type_column().edge_columns is not None,
+        numbers=graph.numbers is not None,
         is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
         is_sure=int(train.sum()) >= SURE,
     )
@@ -391,7 +396,19 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     recipe = recipe_for(case, name, has_time=has_time) if is_ours else recipe_of_paper(name, dataset)
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
+    if is_ours and case.numbers:
+        recipe = for_numbers(recipe, "" if name == "default" else "smoothed-lr batch-norm appnp")
     return recipe.replace(select="loss") if by_folds else recipe
+
+
+def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
+    """The recipe where labels are numbers: without members that predict classes alone, and with ridge regression, for which few
+    numbers suffice, on own columns and on those of the neighbours.
+    """
+    names = [name for name in recipe.members.split() if name not in FOR_CLASSES]
+    columns = ["lr"] if recipe.features != "raw" else []  # without features there is no own column
+    members = list(dict.fromkeys([*columns, "neighbour-lr", *names, *more.split()]))
+    return recipe.replace(members=" ".join(members), select="loss", origin=f"{recipe.origin}; for numbers")
 
 
 def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:

@@ -1,9 +1,14 @@
-"""What is predicted: a target holds the width of the output, what an error costs, what a label is worth, and the scores."""
+"""What is predicted: a target holds the width of the output, what an error costs, what a label is worth, and the scores.
+
+Both kinds have one interface: `Classes`, here, and `regression.Numbers`. Labels of a graph are in units of its target: the
+number of a class, -1 where there is none, or a standard score, NaN where there is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -11,47 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcn_lpa.data.checks import meant, some
-from gcn_lpa.metrics import METRICS, Ranking, rarest
+from gcn_lpa.engine import fused
+from gcn_lpa.engine.fused import TINY
+from gcn_lpa.metrics import METRICS, ClassScores, Ranking, Scores, rarest
+from gcn_lpa.regression import Numbers, weighed_mean
 
-
-@dataclass(frozen=True)
-class ClassScores:
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-    def __post_init__(self) -> None:
-        _check_shares(self, "precision", "recall", "f1")
-        if self.support < 0:
-            raise ValueError(f"support = {self.support}; it is a number of nodes")
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How well a model does on some nodes. Row i, column j of `confusion`: nodes of class i that were called j."""
-
-    accuracy: float
-    macro_f1: float  # mean over the classes that occur, or are predicted, among these nodes; as in scikit-learn
-    num_nodes: int
-    per_class: dict[str, ClassScores]
-    confusion: list[list[int]]
-    ranking: Ranking | None = None  # of the rarer of two classes where it is rare, or of a class that was asked for
-    metrics: dict[str, float] = field(default_factory=dict)  # each of METRICS; empty where only the labels are known
-
-    def __post_init__(self) -> None:
-        _check_shares(self, "accuracy", "macro_f1")
-        c = len(self.per_class)
-        if c == 0 or self.num_nodes < 1 or [len(row) for row in self.confusion] != [c] * c:
-            raise ValueError(f"the table of confusion is not one of {c} classes")
-        if any(count < 0 for row in self.confusion for count in row):
-            raise ValueError("the table of confusion holds a negative count")
-
-
-def _check_shares(scores: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= (value := getattr(scores, name)) <= 1:
-            raise ValueError(f"{name} = {value}; it is a share, 0 to 1")
+STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
 
 
 @dataclass(frozen=True)
@@ -60,23 +30,191 @@ class Classes:
 
     names: tuple[str, ...]
 
+    unknown: ClassVar[int] = -1  # of a node without a label
+    scale: ClassVar[None] = None  # of numbers
+
+    def __str__(self) -> str:
+        return f"{len(self.names):,} classes, {some(self.names)}" if self.names else "no class"
+
     @property
     def width(self) -> int:
         """The number of output columns of a model."""
         return len(self.names)
 
-    def numbers(self, y: Tensor, names: Sequence[str]) -> Tensor:
-        """Labels that are numbers of `names` as numbers of these classes, -1 where there is none or it is not among these, [n]."""
-        if tuple(names) == self.names:
+    @property
+    def vote_width(self) -> int:
+        """The number of columns of Y^(0)."""
+        return len(self.names)
+
+    @staticmethod
+    def known(y: Tensor) -> Tensor:
+        """Which labels are known, [n]."""
+        return y >= 0
+
+    @staticmethod
+    def filled(y: Tensor) -> Tensor:
+        """Labels with some class where there is none, [n]."""
+        return y.clamp_min(0)
+
+    @staticmethod
+    def dtype(dtype: torch.dtype) -> torch.dtype:
+        """The type of labels beside outputs of a type."""
+        return torch.int64
+
+    @staticmethod
+    def strata(y: Tensor) -> Tensor:
+        """What folds and splits have alike shares of: the class of each node, -1 where it is not known, [n]."""
+        return y
+
+    def translated(self, y: Tensor, other: Target) -> Tensor:
+        """Labels of another target as those of this one, -1 where there is none or it is not among these classes, [n]."""
+        names = other.names
+        if names == self.names:
             return y
         place = {name: k for k, name in enumerate(self.names)}
         codes = torch.tensor([*(place.get(name, -1) for name in names), -1], device=y.device)
         return codes.index_select(0, y % len(codes))  # -1 takes the last one
 
+    def fitted(self, y: Tensor) -> Classes:
+        """The classes that occur among labels."""
+        present = torch.bincount(y[y >= 0], minlength=self.width).cpu() > 0
+        return Classes(tuple(name for name, occurs in zip(self.names, present.tolist(), strict=True) if occurs))
+
     def seeds(self, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Y^(0), what a label puts into label propagation: a row of mass 1 for its class, zero rows where it is -1, [n, c]."""
         classes = torch.arange(self.width, device=y.device)
         return (y.unsqueeze(1) == classes).to(dtype or torch.get_default_dtype())
+
+    @staticmethod
+    def mean_cost(values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
+        """The mean over rows of J: cross-entropy of "logits", -log of the target's "share" of the votes, or -log of its "votes".
+
+        Args:
+            values: [m, c].
+            weight: of each row, [m]; None: all weigh the same.
+        """
+        faster = fused.mean_cost(values, target, kind, weight)
+        if faster is not None:
+            return faster
+        if kind == "logits":
+            costs = F.cross_entropy(values, target, reduction="none")
+        else:
+            costs = -(values.gather(1, target.unsqueeze(1)).squeeze(1) + TINY).log()
+            if kind == "share":
+                costs = costs + (values.sum(dim=1) + values.shape[1] * TINY).log()
+        return weighed_mean(costs, weight)
+
+    def balance(self, y: Tensor, members: Tensor, total: Any) -> Tensor:
+        """The weight of each label under which every class weighs the same, [m]; `members`: rows of Y^(0), of those that count."""
+        sizes = members.sum(dim=0) if total is None else total(members.sum(dim=0))  # bincount would wait for the GPU
+        return (sizes.sum() / (self.width * sizes.clamp_min(1))).index_select(0, y)
+
+    @staticmethod
+    def voted(shares: Tensor) -> Tensor:
+        """What votes say, from the shares of each column of Y^(0) among them: log-probabilities, [n, c]."""
+        return shares.log()
+
+    def vote_columns(self, mass: Tensor, smoothing: Tensor | float) -> Tensor:
+        """Votes as columns of a table, from the mass of each class: logs of shares, smoothed towards equal ones, [n, c]."""
+        return ((mass + smoothing / self.width) / (mass.sum(dim=-1, keepdim=True) + smoothing)).log()
+
+    @staticmethod
+    def said(outputs: Tensor) -> Tensor:
+        """What a model says, in the unit that votes and members are pooled in: log-probabilities, [n, c]."""
+        return F.log_softmax(outputs, dim=1)
+
+    @staticmethod
+    def answer(outputs: Tensor) -> Tensor:
+        """The prediction of a model that is alone: probabilities, [n, c]."""
+        return F.softmax(outputs, dim=1)
+
+    @staticmethod
+    def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:
+        """Each log-distribution to the power of its exponent, normalised, [k, m, c]."""
+        return torch.stack([F.log_softmax(t * log, dim=1) for t, log in zip(exponents, logs, strict=True)])
+
+    @staticmethod
+    def pooled(weights: Tensor, parts: Tensor) -> Tensor:
+        """The prediction of weighed parts, [k] and [k, m, c]: probabilities, [m, c]."""
+        return F.softmax(torch.einsum("k,kmc->mc", weights, parts), dim=1)
+
+    @staticmethod
+    def pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: Tensor | None = None) -> Tensor:
+        """The w that minimise -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - prior‖², by Newton's method: it is convex.
+
+        Args:
+            stack: the L of several pools side by side, [p, k, m, c].
+            prior: the same for all, [k].
+            start: from where to go, [k]; None: from the prior.
+
+        Returns:
+            w, [p, k]
+        """
+        pools, number, _, c = stack.shape
+        stack = stack.transpose(2, 3).contiguous()  # nodes side by side: a softmax over few classes is slow otherwise
+        chosen = F.one_hot(y, c).T.to(stack.dtype)
+        eye = 2 * pull * torch.eye(number, dtype=stack.dtype)
+
+        def pool(w: Tensor) -> tuple[Tensor, Tensor]:  # [p, c, m], and the cost of each, [p]
+            pooled = torch.einsum("pk,pkcm->pcm", w, stack)
+            nodes = pooled.logsumexp(dim=1) - (pooled * chosen).sum(dim=1)
+            return pooled, nodes.sum(dim=1) + pull * (w - prior).square().sum(dim=1)
+
+        w = (prior if start is None else start).expand(pools, number)
+        pooled, here = pool(w)
+        for _ in range(STEPS):
+            p = F.softmax(pooled, dim=1)
+            gradient = torch.einsum("pkcm,pcm->pk", stack, p - chosen) + 2 * pull * (w - prior)
+            p = p.unsqueeze(1)
+            around = stack - (stack * p).sum(dim=2, keepdim=True)  # E[LL'] - E[L]E[L]' would cancel where a log is low
+            spread = torch.einsum("pkcm,plcm->pkl", around * p, around)
+            move = torch.linalg.solve(spread + eye, gradient)
+            while True:  # half as far in the pools that would get worse
+                there = w - move
+                pooled, cost_there = pool(there)
+                worse = (cost_there > here) & (move.abs().amax(dim=1) > CLOSE)
+                if not worse.any():
+                    break
+                move = torch.where(worse.unsqueeze(1), move / 2, move)
+            w, here = there, cost_there
+            if float(move.abs().max()) < CLOSE:
+                break
+        return w
+
+    @staticmethod
+    def named(predicted: Tensor) -> Tensor:
+        """The label that is predicted for each node, the likeliest class, [n]."""
+        return predicted.argmax(dim=1)
+
+    @staticmethod
+    def alike(labels: Tensor, others: Tensor) -> Tensor:
+        """Which labels are the same, [n]."""
+        return labels == others
+
+    def words(self, labels: Tensor) -> np.ndarray:
+        """Labels as a user has them: names of classes, "" where there is none, [n]."""
+        names = [*self.names, ""]
+        return np.array([names[k] for k in labels.tolist()], dtype=object)
+
+    @staticmethod
+    def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
+        """The log-likelihood of each label, [m], by its predicted probabilities, [m, c]."""
+        return predicted.gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(1e-12).log()
+
+    @staticmethod
+    def credit(predicted: Tensor, y: Tensor) -> Tensor:
+        """Which predictions are right, [m]: their mean is the accuracy."""
+        return (predicted.argmax(dim=1) == y).double()
+
+    @staticmethod
+    def chance(y: Tensor) -> float:
+        """The accuracy of always saying the most frequent class."""
+        return float(torch.bincount(y).max()) / len(y)
+
+    def prior(self, y: Tensor) -> Tensor | None:
+        """The prediction for a node of which nothing is known, by labels that are: their shares, [c]; None where there is none."""
+        counts = torch.bincount(y[y >= 0], minlength=self.width).double()
+        return counts / counts.sum() if counts.sum() else None
 
     def measured(self, outputs: Tensor, y: Tensor, number: int) -> Tensor:
         """Number of correct predictions, and cross-entropy summed over the nodes and divided by `number`, [2]."""
@@ -92,12 +230,12 @@ class Classes:
         self,
         truth: Tensor,
         guess: Tensor,
-        names: Sequence[str] | None = None,
+        other: Target | None = None,
         *,
         probabilities: Tensor | None = None,
         positive: str | None = None,
     ) -> Scores:
-        """The scores of guesses, numbers of these classes, for true classes, numbers of `names`; None: of these classes too.
+        """The scores of guesses, numbers of these classes, for true classes of another target; None: of these classes too.
 
         A node of a class that is not among these counts as an error.
 
@@ -109,17 +247,19 @@ class Classes:
             raise ValueError("there is no node to score: the mask is empty")
         if (truth < 0).any():
             raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
-        every = self.names if names is None else tuple(names)
-        ranking, metrics, y = None, {}, self.numbers(truth, every)
+        other = other or self
+        every, y = other.names, self.translated(truth, other)
+        ranking, metrics = None, {}
         if probabilities is not None:
             ranked = self.positive(positive, y)
             if ranked is not None:
                 ranking = Ranking.of(self.names[ranked], probabilities[:, ranked], y == ranked)
             if (y >= 0).all():
-                metrics = {name: float(metric(probabilities, y, None, ranked)) for name, metric in METRICS.items()}
+                every_metric = [metric for metric in METRICS.values() if not metric.of_numbers]
+                metrics = {metric.name: float(metric(probabilities, y, None, ranked)) for metric in every_metric}
         if every != self.names:
             every = (*every, *(name for name in self.names if name not in every))
-            guess = Classes(every).numbers(guess, self.names)
+            guess = Classes(every).translated(guess, self)
         c = len(every)
         confusion = torch.bincount(c * truth + guess, minlength=c * c).view(c, c).numpy()
         right, true, called = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
@@ -143,3 +283,6 @@ class Classes:
         if name not in self.names:
             raise ValueError(f"positive = {name!r:.40}; it is a class: {some(self.names)}{meant(name, self.names)}")
         return self.names.index(name)
+
+
+Target: TypeAlias = Classes | Numbers

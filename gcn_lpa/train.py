@@ -28,7 +28,7 @@ from gcn_lpa.recipes import LEAST_WAIT, Recipe
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
-    from gcn_lpa.learning.tasks import Batch, Validation
+    from gcn_lpa.learning.tasks import Batch, Kept, Validation
     from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
 
@@ -97,19 +97,6 @@ class Best:
                 return self
         state = {} if model is None else {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         return Best(self.rule, epoch.epoch, score, state)
-
-
-@dataclass
-class Kept:
-    """The weights of a model after each epoch, by its number, while all of them together take few bytes."""
-
-    left: int = 1 << 26  # bytes that may still be kept
-    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def keep(self, epoch: int, state: Mapping[str, Tensor]) -> None:
-        self.left -= sum(tensor.nbytes for tensor in state.values())
-        if self.left >= 0:
-            self.states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 class DivergedError(ValueError):
@@ -274,9 +261,9 @@ def fit_at_once(
 @torch.no_grad()
 def measured(model: Predictor, validation: Validation, select: str = "loss") -> Tensor:
     """Number of correct predictions and mean cross-entropy, of several processes the share of this one; the metric `select`."""
-    outputs = model.outputs(validation.graph, validation.nodes)
-    known = validation.graph.target.measured(outputs, validation.target, validation.number)
-    scored = [METRICS[select](outputs.double().softmax(dim=1), validation.target).view(1)] if select in METRICS else []
+    outputs, target = model.outputs(validation.graph, validation.nodes), validation.graph.target
+    known = target.measured(outputs, validation.target, validation.number)
+    scored = [METRICS[select](target.answer(outputs.double()), validation.target).view(1)] if select in METRICS else []
     return torch.cat([known, *scored])
 
 

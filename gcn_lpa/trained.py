@@ -7,6 +7,7 @@ with by the names of their nodes, and does not read those of the graph it is giv
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import FOLDS, Calibration
+from gcn_lpa.calibration import FOLDS, Calibration, Intervals
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
 from gcn_lpa.data.constructors import EdgeTypes
@@ -27,7 +28,7 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.target import Classes
+from gcn_lpa.target import Target
 from gcn_lpa.train import Run
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class KnownLabels:
     """
 
     nodes: Sequence[Hashable]  # names, or positions where `pattern` says in which graph
-    y: Tensor  # class of each, [m]
+    y: Tensor  # class or standard score of each, [m]
     trains: Tensor  # whether it was learned from; the others were held out, [m]
     pattern: str = ""  # fingerprint of the edges of a graph without names
 
@@ -56,8 +57,9 @@ class KnownLabels:
         return cls(nodes, graph.y.cpu().index_select(0, at), train.index_select(0, at), fingerprint)
 
     def on(self, graph: Graph) -> tuple[Tensor, Tensor]:
-        """The class of each node of a graph, -1 where none is known, [n], and which of them were learned from, [n]."""
-        y = torch.full((graph.num_nodes,), -1)
+        """The label of each node of a graph, unknown where none was given, [n], and which of them were learned from, [n]."""
+        unknown = math.nan if self.y.is_floating_point() else -1
+        y = torch.full((graph.num_nodes,), unknown, dtype=self.y.dtype)
         trains = torch.zeros(graph.num_nodes, dtype=torch.bool)
         is_plain = isinstance(graph.node_names, range)
         if is_plain != bool(self.pattern) or (is_plain and self.pattern != graph.pattern.fingerprint):
@@ -80,8 +82,10 @@ class HeldOut:
     """
 
     node: Tensor  # positions, ascending, [m]
-    y: Tensor  # their classes, [m]
-    probability: Tensor  # float64; where labels vote, by weights that were fitted to others of these nodes, [m, c]
+    y: Tensor  # their classes or standard scores, [m]
+    probability: (
+        Tensor  # float64; where labels vote, by weights fitted to others of these nodes; or numbers with spread, [m, c]
+    )
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
     unreachable: Tensor | None = None  # the nodes that no label reached when they were predicted, [m]; None: not known
@@ -102,9 +106,10 @@ class HeldOut:
             calibrated[here] = fitted(self.probability[here], apart[here])
         return calibrated
 
-    def calibration(self) -> Calibration:
-        """The calibration that these predictions ask for."""
-        return Calibration.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
+    def calibration(self) -> Calibration | Intervals:
+        """The calibration that these predictions ask for; of numbers how wide intervals are."""
+        kind = Intervals if self.y.is_floating_point() else Calibration
+        return kind.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,13 +121,13 @@ class Trained:
 
     model: Ensemble  # in eval mode
     recipe: Recipe
-    target: Classes
+    target: Target
     num_columns: int
     x_kind: str  # of the graph it was trained on: "given", "identity" or "degree"
     scaling: Scaling
     known: KnownLabels
     run: Run
-    calibration: Calibration | None = None
+    calibration: Calibration | Intervals | None = None
     weights: EnsembleWeights | None = None  # of members and label votes; None: members alike, and labels do not vote
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
@@ -131,7 +136,7 @@ class Trained:
     edge_weights: EdgeWeights | None = None  # what was learned of them; None: nothing
 
     def __repr__(self) -> str:
-        return f"Trained: {self.recipe.method}, {len(self.class_names)} classes, {self.num_columns:,} columns; {self.run!r}"
+        return f"Trained: {self.recipe.method}, {self.target}, {self.num_columns:,} columns; {self.run!r}"
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
@@ -140,7 +145,7 @@ class Trained:
         rows = [
             ("method", f"{self.recipe.method}: {self.method.note}"),
             ("recipe", self.recipe.origin),
-            ("classes", ", ".join(self.class_names[:20]) + (", …" if len(self.class_names) > 20 else "")),
+            ("predicts", str(self.target)),
             ("columns", f"{self.num_columns:,} ({self.x_kind})"),
             ("epoch", f"{run.best_epoch} of {len(run.history)}, {run.seconds:.1f} s"),
             ("validation", None if best.val_accuracy is None else f"{100 * best.val_accuracy:.1f} %"),
@@ -195,7 +200,7 @@ class Trained:
 
     def given(self, graph: Graph) -> Tensor:
         """The nodes of a graph whose labels the model was given, to learn from or held out, [n]."""
-        return self.known.on(graph)[0] >= 0
+        return self.target.known(self.known.on(graph)[0])
 
     def prepare(self, graph: Graph, known: Any = None) -> Graph:
         """A raw graph as the models read it: columns scaled, self-loops added, and no labels but those they may use.
@@ -206,10 +211,11 @@ class Trained:
         self.check_columns(graph)
         if known is None:
             y, trains = self.known.on(graph)
-            y = torch.where(trains, y, -1)
+            y = torch.where(trains, y, self.target.unknown)
         else:
-            y = torch.where(node_mask(known, graph.num_nodes, "known"), self.classes_of(graph), -1)
-        shown = dataclasses.replace(graph, y=y.to(graph.device), class_names=self.class_names)
+            mask = node_mask(known, graph.num_nodes, "known")
+            y = torch.where(mask, self.labels_of(graph), self.target.unknown)
+        shown = graph.labeled_by(y, self.target)
         if self.relations:
             shown = dataclasses.replace(shown, edge_types=self._edge_types_of(graph))
         shown = shown.with_features(self.scaling)
@@ -273,9 +279,16 @@ class Trained:
             )
         return graph.edge_types.named(tuple(self.relations))
 
-    def classes_of(self, graph: Graph) -> Tensor:
-        """The labels of a graph as classes of the model, -1 where there is none or the model does not know it, [n]."""
-        return self.target.numbers(graph.y.cpu(), graph.class_names)
+    def labels_of(self, graph: Graph) -> Tensor:
+        """The labels of a graph as classes or standard scores of the model, unknown where it does not know them, [n]."""
+        return self.target.translated(graph.y.cpu(), graph.target)
+
+    def citations(self) -> str:
+        """BibTeX of the methods it uses, the paper of this package first."""
+        from gcn_lpa.methods.citations import bibtex
+
+        is_calibrated = isinstance(self.calibration, Calibration) and self.calibration.changes
+        return bibtex(self.recipe, calibrated=is_calibrated)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Keep it in a folder, entirely or not at all; `from_pretrained` reads it again."""

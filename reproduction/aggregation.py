@@ -36,6 +36,8 @@ class AggregatingLayers(nn.Module):
     matrix, as in GraphSAGE (Hamilton et al. 2017). Sum and mean differ in S alone.
     """
 
+    def begin(self, graph: Graph, smoothing: SparseMatrix) -> None: ...
+
     def __init__(self, recipe: StudyRecipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.recipe, self.generator = recipe, generator

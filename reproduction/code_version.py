@@ -24,7 +24,7 @@ FURTHER = (  # models of the study, and what is measured beside accuracies in th
     "reproduction/training",
 )
 NOT_IN_STUDY = (  # what no training of the study of the paper runs: models of its methods on its data sets have no need of it
-    *("gcn_lpa/data/column_types", "gcn_lpa/data/table", "gcn_lpa/data/encoders"),
+    *("gcn_lpa/data/column_types", "gcn_lpa/data/table", "gcn_lpa/data/encoders", "gcn_lpa/data/databases"),
     *("gcn_lpa/data/read_folder", "gcn_lpa/learning/ensemble", "gcn_lpa/learning/learn"),
     *("gcn_lpa/learning/updated", "gcn_lpa/methods/trees"),
 )

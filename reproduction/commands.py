@@ -244,7 +244,7 @@ def measure(
 
 
 def subject_of(
-    name: str, root: Path | None, options: list[str] | None, *, data: Path | None, train: bool, seed: int
+    name: str, root: Path | None, options: list[str] | None, *, data: str | None, train: bool, seed: int
 ) -> tuple[Graph, GCNLPA | None]:
     """The graph, and a GCN-LPA of convolutions: of a run folder, or trained here by the paper's recipe, or else by LAYERS."""
     from gcn_lpa.data.splits import split

@@ -21,12 +21,11 @@ from torch import Tensor
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import mean_cost
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import scores
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
+from gcn_lpa.target import Classes
 from gcn_lpa.train import DivergedError
 from reproduction.data import graph_of
 from reproduction.exhibits import Exhibit, markdown_table
@@ -156,10 +155,9 @@ def train_and_measure(
 
 
 def _scored(learned: Learned, graph: Graph, parts: Split, iterations: int) -> dict[str, Any]:
-    probabilities = learned.probabilities
-    test, links = scores(graph, parts.test, probabilities), measure(learned.model, graph, parts, iterations)
+    test, links = learned.scores(graph, parts.test), measure(learned.model, graph, parts, iterations)
     return {
-        "train_accuracy": scores(graph, parts.train, probabilities).accuracy,
+        "train_accuracy": learned.scores(graph, parts.train).accuracy,
         "test_accuracy": test.accuracy,
         **links,
         "classes": {**links["classes"], "test_accuracy": [one.recall for one in test.per_class.values()]},
@@ -201,7 +199,7 @@ def measure(model: GCNLPA, graph: Graph, parts: Split, iterations: int) -> dict[
 def _lpa_cost(votes: Tensor, y: Tensor, mask: Tensor) -> float:
     """J of Eq. (15) on these nodes, which is printed for training nodes and measured for test nodes too."""
     nodes = mask.nonzero().squeeze(1)
-    return float(mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
+    return float(Classes.mean_cost(votes.index_select(0, nodes), y.index_select(0, nodes), "share"))
 
 
 def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list[dict[str, Any]]:

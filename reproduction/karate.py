@@ -22,7 +22,6 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
-from gcn_lpa.predict import scores
 from gcn_lpa.recipes import PAPER
 from reproduction.aggregation import AggregatingGCNLPA
 from reproduction.claims import KARATE, Case
@@ -193,7 +192,7 @@ def trained(case: Case, seed: int, epochs: int) -> Embedding:
     recipe, graph = trained_recipe(case.method, case.layers, epochs), network(case.network, seed)
     train = split(graph, seed=seed).train
     learned = learn_once(graph, train, torch.zeros_like(train), recipe, seed=seed, device="cpu", threads=1)
-    accuracy = scores(graph, ~train, learned.probabilities, learned.target).accuracy
+    accuracy = learned.scores(graph, ~train).accuracy
     return embedding(learned.model, recipe.prepare(graph), accuracy)
 
 

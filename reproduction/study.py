@@ -23,7 +23,6 @@ from torch import Tensor
 from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device, environment
 from gcn_lpa.graph import Graph
-from gcn_lpa.predict import scores
 from gcn_lpa.recipes import PAPER, recipe_of_paper
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
 from gcn_lpa.train import DivergedError
@@ -319,16 +318,15 @@ class Task:
         return self.parts.train & self.graph.labeled
 
     def outcome(self, learned: Learned, recipe: StudyRecipe, seconds: float, device: str) -> Outcome:
-        probabilities, target = learned.probabilities, learned.target
-        test = scores(self.graph, self.parts.test, probabilities, target)
+        test = learned.scores(self.graph, self.parts.test)
         return {
             "recipe_hash": recipe.hash(),
             "split_hash": self.parts.hash,
             "best_epoch": None
             if learned.diverged
             else learned.run.best_epoch,  # None: the best before training diverged
-            "train_accuracy": scores(self.graph, self.train, probabilities, target).accuracy,
-            "val_accuracy": scores(self.graph, self.parts.val, probabilities, target).accuracy,
+            "train_accuracy": learned.scores(self.graph, self.train).accuracy,
+            "val_accuracy": learned.scores(self.graph, self.parts.val).accuracy,
             "test_accuracy": test.accuracy,
             "test_macro_f1": test.macro_f1,
             "seconds": round(seconds, 3),

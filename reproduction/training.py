@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.many import fit_many
 from gcn_lpa.learning.tasks import Batch, Job, Task, task_of
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.metrics import Scores
+from gcn_lpa.predict import scores
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.target import Classes
 from gcn_lpa.train import DivergedError, Fit, JobName, Run, fit, fit_at_once
@@ -36,7 +38,11 @@ class Learned:
     def of(cls, model: Any, run: Run, task: Task, device: torch.device, *, diverged: bool = False) -> Learned:
         with torch.no_grad():
             probabilities = F.softmax(model(task.prepared.to(device)).double(), dim=1).cpu()
-        return cls(model, run, probabilities, task.graph.target, diverged)
+        return cls(model, run, probabilities, cast(Classes, task.graph.target), diverged)
+
+    def scores(self, graph: Graph, nodes: Tensor) -> Scores:
+        """Of these nodes, whose labels are those of the graph."""
+        return cast(Scores, scores(graph, nodes, self.probabilities, self.target))
 
 
 def learn_once(

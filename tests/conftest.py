@@ -1,8 +1,10 @@
 """Small graphs to test on, the data sets where they are, and a server to download from."""
 
+import contextlib
 import http.server
 import os
 import signal
+import sqlite3
 import ssl
 import threading
 from functools import partial
@@ -87,6 +89,28 @@ class People:
     def pandas_frames(self, folder, directed):
         return read_csv(*self.frames(), directed=directed)
 
+    def polars_frames(self, folder, directed):
+        polars = pytest.importorskip("polars")
+        return read_csv(*map(polars.from_pandas, self.frames()), directed=directed)
+
+    def arrow_tables(self, folder, directed):
+        arrow = pytest.importorskip("pyarrow")
+        return read_csv(*map(arrow.Table.from_pandas, self.frames()), directed=directed)
+
+    def sqlite(self, folder, directed):
+        with contextlib.closing(sqlite3.connect(folder / "people.db")) as database:
+            for name, frame in zip(("nodes", "edges"), self.frames(), strict=True):
+                frame.to_sql(name, database, index=False)
+        nodes, edges = (f"sqlite:///{folder}/people.db?table={name}" for name in ("nodes", "edges"))
+        return load(edges, nodes=nodes, directed=directed)
+
+    def duckdb(self, folder, directed):
+        pytest.importorskip("duckdb")
+        for name, frame in zip(("nodes", "edges"), self.frames(), strict=True):
+            frame.to_csv(folder / f"my {name}.csv", index=False)
+        nodes, edges = (f"duckdb:SELECT * FROM '{folder}/my {name}.csv'" for name in ("nodes", "edges"))
+        return load(edges, nodes=nodes, directed=directed)
+
     def networkx(self, folder, directed):
         import networkx
 
@@ -126,7 +150,7 @@ class People:
 
 
 DOORS = (
-    *("csv_folder", "parquet_folder", "pandas_frames"),
+    *("csv_folder", "parquet_folder", "pandas_frames", "polars_frames", "arrow_tables", "sqlite", "duckdb"),
     *("networkx", "scipy", "pyg", "edge_list"),
 )
 

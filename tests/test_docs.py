@@ -9,8 +9,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+import typer
 
 import gcn_lpa
+from gcn_lpa.cli.app import app
+from gcn_lpa.data.datasets import reading_options
+from gcn_lpa.runs.folder import RUN_FILES
 
 ROOT = Path(__file__).parents[1]
 CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
@@ -22,7 +26,7 @@ MANUAL = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.
 MODULES = [module.name for module in pkgutil.walk_packages(gcn_lpa.__path__, "gcn_lpa.")]
 SPAN = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)(?:`|\()")  # a dotted name, or a call of one, as inline code
 ANYWHERE = re.compile(r"\bgcn_lpa(?:\.[A-Za-z_]\w*)+")
-FILE = re.compile(r"\.(csv|html|ipynb|json|md|npy|npz|png|pyi?|safetensors|toml|txt|xlsx)$")
+FILE = re.compile(r"\.(csv|db|html|ipynb|json|md|npy|npz|png|pyi?|safetensors|toml|txt|xlsx)$")
 OWNERS = {  # of names that stand for an object or a class
     "advice": "gcn_lpa.insight.advise.Advice",
     "graph": "gcn_lpa.Graph",
@@ -174,3 +178,36 @@ def test_what_the_comparison_says_has_no_command_has_none(package):
     except importlib.metadata.PackageNotFoundError:
         pytest.skip(f"{package} is not installed")
     assert not [point for point in points if point.group == "console_scripts"]
+
+
+INTERNAL = {"columns", "edge_functions"}  # options of `read_csv` in Python alone
+OTHERS = (  # flags of pip, git, torchrun, run.py and the scripts of benchmarks/
+    *("--max-restarts", "--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--no-tests", "--slow"),
+    *("--dataset", "--quick", "--splits", "--plan", "--what", "--minutes", "--hubs", "--check", "--strict"),
+)
+
+
+def flags_of_commands():
+    """Every flag of every command, and the negations of those that are on."""
+    commands = typer.main.get_command(app).commands.values()
+    return {
+        flag for command in commands for option in command.params for flag in (*option.opts, *option.secondary_opts)
+    }
+
+
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
+def test_every_flag_in_the_manual_is_one(page):
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+    assert sorted(named - flags_of_commands() - {*OTHERS, "--help", "--version", "--quiet", "--debug"}) == []
+
+
+def test_the_page_of_files_has_the_options_of_reading_and_the_files_of_a_run():
+    text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+    options, _, run = text.split("## Columns of nodes")[0], *text.split("A run folder:")
+    named = re.findall(r"`([a-z_, ]+)`", " ".join(re.findall(r"^\| (`[a-z_, ]+`) \|", options, flags=re.MULTILINE)))
+    assert {name for names in named for name in names.split(", ")} >= set(
+        reading_options(str(ROOT / "examples" / "club"))
+    ) - INTERNAL
+    assert set(re.findall(r"`([\w.]+\.(?:json|safetensors|csv|html))`", run.split("\n\n")[1])) == set(RUN_FILES) | {
+        "manifest.json"
+    }

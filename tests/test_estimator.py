@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from gcn_lpa.estimator import GCNLPAClassifier, row_keys
+from gcn_lpa.estimator import GCNLPAClassifier, GCNLPARegressor, row_keys
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import LAYERS, WITHOUT_FEATURES, Recipe
 
@@ -441,3 +441,34 @@ def test_nullable_labels_keep_their_type(dtype, values, kind, shape, missing):
     assert model.graph_.labeled.sum() == 4
     assert model.predict(x[:4]).tolist() == [low, low, high, high]
     assert model.score(x, y) == 1
+
+
+NUMBERS = PLAIN.replace(members="neighbour-lr")
+
+
+@pytest.mark.long
+def test_the_regressor_passes_every_check_of_scikit_learn():
+    recipe = PLAIN.replace(edges="fixed", lpa_weight=0.0, members="smoothed-lr", votes=True)
+    results = check_estimator(GCNLPARegressor(recipe=recipe, epochs=4), on_skip=None)
+    assert len(results) > 40
+    assert {r["check_name"] for r in results if r["status"] != "passed"} <= {"check_array_api_input"}
+
+
+def test_the_regressor_predicts_rows_with_and_without_a_number():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    truth = np.sin(2 * X[:, 0]) + X[:, 1]
+    y = np.where(np.arange(120) % 3 == 0, np.nan, truth)
+    regressor = GCNLPARegressor(recipe=NUMBERS, epochs=60).fit(X[:100], y[:100])
+    assert regressor.score(X[100:], truth[100:]) > 0.6
+    hidden = np.isnan(y[:100])
+    assert regressor.score(X[:100][hidden], truth[:100][hidden]) > 0.6
+    low, high = regressor.predict_interval(X[100:], 0.8).T
+    assert ((low < regressor.predict(X[100:])) & (regressor.predict(X[100:]) < high)).all()
+    assert 0.5 < ((low <= truth[100:]) & (truth[100:] <= high)).mean() <= 1
+    assert np.array_equal(regressor.predict(X[:5]), regressor.transduction_[:5])
+
+
+def test_the_regressor_refuses_what_is_no_number():
+    with pytest.raises(ValueError, match="y holds what is no number"):
+        GCNLPARegressor().fit(np.eye(3), ["1", "two", "3"])

@@ -84,7 +84,7 @@ def test_nodes_that_no_label_reaches_get_a_defined_answer(method):
     pytest.importorskip("torch_geometric") if METHODS[method].needs == "pyg" else None
     graph = islands(["p", "q", "p", None, None, None], class_names=["p", "q", "r"])
     recipe = METHODS[method].settings(RECIPE).replace(epochs=3)
-    trained = trained_alone(graph, graph.labeled, [], recipe, classes=graph.class_names)
+    trained = trained_alone(graph, graph.labeled, [], recipe, target=graph.target)
     table = predictions(trained, graph)
     assert table["status"].tolist() == ["labeled"] * 3 + ["unreachable"] * 3
     assert table["id"].tolist() == [*"abcdef"]

@@ -273,3 +273,15 @@ def test_labels_that_are_no_whole_numbers_are_refused_in_a_sentence():
         regularizer.loss(index, weight, y.float(), torch.tensor([True, True]))
     with pytest.raises(TypeError, match=r"labeled is torch.float32; it takes a mask"):
         regularizer.loss(index, weight, y, torch.ones(2))
+
+
+def test_of_numbers_the_loss_is_the_mean_square_of_what_the_votes_are_off():
+    """A path of four, all numbers known: each end hears its neighbour, each middle the mean of two; in spreads of the numbers."""
+    index = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    y, known = torch.tensor([1.0, 2.0, 4.0, 7.0]), torch.ones(4, dtype=torch.bool)
+    regularizer = LPARegularizer(6, task="regression")
+    found = regularizer.loss(index, regularizer(index), y, known)
+    off = torch.tensor([2.0 - 1.0, 2.5 - 2.0, 4.5 - 4.0, 4.0 - 7.0])
+    assert found.item() == pytest.approx(float(off.square().mean() / y.var(correction=0)), rel=1e-4)
+    found.backward()
+    assert regularizer.weight.grad.abs().max() > 0

@@ -230,6 +230,14 @@ def test_check_is_style_types_and_the_fast_tests_in_two_halves(clone):
     ]
 
 
+def test_check_without_tests_is_style_and_types(clone):
+    commands = Commands()
+    assert run.main(["check", "--no-tests"], clone, commands) == 0
+    assert commands.names == [*ANEW, "ruff", "ruff", "mypy"]
+    assert run.main(["check", "--no-tests"], clone, Commands(mypy=1)) == 1
+    assert run.main(["check", "--no-tests"], clone, Commands(ruff=1)) == 1
+
+
 def test_check_fails_with_any_of_its_parts(clone):
     commands = Commands(ruff=1)
     assert run.main(["check"], clone, commands) == 1

@@ -8,8 +8,8 @@ import torch
 from sklearn import metrics
 
 from gcn_lpa.graph import Graph
+from gcn_lpa.metrics import ClassScores
 from gcn_lpa.predict import scores
-from gcn_lpa.target import ClassScores
 
 
 @pytest.mark.filterwarnings("ignore:A single label was found")  # scikit-learn, about a matrix of one class

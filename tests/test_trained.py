@@ -123,7 +123,7 @@ def test_labels_in_another_class_order_are_the_same_labels(graph, fitted, case):
     trained, nodes = fitted(case), list(range(2, 40, 3))
     turned = graph_of(LABELS, CLASSES[::-1])
     assert not torch.equal(turned.y, graph.y)
-    assert torch.equal(trained.classes_of(turned), graph.y)
+    assert torch.equal(trained.labels_of(turned), graph.y)
     assert torch.equal(predict_proba(trained, turned, known=nodes), predict_proba(trained, graph, known=nodes))
     assert evaluate(trained, turned, nodes).accuracy == evaluate(trained, graph, nodes).accuracy
     per_class = [evaluate(trained, one, nodes).per_class for one in (graph, turned)]

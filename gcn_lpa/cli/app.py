@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gcn_lpa.cli import data, models, questions  # noqa: F401  each adds its commands to `app`, in the order of --help
+from gcn_lpa.cli import data, models, parts, questions  # noqa: F401  each adds its commands to `app`, in the order of --help
 from gcn_lpa.cli.options import MANNERS, app
 
 
@@ -23,14 +23,29 @@ def main() -> int:
             stream.reconfigure(errors="replace")
     if "RANK" in os.environ:  # of torchrun: we say ourselves who got no answer
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    _refuse_passwords(sys.argv[1:])
     gc.disable()  # until torch is imported
     try:
         app()
     except KeyboardInterrupt:
         return 130
     finally:
-        gc.freeze()  # what is left ends with the process: Python's last collection need not walk through all of it
+        if "duckdb" not in sys.modules:  # which complains of what is not collected at the end
+            gc.freeze()  # what is left ends with the process: Python's last collection need not walk through all of it
     return 0
+
+
+def _refuse_passwords(words: list[str]) -> None:
+    """End before an error could repeat the password of a database."""
+    if any("://" in word or "duckdb:" in word for word in words):
+        from gcn_lpa.data.databases import refuse_password
+
+        try:
+            for word in words:
+                refuse_password(word)
+        except ValueError as error:
+            print(f"gcn-lpa: {error}", file=sys.stderr)
+            sys.exit(2)
 
 
 def _print_version(wanted: bool) -> None:

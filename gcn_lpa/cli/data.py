@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gcn_lpa.data.datasets import DatasetSize
     from gcn_lpa.data.describe import GraphInfo
     from gcn_lpa.graph import Graph
-    from gcn_lpa.insight.audit import LabelFinding
     from gcn_lpa.insight.explanation import Explanation
+    from gcn_lpa.insight.findings import LabelFinding
 
 STARTER = ("nodes.csv", "edges.csv", "README.md")
 MOST_COLUMNS = 40  # that `info` prints
@@ -108,6 +108,14 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
     sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
     homophily = {"edge": info.edge_homophily, "node": info.node_homophily, "adjusted": info.adjusted_homophily}
     measured = ", ".join(f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in homophily.items())
+    of_classes = [
+        f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
+        f"  homophily    {measured}",
+    ]
+    about = f"{info.classes:,} classes{sizes and f' ({sizes})'}"
+    if info.numbers is not None:
+        low, middle, high = info.numbers
+        about = f"numbers from {low:g} to {high:g}, half of them below {middle:g}"
     more = len(info.columns) - MOST_COLUMNS
     return [
         f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
@@ -116,9 +124,8 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
         *([f"    column     … and {more:,} more"] if more > 0 else []),
         *([] if structural is None else [f"    graph      {structural}"]),
         *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
-        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.classes:,} classes{sizes and f' ({sizes})'}",
-        f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
-        f"  homophily    {measured}",
+        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {about}",
+        *(of_classes if info.numbers is None else []),
         f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
         f"nodes that no label can reach {info.unreachable:,}",
         *(f"  note         {note}" for note in info.notes),
@@ -145,6 +152,7 @@ def demo(as_json: options.AsJson = False) -> None:
 def demonstrate() -> tuple[dict[str, Any], list[str]]:
     """Hide most labels of the digits, make one of the others wrong, and see what can be done: as facts and as lines."""
     from gcn_lpa.insight.compare import recipes_of
+    from gcn_lpa.metrics import Scores
 
     start, true = time.perf_counter(), gcn_lpa.load("digits")
     share = NUM_LABELS / true.num_nodes
@@ -157,6 +165,7 @@ def demonstrate() -> tuple[dict[str, Any], list[str]]:
         begin = time.perf_counter()
         models[name] = gcn_lpa.learn(graph, parts.train, parts.val, recipe, device="cpu")
         seconds, scores = time.perf_counter() - begin, gcn_lpa.evaluate(models[name], graph, parts.test)
+        assert isinstance(scores, Scores)
         rates = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "seconds": seconds}
         methods.append({"method": name, **rates})
     trained = models["gcn-lpa"]

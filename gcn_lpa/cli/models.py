@@ -1,4 +1,4 @@
-"""Commands that train a model and use it: train, predict, evaluate, calibrate, edges, tune, plan, partition."""
+"""Commands that train a model and use it: train, predict, calibrate, edges, tune."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.scale.together import Order
 
-LARGEST = 1e15  # of the counts of `plan`
 INPUTS = ("nodes", "edges", "labels", "features")  # files of a folder, by their stems
 
 
@@ -34,6 +33,9 @@ def train(
     context: Context,
     name: options.MaybeName = None,
     *,
+    nodes: Annotated[
+        str | None, Option(metavar="TABLE", help="A file or an address in a database; --edges names that of edges.")
+    ] = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Run folder to keep the result in.")] = None,
     report: Annotated[bool, Option("--report", help="Also write predictions.csv and report.html.")] = False,
     recipe: Annotated[str, Option(help="default, quick, best, paper, official, or a JSON file.")] = "default",
@@ -70,7 +72,7 @@ def train(
     checkpoint_every: Annotated[int, options.more(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     threads: options.Threads = None,
     root: options.Root = None,
-    data: Annotated[Path | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
+    data: Annotated[str | None, options.more(metavar="PATH", help="--resume: where the graph is now.")] = None,
     timeout: Annotated[
         float, options.more(min=1, metavar="SECONDS", help="Under torchrun: how long a rank waits for the others.")
     ] = 300.0,
@@ -80,10 +82,12 @@ def train(
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
+    from gcn_lpa.data.databases import is_address
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.storage import PARTS, has_file
 
     start = time.perf_counter()
+    name, option = options.named_tables(name, nodes, changes, option)
     if quick and recipe not in ("default", "quick"):
         raise BadParameter(f"--quick and --recipe {recipe}: both choose the recipe; give one")
     recipe = "quick" if quick else recipe
@@ -107,7 +111,7 @@ def train(
         return options.print_run(trained, as_json, start, has_page=report)
     if data is not None:
         raise BadParameter("--data goes with --resume --out DIR alone: where the graph of that run is now")
-    if has_file(Path(name), PARTS):
+    if not is_address(name) and has_file(Path(name), PARTS):
         from gcn_lpa.scale.together import Order
 
         whole = {"--split": split, "--report": report, "--reserve": reserve, "--root": root}
@@ -204,7 +208,10 @@ def predict(
     abstain: Annotated[float | None, Option(metavar="P", help="No label below this probability: 0.6.")] = None,
     sets: Annotated[
         float | None,
-        Option(metavar="LEVEL", help="Add a column set: labels that hold the true one so often, such as 0.9."),
+        Option(
+            metavar="LEVEL",
+            help="Add a column set: labels that hold the true one so often, such as 0.9; or of low and high.",
+        ),
     ] = None,
     score: options.SetScore = "lac",
     hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
@@ -233,7 +240,8 @@ def predict(
     """Label the nodes that have no label.
 
     The columns are id, label, probability (calibrated), runner_up, status. label is the prediction of the model, also of a node
-    whose label was given; it can differ from that one. --threshold, --top, --precision and --costs call one class from a cut on:
+    whose label was given; it can differ from that one. Of numbers the columns are id, value, low, high, status: nine of ten are
+    from low to high, or as many as --sets says. --threshold, --top, --precision and --costs call one class from a cut on:
     the likeliest come first, and a line says how many hits to expect. With --on every label of that graph votes at once, nothing is
     trained again, and a summary says what is new and what changed.
     """
@@ -256,7 +264,7 @@ def predict(
         table = gcn_lpa.predict_run(loaded, **wanted)
         options.print_warnings(interruption(loaded.trained, run), as_json)
         return options.print_or_write(table, out, excel_safe, as_json, table.attrs.get("cut"))
-    if out is not None and out.stem in INPUTS and out.resolve().parent == Path(on).resolve():
+    if out is not None and Path(out).stem in INPUTS and Path(out).resolve().parent == Path(on).resolve():
         raise BadParameter(f"--out {out} is a file that is read; choose another")
     like = options.source_of(on, root, option)
     found = gcn_lpa.predict_on(run, on, data, root=root, options=like.options, **wanted)
@@ -294,20 +302,6 @@ def rule_of(threshold: float | None, top: int | None, precision: float | None, c
 
 
 @options.command
-def evaluate(
-    run: options.RunDir,
-    positive: options.Positive = None,
-    data: options.Data = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Score a run: accuracy, ranking of a rare class, who is what."""
-    from gcn_lpa.runs.train_run import evaluate_run
-
-    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
-    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
-
-
-@options.command
 def calibrate(
     run: options.RunDir,
     level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
@@ -320,11 +314,17 @@ def calibrate(
 ) -> None:
     """Say how far confidence can be trusted. Calibration before and after, and what label sets hold."""
     from gcn_lpa.insight.drawing import draw_reliability
-    from gcn_lpa.runs.predictions import calibrate_run
+    from gcn_lpa.runs.predictions import calibrate_run, intervals_of
 
     options.check_picture(picture)
     options.check_out(picture, overwrite=True)
-    found = calibrate_run(gcn_lpa.load_run(run, data), level=level, score=score)
+    loaded = gcn_lpa.load_run(run, data)
+    if loaded.trained.target.scale is not None:
+        if picture is not None:
+            raise ValueError("a reliability diagram is of the confidence in classes, and this run predicts numbers")
+        of_numbers = intervals_of(loaded, level=level)
+        return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
+    found = calibrate_run(loaded, level=level, score=score)
     lines = text.calibration_lines(found)
     if picture is not None:
         title = f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
@@ -365,7 +365,7 @@ def edges(
     options.print_or_write(table, out, excel_safe, as_json)
 
 
-def print_edge_effects(weights: EdgeWeights, out: Path | None, excel_safe: bool, as_json: bool) -> None:
+def print_edge_effects(weights: EdgeWeights, out: str | None, excel_safe: bool, as_json: bool) -> None:
     """What each column of the edges says about their weight: sentences and a table for people, or a file of it."""
     from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
 
@@ -423,71 +423,3 @@ def tune(
     facts = {**found.to_dict(), "validation_nodes": num_val, "command": line}
     lines = text.tuning_lines(found, graph.name, num_val, out)
     options.show(as_json, facts, [*lines, "score it once on test nodes:", f"  {line}"])
-
-
-@options.command
-def plan(
-    *,
-    nodes: Annotated[float, Option(help="Number of nodes, such as 111e6.")],
-    edges: Annotated[float, Option(help="Number of edges; of an undirected graph each is counted once.")],
-    classes: Annotated[int, Option(help="Number of classes.")],
-    features: Annotated[int, Option(help="Number of feature columns.")] = 128,
-    filled: Annotated[float | None, Option(help="Filled cells of a node on average, if sparse.")] = None,
-    directed: Annotated[bool, Option("--directed", help="Messages travel from source to target alone.")] = False,
-    workers: Annotated[int, Option(min=1, help="Workers that share the rows: see `gcn-lpa partition`.")] = 1,
-    halo: Annotated[float, Option(help="Rows of other workers that each reads, for one of its own.")] = 1.0,
-    settings: options.Settings = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Say how much memory a training would take, without a graph."""
-    from gcn_lpa.scale.planner import Size, estimate
-
-    recipe = gcn_lpa.DEFAULT.replace(**options.recipe_fields(settings))
-    counts = {"--nodes": (nodes, 1), "--edges": (edges, 0), "--classes": (classes, 1), "--features": (features, 1)}
-    counts |= {"--halo": (halo, 0)} | ({} if filled is None else {"--filled": (filled, 0)})
-    for option, (value, least) in counts.items():
-        if not least <= value <= LARGEST:
-            raise BadParameter(f"{option} {value:g}: a number from {least} to {LARGEST:g}")
-    if workers > nodes or (filled or 0) > features or edges > nodes**2:
-        raise BadParameter("more workers than nodes, filled cells than columns, or edges than pairs of nodes")
-    entries = (edges if directed else 2 * edges) + nodes
-    stored = None if filled is None else filled * nodes
-    size = Size(nodes, entries, features, classes, stored, directed).share(workers, halo)
-    found = estimate(size, recipe)
-    if found is None:
-        raise ValueError(f"there is no formula for method {recipe.method!r}; gcn-lpa, gcn and gcn-same have one")
-    facts = {**dataclasses.asdict(found), "peak": found.peak}
-    lines = text.plan_lines(found, size, recipe, workers)
-    options.show(as_json, {name: round(value) for name, value in facts.items()}, lines)
-
-
-@options.command
-def partition(
-    name: options.Name,
-    *,
-    parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
-    out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
-    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
-    split: Annotated[str, Option(help="uniform (60/20/20), stratified, official or per_class.")] = "uniform",
-    seed: Annotated[int, Option(help="Of the split.")] = 0,
-    overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
-    root: options.Root = None,
-    option: options.Options = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Cut a graph into parts, for several processes. torchrun starts one for each part; they train together."""
-    from gcn_lpa.data.splits import require_classes
-    from gcn_lpa.scale.partition import owners, write_partition
-
-    if split == "time":
-        raise ValueError("split 'time' trains on a graph without later nodes, which parts of the whole graph are not")
-    source = options.source_of(name, root, option)
-    graph = source.load()
-    require_classes(graph)
-    nodes = gcn_lpa.split(graph, seed=seed, kind=split)
-    facts = write_partition(out, graph, source, owners(graph, parts, by), nodes, overwrite=overwrite)
-    counts = zip(facts.rows, facts.halos, facts.entries, strict=True)
-    rows = ((str(rank), *(f"{count:,}" for count in row)) for rank, row in enumerate(counts))
-    lines = text.table_lines(("part", "rows", "of others", "entries"), rows)
-    lines.append(f"torchrun --nproc-per-node {parts} -m gcn_lpa train {out} --out RUN")
-    options.show(as_json, dataclasses.asdict(facts), lines)

@@ -50,7 +50,8 @@ app = typer.Typer(
 MORE, FIELDS = "More options", "Fields of the recipe"  # headings of `train --help`
 more = functools.partial(typer.Option, rich_help_panel=MORE)
 
-NAME = typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, or a folder with nodes.csv and edges.csv.")
+NAME_HELP = "A data set; a folder with nodes.csv and edges.csv; a file, or an address in a database, that lists edges."
+NAME = typer.Argument(metavar="NAME_OR_FOLDER", help=NAME_HELP)
 Name = Annotated[str, NAME]
 MaybeName = Annotated[str | None, NAME]
 Root = Annotated[Path | None, more(help="Folder with the files of the named data sets.")]
@@ -62,8 +63,8 @@ Settings = Annotated[
 Method = Annotated[str | None, more(help="Which model; gcn-lpa unless the recipe says otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-DATA_HELP = "Where the graph of the run is now, if not where it was."
-Data = Annotated[Path | None, typer.Option(metavar="PATH", help=DATA_HELP)]
+DATA_HELP = "Where the graph of the run is now, if not where it was: a path, or a database such as sqlite:///new.db."
+Data = Annotated[str | None, typer.Option(metavar="PATH", help=DATA_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, more(min=1, help="CPU threads.")]
 POSITIVE_HELP = "The class to rank; else the rarer of two."
@@ -75,23 +76,28 @@ METRIC_HELP = (
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help=METRIC_HELP)]
 SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file; without one, stdout.")]
+OUT_HELP = "A file, .csv or .parquet, or a new table, sqlite:///shop.db?table=NAME; without it, stdout."
+Out = Annotated[str | None, typer.Option(metavar="FILE", help=OUT_HELP)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")]
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 ENDINGS_HELP = ", ".join(PICTURE_ENDINGS)
 ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spreadsheet would run as a formula.")]
 
 
-def check_out(*files: Path | None, overwrite: bool) -> None:
+def check_out(*files: Path | str | None, overwrite: bool) -> None:
     """Refuse before the work what could not be written after it, and the files that a run is read from."""
+    from gcn_lpa.data.databases import check_new_table, is_address
     from gcn_lpa.data.files import FileError, check_output
     from gcn_lpa.runs import storage
 
     for file in files:
         if file is None:
             continue
+        if is_address(file):
+            check_new_table(str(file))
+            continue
         check_output(file, overwrite=overwrite)
-        target, listed = file.resolve(), dict[str, Any]()
+        target, listed = Path(file).resolve(), dict[str, Any]()
         with contextlib.suppress(FileError):  # another program's manifest.json
             listed = storage.listed(target.parent)
         if listed and target.name in {storage.MANIFEST, *listed} - {*storage.OUTPUTS}:
@@ -188,6 +194,8 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
         flags = {spec.name: arguments.pop(spec.name) for spec in fields}
         changes = {name: value for name, value in flags.items() if value is not None}
         for spec in fields:  # before a graph is read
+            if spec.name == "edges" and is_table(changes.get("edges")):
+                continue  # of `train`: the table of edges
             if (choices := spec.metadata["choices"]) and changes.get(spec.name, choices[0]) not in choices:
                 raise typer.BadParameter(f"{spec.name} is {changes[spec.name]!r}; it is one of {', '.join(choices)}")
         function(**arguments, changes=changes)
@@ -201,6 +209,28 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
         parameters.append(inspect.Parameter(spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint))
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def is_table(name: str | None) -> bool:
+    """Whether --edges names a table, a file or an address in a database, and no edge form."""
+    from gcn_lpa.data.databases import is_address
+
+    return name is not None and (is_address(name) or bool(Path(name).suffix))
+
+
+def named_tables(
+    name: str | None, nodes: str | None, changes: dict[str, Any], option: list[str] | None
+) -> tuple[str | None, list[str] | None]:
+    """The name of a graph and the options of reading it, which --nodes and --edges may give."""
+    if is_table(changes.get("edges")):
+        if name is not None:
+            raise typer.BadParameter(f"--edges names a table, and so does {name}: give one of them")
+        name = changes.pop("edges")
+    if nodes is None:
+        return name, option
+    if name is None:
+        raise typer.BadParameter("--nodes names the table of nodes; --edges names that of edges, a file or an address")
+    return name, [f"nodes={nodes}", *(option or ())]
 
 
 def source_of(name: str, root: Path | None, options: Iterable[str] | None) -> Source:
@@ -288,7 +318,7 @@ def print_run(trained: TrainedRun, as_json: bool, start: float, *, has_page: boo
         raise typer.Exit(130)
 
 
-def print_or_write(table: Any, out: Path | None, excel_safe: bool, as_json: bool, cut: Cut | None = None) -> None:
+def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json: bool, cut: Cut | None = None) -> None:
     """Give a DataFrame as CSV or JSON on stdout, or as a CSV file and a word about it; and what to expect of a cut in it."""
     from gcn_lpa.runs.predictions import table_text, write_table
 

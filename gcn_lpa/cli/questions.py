@@ -1,4 +1,4 @@
-"""Questions to a run and to a graph: report, explain, what-if, audit, suggest, advise, compare."""
+"""Questions to a run and to a graph: report, evaluate, explain, what-if, audit, suggest, advise, compare."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import BadParameter, Option
 
 import gcn_lpa
 from gcn_lpa.cli import options, text
+
+if TYPE_CHECKING:
+    from gcn_lpa.insight.advise import Suggestion
 
 
 @options.command
@@ -72,6 +75,29 @@ def report(
 
 
 @options.command
+def evaluate(
+    run: options.RunDir,
+    positive: options.Positive = None,
+    cite: Annotated[
+        bool, Option("--cite", help="Print BibTeX of the methods that the run uses, and no scores.")
+    ] = False,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a run: accuracy, ranking of a rare class, who is what."""
+    from gcn_lpa.runs.train_run import evaluate_run
+
+    if cite:
+        if positive is not None or data is not None:
+            raise BadParameter("--cite reads the recipe of the run alone; --positive and --data go with scores")
+        entries = gcn_lpa.Trained.from_pretrained(run).citations()
+        return options.show(as_json, {"bibtex": entries}, [entries])
+
+    results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
+    options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
+
+
+@options.command
 def explain(
     run: options.RunDir,
     node: Annotated[str | None, Option(metavar="ID", help="The node to explain.")] = None,
@@ -104,7 +130,7 @@ def explain(
     why = gcn_lpa.explain(found.trained, found.graph, node, top=top, hops=hops)
     if picture is not None:
         draw_explanation(why, picture)
-    at, label = found.graph.index_of(node), found.trained.class_names.index(why.label)
+    at, label = found.graph.index_of(node), None if why.number else found.trained.class_names.index(why.label)
     parts = prediction_parts(found.trained, found.trained.prepare(found.graph), at, label)
     lines = [str(why), "", *map(text.visible, parts.lines()), *([] if picture is None else ["", f"drawn in {picture}"])]
     options.show(as_json, {**why.to_dict(), "parts": dataclasses.asdict(parts)}, lines)
@@ -258,7 +284,7 @@ def suggest(
         why = "has a label or is a test node" if candidates is None else f"of {candidates} has a label"
         raise ValueError(f"no node is left to suggest: every node {why}; --candidates FILE says which may be suggested")
     found = gcn_lpa.suggest(asked.trained, asked.graph, n=n, candidates=allowed)
-    table, lines = suggestion_table(found), text.suggestion_lines(found)
+    table, lines = suggestion_table(found), suggestion_lines(found)
     if len(found) < n:
         lines += ["", f"{len(found):,} of the {n:,} asked for: no other node may be suggested"]
     if out is not None:
@@ -339,3 +365,11 @@ def compare(
     if out is not None:
         write_output(out, encode_json(found.to_dict()))
     options.show(as_json, found.to_dict(), text.comparison_lines(found))
+
+
+def suggestion_lines(found: Iterable[Suggestion]) -> list[str]:
+    rows = (
+        (str(one.id), f"{one.score:.3f}", one.guess, text.percent(one.probability), f"{one.reach:.2f}", one.why)
+        for one in found
+    )
+    return text.table_lines(("id", "score", "guess", "probability", "reach", "why"), rows)

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcn_lpa.calibration import Calibration
+    from gcn_lpa.calibration import Calibration, Intervals
     from gcn_lpa.cut import Cut, Expected
-    from gcn_lpa.insight.advise import Advice, Suggestion
+    from gcn_lpa.insight.advise import Advice
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.edge_effects import EdgeEffect
     from gcn_lpa.insight.importance import Importances
     from gcn_lpa.insight.tune import Tuning, TuningTrial
     from gcn_lpa.learning.updated import Changes
-    from gcn_lpa.metrics import Ranking
-    from gcn_lpa.recipes import Recipe
+    from gcn_lpa.metrics import NumberScores, Ranking
     from gcn_lpa.runs.folder import Results, TrainedRun
-    from gcn_lpa.runs.predictions import CalibrationReport
-    from gcn_lpa.scale.planner import Estimate, Size
+    from gcn_lpa.runs.predictions import CalibrationReport, IntervalReport
 
 # what a terminal obeys instead of showing it
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -86,32 +84,6 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
-def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
-    """What a training holds, part by part."""
-    from gcn_lpa.scale.planner import gigabytes
-
-    parts = {
-        "graph": found.graph,
-        "features": found.features,
-        "parameters": found.parameters,
-        "a gradient step": found.step,
-        "validation": found.forward,
-        "predictions": found.prediction,
-        "preparation": found.preparation,
-    }
-    whose = f"a worker of {workers}: " if workers > 1 else ""
-    halo = f" and {size.halo:,.0f} of others" if size.halo else ""
-    last = f"received in an epoch {gigabytes(found.received)}"
-    return [
-        f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, "
-        f"{size.classes:,} classes",
-        f"{recipe.method}, {recipe.origin}",
-        *(f"  {name:<16}{gigabytes(held):>9}" for name, held in parts.items()),
-        f"memory at the peak{gigabytes(found.peak):>9}",
-        last if workers > 1 else f"on a GPU, the peak{gigabytes(found.gpu):>9}",
-    ]
-
-
 def tuning_step(trial: TuningTrial, trials: int) -> str:
     reached = "pruned" if trial.val_score is None else f"validation {percent(trial.val_score)}"
     return f"trial {trial.number + 1} of {trials}: {reached}, {trial.seconds:.1f} s"
@@ -145,7 +117,10 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     from gcn_lpa.calibration import FEWEST
 
     run, calibration = trained.run, trained.trained.calibration
-    chosen = "" if run.best.val_accuracy is None else f" (validation {percent(run.best.val_accuracy)})"
+    is_of_classes = trained.trained.target.scale is None
+    score = run.best.val_accuracy
+    shown = "" if score is None else percent(score) if is_of_classes else f"R² {score:.3f}"
+    chosen = f" (validation {shown})" if shown else ""
     stopped = "interrupted, " if run.interrupted else ""
     lines = [
         f"{trained.graph.name}: {trained.plan.recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}, "
@@ -163,17 +138,22 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
-        lines += wrapped(f"  probabilities are not calibrated: {few}")
+        lines += wrapped(f"  {'probabilities are not calibrated' if is_of_classes else 'intervals are rough'}: {few}")
     elif not run.interrupted and calibration is not None:
-        lines += wrapped(f"  probabilities are {calibrated(calibration)}")
+        lines += wrapped(f"  {'probabilities are ' if is_of_classes else ''}{calibrated(calibration)}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
     return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
 
 
-def calibrated(found: Calibration) -> str:
-    """What was done to probabilities, and why."""
+def calibrated(found: Calibration | Intervals) -> str:
+    """What was done to probabilities, and why; of numbers what intervals are by."""
+    from gcn_lpa.calibration import Intervals
+
+    if isinstance(found, Intervals):
+        varies = "all as wide" if found.base is None else "narrower where members and votes agree"
+        return f"intervals by the errors of {found.num_nodes:,} held-out labels, {varies}"
     if not found.changes:
         return "the model's own: correcting them would not make held-out labels likelier"
     apart = (
@@ -193,11 +173,22 @@ def result_lines(results: Results) -> list[str]:
     found = results.scores
     if found is None:
         return [results.note]
+    from gcn_lpa.metrics import NumberScores
+
+    if isinstance(found, NumberScores):
+        folds = ", ".join(f"{fold:.3f}" for fold in results.folds)
+        return [number_line(found), *([f"R² of each fold {folds}"] if folds else []), results.note]
     rates = (
         f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {counted(found.num_nodes, 'node')}"
     )
     folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
     return [*ranking_lines(found.ranking), rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
+
+
+def number_line(found: NumberScores) -> str:
+    """How far predicted numbers are off, and which share of their variance is explained."""
+    size = f"mean absolute error {found.mae:.4g}, root mean square {found.rmse:.4g}"
+    return f"R² {found.r2:.3f}{' on a log scale' if found.log else ''}, {size} on {counted(found.num_nodes, 'node')}"
 
 
 def ranking_lines(found: Ranking | None) -> list[str]:
@@ -285,14 +276,22 @@ def importance_lines(found: Importances) -> list[str]:
     lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
     lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
     for name in found.leaking:
-        leak = f"warning: column {visible(name)!r} may say the label in other words: nearly all is right with it, and most is lost"
-        lines += ["", *wrapped(f"{leak} without it; option features=… leaves it out")]
+        leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
+        lines += ["", *wrapped(f"{leak}; option features=… leaves it out")]
     return lines
 
 
 def warning(results: Results) -> list[str]:
     """A line where a model is no better than one that looks at nothing."""
+    from gcn_lpa.metrics import NumberScores
+
     found = results.scores
+    if isinstance(found, NumberScores):
+        return (
+            []
+            if found.r2 > 0
+            else wrapped("  no better than always the mean (R² 0); `gcn-lpa compare` tries other methods")
+        )
     most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
     if found is None or most == 1 or found.accuracy > most:
         return []
@@ -305,9 +304,9 @@ def warning(results: Results) -> list[str]:
 
 def evaluation_lines(results: Results) -> list[str]:
     """The rates, each class, and which class is taken for which."""
-    from gcn_lpa.metrics import METRICS
+    from gcn_lpa.metrics import METRICS, NumberScores
 
-    if (found := results.scores) is None:
+    if (found := results.scores) is None or isinstance(found, NumberScores):
         return result_lines(results)
     classes = (
         (name, percent(one.precision), percent(one.recall), percent(one.f1), f"{one.support:,}")
@@ -362,6 +361,21 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     ]
 
 
+def interval_lines(found: IntervalReport) -> list[str]:
+    low, high = found.expected_coverage
+    tenth, half, most = (f"{width:.4g}" for width in found.widths)
+    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
+    return fitted(
+        [
+            f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
+            f"  intervals    {calibrated(found.intervals)}, {nodes[found.intervals.protocol]} nodes",
+            f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
+            f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
+            f"  promise      {found.promise}",
+        ]
+    )
+
+
 def change_lines(found: Changes, note: str = "") -> list[str]:
     """What is new, what is gone, what changed; `note`: why the graph is not compared with the one before."""
     votes = f" that vote{'s' * (found.labels == 1)}" if found.votes else ""
@@ -393,13 +407,14 @@ def comparison_lines(found: Comparison) -> list[str]:
     from gcn_lpa.metrics import METRICS
     from gcn_lpa.stats import said_p
 
-    rows = []
+    rows, is_of_classes = [], not METRICS[found.metric].of_numbers
     for row in found.rows:
         compared = ("", "") if row.difference is None else (str(row.difference), said_p(row.difference.p_value))
         scored = () if found.metric in ("accuracy", "macro_f1") else (str(row.score),)
-        rows.append((row.method, *scored, str(row.accuracy), str(row.macro_f1), *compared, f"{row.seconds:.1f}"))
+        of_classes = (str(row.accuracy), str(row.macro_f1)) if is_of_classes else ()
+        rows.append((row.method, *scored, *of_classes, *compared, f"{row.seconds:.1f}"))
     named = () if found.metric in ("accuracy", "macro_f1") else (METRICS[found.metric].words,)
-    header = ("", *named, "accuracy", "macro-F1", f"to {found.reference}", "p", "seconds")
+    header = ("", *named, *(("accuracy", "macro-F1") if is_of_classes else ()), f"to {found.reference}", "p", "seconds")
     lines = [found.verdict]
     if found.not_converged:
         lines.append(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
@@ -423,7 +438,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
             (
                 line.method,
                 str(line.score),
-                *([] if found.metric == "accuracy" else [str(line.accuracy)]),
+                *([] if line.accuracy is None or found.metric == "accuracy" else [str(line.accuracy)]),
                 "" if line.over_features is None else signed(line.over_features),
                 signed(line.over_chance),
                 f"{line.seconds:.1f}",
@@ -433,6 +448,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         heads = ["accuracy", "against features", "against commonest class"]
         if found.metric != "accuracy":
             heads = [METRICS[found.metric].words, "accuracy", "to features", "to chance"]
+            heads = [head for head in heads if head != "accuracy"] if METRICS[found.metric].of_numbers else heads
         lines += table_lines(("", *heads, "seconds"), rows)
         lines += [
             "",
@@ -449,11 +465,3 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         *(f"  note       {note}" for note in found.notes),
     ]
     return [*lines, *fitted(about)]
-
-
-def suggestion_lines(found: Iterable[Suggestion]) -> list[str]:
-    rows = (
-        (str(one.id), f"{one.score:.3f}", one.guess, percent(one.probability), f"{one.reach:.2f}", one.why)
-        for one in found
-    )
-    return table_lines(("id", "score", "guess", "probability", "reach", "why"), rows)

@@ -148,7 +148,7 @@ STREAMER_COLUMNS = ("days", "views", "mature", "partner")
 
 def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
     """Friendships of streamers: the games they play are words, the other columns of the table features; one is the target."""
-    targets = STREAMER_COLUMNS[2:]
+    targets = STREAMER_COLUMNS[1:]
     if target not in targets:
         raise ValueError(f"target = {target!r:.40}; it is one of {', '.join(targets)}")
     parts = ("data", "indices", "indptr", "shape")
@@ -160,8 +160,11 @@ def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
         flags = [column for column in STREAMER_COLUMNS[2:] if column != target]
         table = scipy.sparse.csr_array(np.stack([arrays[column] for column in numbers + flags], axis=1).astype(float))
         x = scipy.sparse.hstack([games, table], format="csr")
-        y, classes = arrays[target].astype(np.int64), (f"not {target}", target)
-        graph = Graph.from_scipy(adjacency, x=x, y=y, class_names=classes, name=name)
+        if target in STREAMER_COLUMNS[:2]:
+            graph = Graph.from_scipy(adjacency, x=x, y=arrays[target].astype(np.float64), task="regression", name=name)
+        else:
+            y, classes = arrays[target].astype(np.int64), (f"not {target}", target)
+            graph = Graph.from_scipy(adjacency, x=x, y=y, class_names=classes, name=name)
     ends = np.cumsum([games.shape[1], len(numbers), len(flags)]).tolist()
     blocks = Block("games", "words", 0, ends[0]), Block(", ".join(numbers), "numbers", ends[0], ends[1])
     return dataclasses.replace(graph, blocks=(*blocks, Block(", ".join(flags), "table", ends[1], ends[2])))

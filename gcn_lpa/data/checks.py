@@ -282,8 +282,21 @@ def as_numbers(values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def node_labels(y: Any, node_names: Names, class_names: Iterable[str] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Class positions, -1 where unknown, and the class names: given ones, or those that occur, sorted."""
+TASKS = ("classification", "regression")
+
+
+def check_task(task: str | None) -> None:
+    if task not in (None, *TASKS):
+        raise ValueError(f"task = {task!r:.40}; it is one of {', '.join(TASKS)}")
+
+
+def node_labels(
+    y: Any, node_names: Names, class_names: Iterable[str] | None, task: str | None = None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Class positions, -1 where unknown, and the class names: given ones, or those that occur, sorted; or numbers, float64 with NaN
+    where unknown, and no names.
+    """
+    check_task(task)
     names = None if class_names is None else tuple(map(str, class_names))
     if names is not None and len(set(names)) != len(names):
         raise ValueError(f"class_names repeats {next(name for name in names if names.count(name) > 1)!r}")
@@ -296,6 +309,8 @@ def node_labels(y: Any, node_names: Names, class_names: Iterable[str] | None) ->
         y = [y.get(node) for node in node_names]
     if y is None:
         return torch.full((len(node_names),), -1), names or ()
+    if task == "regression" or (task is None and names is None and _are_fractions(y)):
+        return torch.from_numpy(_label_numbers(y, node_names)), ()
     values = _label_values(y, node_names)
     if values.dtype == object:
         if names is None:
@@ -347,6 +362,47 @@ def _label_values(y: Any, node_names: Names) -> np.ndarray:
             if meaning.setdefault(texts[i], label) != label:
                 raise ValueError(f"labels {meaning[texts[i]]!r} and {label!r} have one name; give all of them as text")
     return texts
+
+
+def _are_fractions(y: Any) -> bool:
+    """Whether labels are floats, or None, of which one at least is no whole number."""
+    array = np.asarray(as_array(y)) if not isinstance(y, (list, tuple)) else _objects(y)
+    if array.dtype.kind == "f":
+        return bool((np.isfinite(array) & (array % 1 != 0)).any())
+    values = [as_plain(value) for value in array.ravel().tolist()] if array.dtype == object else []
+    known = [value for value in values if not is_missing(value)]
+    are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in known)
+    return are_numbers and any(isinstance(value, float) and math.isfinite(value) and value % 1 for value in known)
+
+
+def _label_numbers(y: Any, node_names: Names) -> np.ndarray:
+    """Labels as float64, NaN where unknown."""
+    values = _objects(y) if isinstance(y, (list, tuple)) else as_array(y)
+    if values.size == len(node_names) and values.ndim == 2:  # a column
+        values = values.reshape(-1)
+    if values.shape != (len(node_names),):
+        raise ValueError(f"labels are one per node, [{len(node_names)}]; y is {list(values.shape)}")
+    if values.dtype.kind in "fiu":
+        numbers = values.astype(np.float64)
+        missing = np.isnan(numbers)
+    else:
+        plain = [as_plain(value) for value in values.tolist()]
+        missing = np.array([is_missing(value) or value == "" for value in plain], dtype=bool)
+        parsed = [None if gone or isinstance(one, bool) else one for one, gone in zip(plain, missing, strict=True)]
+        numbers = np.array([math.nan if one is None else _number(one) for one in parsed], dtype=np.float64)
+    wrong = np.flatnonzero(~missing & ~(np.abs(numbers) <= FLOAT32_MAX))
+    if len(wrong):
+        i = int(wrong[0])
+        right = "a label of task 'regression' is a number, such as 2.5, or nothing"
+        raise ValueError(f"label {as_plain(values[i])!r:.80} of node {node_names[i]!r} is no finite number; {right}")
+    return numbers
+
+
+def _number(value: Any) -> float:
+    try:
+        return math.nan if isinstance(value, str) and "_" in value else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _label(value: Any, node: Hashable) -> int | str | None:

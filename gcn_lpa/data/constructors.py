@@ -36,6 +36,7 @@ from gcn_lpa.data.checks import (
 from gcn_lpa.data.describe import alike_names
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
+from gcn_lpa.regression import Numbers
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -60,6 +61,7 @@ def from_edges(
     x: Any = None,
     y: Any = None,
     class_names: Iterable[str] | None = None,
+    task: str | None = None,
     directed: bool = False,
     self_loops: bool = False,
     name: str = "graph",
@@ -74,6 +76,8 @@ def from_edges(
         edge_types: the type of each pair, any text: see `EdgeTypes`.
         x: features, a row per node: an array, tensor or sparse matrix; or "identity", the default, or "degree".
         y: a label per node, or a mapping from node to label. None, NaN, "" and the integer -1 mean unknown.
+        task: "classification" or "regression": whether labels are classes or numbers, of which None and NaN alone mean unknown;
+            None: numbers where they are floats and one is a fraction.
         self_loops: add a self-loop of weight 1 to every node that has none.
     """
     names, source, target = name_nodes(edges, node_names, num_nodes, x, y)
@@ -84,10 +88,11 @@ def from_edges(
     is_weighted = weights is not None
     matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
     features, x_kind = node_features(x, matrix)
-    labels, classes = node_labels(y, names, class_names)
+    labels, classes = node_labels(y, names, class_names, task)
+    numbers = Numbers() if labels.is_floating_point() else None
     types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
     adjacency = SparseMatrix.from_scipy(matrix)
-    graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind)
+    graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind, numbers=numbers)
     notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids", *alike_names(names)]
     once = graph.num_edges + graph.num_self_loops
     if len(source) != once and (directed or len(source) != adjacency.num_entries):
@@ -108,6 +113,7 @@ def from_scipy(
     y: Any = None,
     node_names: Iterable[Hashable] | None = None,
     class_names: Iterable[str] | None = None,
+    task: str | None = None,
     directed: bool = False,
     name: str = "graph",
 ) -> Graph:
@@ -129,7 +135,8 @@ def from_scipy(
     keep = data != 0
     row, col = coo.coords[0][keep], coo.coords[1][keep]
     values = edge_weights(data[keep], len(row), lambda i: f"entry [{row[i]}, {col[i]}]")
-    options: dict[str, Any] = {"x": x, "y": y, "class_names": class_names, "directed": directed, "name": name}
+    labels: dict[str, Any] = {"y": y, "class_names": class_names, "task": task}
+    options: dict[str, Any] = {"x": x, **labels, "directed": directed, "name": name}
     graph = from_edges(cls, Ends(row, col, are_positions=True), weights=values, node_names=names, **options)
     dropped = () if keep.all() else (f"{int((~keep).sum()):,} stored zeros dropped",)
     return dataclasses.replace(graph, notes=(*dropped, *graph.notes))
@@ -143,6 +150,7 @@ def from_networkx(
     label: str | None = "label",
     features: str | Sequence[str] | None = None,
     class_names: Iterable[str] | None = None,
+    task: str | None = None,
     directed: bool = False,
     name: str | None = None,
 ) -> Graph:
@@ -181,13 +189,20 @@ def from_networkx(
         x=x,
         y=[graph.nodes[node].get(label) for node in nodes] if label is not None else None,
         class_names=class_names,
+        task=task,
         directed=directed,
         name=name or graph.name or "graph",
     )
 
 
 def from_pyg(
-    cls: type[Graph], data: Any, *, weight: str = "edge_weight", directed: bool = False, name: str = "graph"
+    cls: type[Graph],
+    data: Any,
+    *,
+    weight: str = "edge_weight",
+    task: str | None = None,
+    directed: bool = False,
+    name: str = "graph",
 ) -> Graph:
     """A graph from a PyG `Data`: its edge_index, weights, x, y, and its masks as the published split.
 
@@ -207,6 +222,7 @@ def from_pyg(
         x=data.x,
         y=data.y,
         class_names=getattr(data, "class_names", None),
+        task=task,
         directed=directed,
         name=name,
     )

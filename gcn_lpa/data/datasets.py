@@ -39,6 +39,7 @@ from gcn_lpa.data.array_files import (
     require_sha256,
 )
 from gcn_lpa.data.checks import WARNING, check_seed, similar
+from gcn_lpa.data.databases import is_address, refuse_password
 from gcn_lpa.data.files import write_output
 from gcn_lpa.data.read_folder import read_csv, read_folder
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -200,13 +201,16 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
     """A data set by name, or the graph in your own folder.
 
     Args:
-        name: one of `DATASETS`; or a folder with nodes.csv and edges.csv; or a file that lists edges.
+        name: one of `DATASETS`; or a folder with nodes.csv and edges.csv; or a file or an address in a database that lists
+            edges, whose option `nodes` names another of nodes.
         root: the folder with the files of a named data set; see the top of this module.
         options: those of the data set, such as `n` and `seed` of "random"; those of `read_csv` for your own files.
     """
+    refuse_password(str(name))
     key, path = str(name).lower(), Path(name)
     dataset, known = DATASETS.get(key), reading_options(name)
-    if dataset is None and not (path.is_dir() or path.is_file()):
+    is_folder = not is_address(name) and path.is_dir()
+    if dataset is None and not (is_folder or is_address(name) or path.is_file()):
         close = similar(key, DATASETS)
         hint = f"did you mean {close[0]}? " if close else ""
         named = f"{hint}the data sets are {', '.join(DATASETS)}"
@@ -215,7 +219,7 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
         held = ", ".join(known) or "none"
         raise ValueError(f"{str(name)!r} has no option {strange[0]!r}; its options are: {held}")
     if dataset is None:
-        return read_folder(path, **options) if path.is_dir() else read_csv(None, path, **options)
+        return read_folder(path, **options) if is_folder else read_csv(options.pop("nodes", None), name, **options)
     if not dataset.files:
         return dataset.read(**options)
     folder = dataset.find(root) or _fetch(key, dataset, root)
@@ -231,7 +235,7 @@ def load(name: str | Path, root: str | Path | None = None, **options: Any) -> Gr
 
 
 def as_graph(graph: Any) -> Graph:
-    """A `Graph` of a NetworkX graph, a SciPy sparse matrix, a PyG `Data`, or of pandas: a frame of edges or (nodes, edges).
+    """A `Graph` of a NetworkX graph, a SciPy sparse matrix, a PyG `Data`, or of frames: one of edges or (nodes, edges).
 
     Labels and weights are found by their usual names. `Graph.from_networkx` and its like take options.
     """
@@ -248,7 +252,7 @@ def as_graph(graph: Any) -> Graph:
     if isinstance(graph, tuple) and len(graph) == 2 and all(hasattr(table, "columns") for table in graph):
         return read_csv(*graph)
     raise TypeError(
-        "graph is a gcn_lpa.Graph, a NetworkX graph, a SciPy sparse matrix, a PyG Data, a pandas frame of edges or a pair of "
+        "graph is a gcn_lpa.Graph, a NetworkX graph, a SciPy sparse matrix, a PyG Data, a frame of edges or a pair of "
         f"frames (nodes, edges), not {type(graph)}"
     )
 
@@ -257,7 +261,8 @@ def reading_options(name: str | Path) -> dict[str, Any]:
     """The options that `load` takes for a data set or folder, with their defaults."""
     dataset = DATASETS.get(str(name).lower())
     parameters = inspect.signature(read_csv if dataset is None else dataset.read).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
+    nodes = {"nodes": None} if dataset is None and (is_address(name) or not Path(name).is_dir()) else {}
+    return {**nodes, **{p.name: p.default for p in parameters if p.default is not p.empty}}
 
 
 @dataclass(frozen=True)
@@ -414,10 +419,10 @@ DATASETS: dict[str, Dataset] = {
         splits="863d8a4ea1",
     ),
     "streamers-engb": _streamers(
-        "streamers_engb", "English streamers; target mature or partner", "7367bc8c2adeb90d9314b1110eb19203"
+        "streamers_engb", "English streamers; target mature, partner or views", "7367bc8c2adeb90d9314b1110eb19203"
     ),
     "streamers-es": _streamers(
-        "streamers_es", "Spanish streamers; target mature or partner", "3878aacf21bcdbe42c4734a6d5a59caa"
+        "streamers_es", "Spanish streamers; target mature, partner or views", "3878aacf21bcdbe42c4734a6d5a59caa"
     ),
     "acm": Dataset(
         "papers with two edge types; labels 20, 40 or 60 a class",

@@ -50,6 +50,7 @@ class GraphInfo:
     notes: tuple[str, ...]
     columns: tuple[ColumnSummary, ...] = ()  # what was made of each column of a table of nodes
     edge_columns: tuple[str, ...] = ()  # what was read of each column of the edges
+    numbers: tuple[float, float, float] | None = None  # least, median and greatest label, where labels are numbers
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def describe(graph: Graph) -> GraphInfo:
     """Counts and rates of a graph, as `gcn-lpa info` prints them."""
     from scipy.sparse import csgraph  # takes a tenth of a second
 
-    y = graph.y.cpu().numpy()
+    y, labeled = class_numbers(graph), graph.labeled.cpu().numpy()
     row, col = _proper_entries(graph)
     measured = homophily(graph)
     sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
@@ -92,7 +93,7 @@ def describe(graph: Graph) -> GraphInfo:
         nonzeros=int(stored.count_nonzero()),
         classes=graph.num_classes,
         class_sizes=dict(zip(graph.class_names, sizes.tolist(), strict=True)),
-        labeled=int((y >= 0).sum()),
+        labeled=int(labeled.sum()),
         labeled_edges=measured.edges,
         intra_class_edge_rate=float((filled[row] == filled[col]).mean()) if len(row) and (y >= 0).any() else None,
         edge_homophily=measured.rate,
@@ -100,16 +101,30 @@ def describe(graph: Graph) -> GraphInfo:
         adjusted_homophily=measured.adjusted,
         components=int(csgraph.connected_components(matrix, directed=graph.directed, return_labels=False)),
         isolated=int((~has_neighbour).sum()),
-        unreachable=int(np.isinf(node_hops(graph, y >= 0)).sum()),
+        unreachable=int(np.isinf(node_hops(graph, labeled)).sum()),
         notes=graph.notes,
         columns=() if graph.columns is None else graph.columns.summaries(),
         edge_columns=() if graph.edge_columns is None else graph.edge_columns.functions.summaries(),
+        numbers=number_range(graph),
     )
+
+
+def class_numbers(graph: Graph) -> np.ndarray:
+    """The class of each node, -1 where it is not known and where labels are no classes, [n]."""
+    return graph.y.cpu().numpy() if graph.numbers is None else np.full(graph.num_nodes, -1)
+
+
+def number_range(graph: Graph) -> tuple[float, float, float] | None:
+    """The least, the median and the greatest of labels that are numbers; None where there are none."""
+    if graph.numbers is None or not graph.labeled.any():
+        return None
+    numbers = graph.numbers.undone(graph.y[graph.labeled].cpu()).numpy()
+    return float(numbers.min()), float(np.median(numbers)), float(numbers.max())
 
 
 def homophily(graph: Graph) -> Homophily:
     """Edge, node and adjusted homophily as in Platonov et al. (2023), unweighted."""
-    y = graph.y.cpu().numpy()
+    y = class_numbers(graph)
     row, col = _proper_entries(graph)
     known = (y[row] >= 0) & (y[col] >= 0)
     row, col = row[known], col[known]
@@ -188,6 +203,10 @@ def html_notes(notes: Iterable[str]) -> str:
 UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
 MOST_CLASSES = 200  # that are compared with each other
 MANY_NUMBERS = 20  # classes that are whole numbers: more may be meant as numbers
+MANY_FRACTIONS, NODES_PER_NUMBER = (
+    10,
+    5,
+)  # different labels that are numbers to predict, and how often each whole one may occur
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
@@ -219,9 +238,25 @@ def guessed_label(table: Table, column: str, labels: np.ndarray) -> str:
     if row is not None:
         raise ValueError(
             f"{table.where(row, column)} is {labels[row]!r}, which is no class; the column is read as the label: say with option "
-            "label=… which it is, or label='' for none (features=… can then name this column)"
+            "label=… which it is, or label='' for none (features=… can then name this column), or task=regression to predict it"
         )
     return f"column {column!r} is read as the label; option label=… says otherwise"
+
+
+def look_like_numbers(column: str, labels: np.ndarray) -> str | None:
+    """A note where the labels of a column, NaN where unknown, are read as numbers to predict: there are many different ones."""
+    known = labels[~np.isnan(labels)]
+    different = np.unique(known)
+    has_fractions = bool((different % 1 != 0).any())
+    are_codes = len(different) and different[0] in (0, 1) and np.ptp(different) == len(different) - 1
+    are_many = len(different) > MANY_NUMBERS and NODES_PER_NUMBER * len(different) > len(known)
+    if not (len(different) > MANY_FRACTIONS if has_fractions else are_many and not are_codes):
+        return None
+    shown = some([float(value) if has_fractions else int(value) for value in different], 3)
+    return (
+        f"{WARNING}column {column!r} holds {shown}: read as numbers to predict; option task=classification reads each as a class, "
+        "label=… names another column"
+    )
 
 
 def other_labels(table: Table, taken: Sequence[str]) -> list[str]:
@@ -260,7 +295,8 @@ def graph_warnings(graph: Graph) -> list[str]:
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
             notes.append(f"{WARNING}the labels {some(names)} differ by {how}, and are read as classes apart")
-    sizes = np.bincount(graph.y[graph.labeled].cpu().numpy(), minlength=graph.num_classes)
+    y = class_numbers(graph)
+    sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
     order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
     for rare, frequent in itertools.product(order, order):
         name, other = graph.class_names[rare], graph.class_names[frequent]
@@ -284,7 +320,7 @@ def not_classes(names: Sequence[str]) -> list[str]:
     if has_fractions or (len(values) > MANY_NUMBERS and np.isfinite(values).all()):
         are_codes = not has_fractions and min(values) in (0, 1) and max(values) - min(values) == len(values) - 1
         read = f"the labels are {len(names):,} different numbers, {some(names, 3)}: each is read as a class, without an order"
-        how = "ranges of them, such as low and high, can be predicted, and the number itself not"
+        how = "option task=regression predicts the number"
         return [read if are_codes else f"{WARNING}{read}; {how}"]
     if names and all(DATE.fullmatch(name) for name in names):
         return [
@@ -349,16 +385,16 @@ def _told_by_neighbours(matrix: Any, y: np.ndarray, num_classes: int) -> tuple[n
     """The probability of the label of each labelled node by those of its neighbours, and whether it is their first choice."""
     nodes = np.flatnonzero(y >= 0)
     seeds = scipy.sparse.csr_array((np.ones(len(nodes)), (nodes, y[nodes])), shape=(len(y), num_classes))
-    heard = matrix * (y >= 0)  # the columns of labelled nodes
-    heard = scipy.sparse.csr_array(heard)
-    mass, total, squares = heard @ seeds, heard.sum(axis=1), heard.multiply(heard).sum(axis=1)
+    received = matrix * (y >= 0)  # the columns of labelled nodes
+    received = scipy.sparse.csr_array(received)
+    mass, total, squares = received @ seeds, received.sum(axis=1), received.multiply(received).sum(axis=1)
     worth = np.divide(
         total**2, squares, out=np.zeros_like(total), where=squares > 0
     )  # as many neighbours of one weight
     shares = mass.toarray()[nodes] / np.where(total > 0, total, 1)[nodes, None]
     prior = np.bincount(y[nodes], minlength=num_classes) / len(nodes)
-    told = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
-    return told[np.arange(len(nodes)), y[nodes]], told.argmax(axis=1) == y[nodes]
+    blended = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
+    return blended[np.arange(len(nodes)), y[nodes]], blended.argmax(axis=1) == y[nodes]
 
 
 def telling_columns(table: Table, names: Sequence[str], labels: Sequence[Any] | np.ndarray) -> list[str]:

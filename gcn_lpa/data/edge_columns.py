@@ -160,11 +160,12 @@ class EdgeFunctions:
 
     def summaries(self) -> tuple[str, ...]:
         """How each column is read, for a person."""
-        summaries = [(function, function.reader.summary) for function in self.each]
-        about = [f"{len(f.knots)} knots" if f.knots else some(f.values, 3) for f in self.each]
-        missing = [f", {s.missing:,} cell{'s' * (s.missing > 1)} missing" * bool(s.missing) for _, s in summaries]
-        each = zip(summaries, about, missing, strict=True)
-        return tuple(f"{f.name} -> {f.reader.kind} ({words}){gone}" for (f, _), words, gone in each)
+        lines = []
+        for f in self.each:
+            words, gone = f"{len(f.knots)} knots" if f.knots else some(f.values, 3), f.reader.summary.missing
+            missing = f", {gone:,} cell{'s' * (gone > 1)} missing" if gone else ""
+            lines.append(f"{f.name} -> {f.reader.kind} ({words}){missing}")
+        return tuple(lines)
 
     def levels(self) -> Tensor:
         """What is learned of all functions to their values, less the mean over the edges, [width, learned]."""
@@ -276,11 +277,9 @@ class EdgeColumns:
 
     def to(self, device: torch.device | str) -> EdgeColumns:
         parts = {name: getattr(self, name).to(device) for name in ("row", "col", "weight", "basis")}
-        return (
-            self
-            if parts["row"] is self.row
-            else dataclasses.replace(self, **parts, _shares=weakref.WeakKeyDictionary())
-        )
+        if parts["row"] is self.row:
+            return self
+        return dataclasses.replace(self, **parts, _shares=weakref.WeakKeyDictionary())
 
     def between(self, nodes: np.ndarray, num_nodes: int) -> EdgeColumns:
         """The edges between nodes, by their positions in a graph of so many."""
@@ -368,7 +367,7 @@ def read_edge_columns(
 
     Args:
         types: columns that are categories whatever they look like.
-        known: functions that another list taught; the table needs their columns.
+        known: functions that were learned of another list; the table needs their columns.
     """
     cells = {name: Cells(table, name) for name in names}
     counts, notes, functions, values = listed.counts(), list[str](), list[EdgeFunction](), list[np.ndarray]()

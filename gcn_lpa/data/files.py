@@ -231,8 +231,12 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
     if kind is Any:
         return value
     if origin in (Union, types.UnionType):
-        wanted = next(option for option in inner if option is not types.NoneType)
-        return None if value is None else decode_as(wanted, value, name)
+        wanted = [option for option in inner if option is not types.NoneType]
+        if isinstance(value, dict) and all(
+            map(dataclasses.is_dataclass, wanted)
+        ):  # several dataclasses: the one that has all fields of the value
+            wanted = [option for option in wanted if value.keys() <= _hints(option).keys()] or wanted
+        return None if value is None else decode_as(wanted[0], value, name)
     json_kind = dict if dataclasses.is_dataclass(kind) else list if origin is tuple else origin or kind
     is_number = type(value) in (int, float) and abs(value) < 2**63 and math.isfinite(value)
     fits = {int: is_number and type(value) is int, float: is_number}.get(json_kind, type(value) is json_kind)

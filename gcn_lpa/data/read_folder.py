@@ -1,4 +1,4 @@
-"""Your own files -> Graph: a table of nodes, one of edges, maybe one of labels, as CSV or Parquet.
+"""Your own files -> Graph: a table of nodes, one of edges, maybe one of labels, as CSV, Parquet or in a database.
 
 Ids and labels of a CSV file are text, exactly as written: "001" is not 1, and "NA" is a class. An empty label is
 unknown. Columns are found by their usual names, which options override. Errors say file, row, column and value;
@@ -7,6 +7,7 @@ rows are counted as a spreadsheet shows them, with the header as row 1.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -21,10 +22,18 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.checks import WARNING, Ends, is_missing, of_another_kind, similar, some
+from gcn_lpa.data.checks import WARNING, Ends, check_task, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.describe import graph_warnings, guessed_label, harmful_edges, other_labels, telling_columns
+from gcn_lpa.data.databases import is_address, read_address
+from gcn_lpa.data.describe import (
+    graph_warnings,
+    guessed_label,
+    harmful_edges,
+    look_like_numbers,
+    other_labels,
+    telling_columns,
+)
 from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, read_edge_columns
 from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
@@ -62,6 +71,7 @@ def read_csv(
     weight: str | None = None,
     relation: str | None = None,
     edge_features: Sequence[str] | str | None = None,
+    task: str | None = None,
     unknown: Sequence[str] | str = "",
     directed: bool = False,
     header: bool = True,
@@ -71,7 +81,9 @@ def read_csv(
     columns: Columns | None = None,
     edge_functions: EdgeFunctions | None = None,
 ) -> Graph:
-    """A graph from a file of nodes and one of edges; CSV, or Parquet where the name ends in .parquet. DataFrames do as well.
+    """A graph from a table of nodes and one of edges; CSV, or Parquet where the name ends in .parquet.
+
+    Frames of pandas or polars, Arrow tables and addresses in a database do as well: see `gcn_lpa.data.databases`.
 
     Args:
         nodes: id, label and features of each node; None where there is only a list of edges.
@@ -88,13 +100,15 @@ def read_csv(
             tells. "direction", where there is no such column, takes the two directions of directed edges for types.
         edge_features: columns of `edges` that may say how much an edge weighs; without, all that play no other role, and those
             of weights and types as well: see `gcn_lpa.data.edge_columns`. "" reads none.
+        task: "classification", each label is a class, or "regression", it is a number to predict; without, numbers with many values
+            are numbers.
         unknown: label or labels that mean unknown, beside the empty one.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row has usual names for both id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
         delimiter: of CSV files; without, that of a first row "sep=;", or the one of , ; tab and | that is most frequent
             in the first row, outside quotes.
-        columns: what another table taught, `graph.columns` or `trained.columns`: this one gets the same features.
+        columns: what was learned of another table, `graph.columns` or `trained.columns`: this one gets the same features.
         edge_functions: the same of the columns of edges, `trained.edge_weights.functions`.
     """
     names = (
@@ -109,6 +123,7 @@ def read_csv(
         relation,
         edge_features,
         edge_functions,
+        task,
         unknown,
         columns,
     )
@@ -186,6 +201,7 @@ class _Reading:
     relation: str | None
     edge_features: Sequence[str] | str | None
     edge_functions: EdgeFunctions | None
+    task: str | None
     unknown: Sequence[str] | str
     columns: Columns | None
     header: bool
@@ -199,6 +215,7 @@ class _Reading:
         """The graph that the files describe; an edge or a label of a node that is not listed is refused."""
         import pandas
 
+        check_task(self.task)
         self.nodes = self.table(nodes, NODE_ROLES, "nodes")
         edge_table = self.table(edges, EDGE_ROLES, "edges")
         self.labels = self.table(labels, NODE_ROLES, "labels")
@@ -235,6 +252,7 @@ class _Reading:
         options: dict[str, Any] = {
             "x": listed.x,
             "y": y,
+            "task": self.task or "classification",
             "directed": directed,
             "name": name or origin.path.resolve().parent.name,
         }
@@ -255,7 +273,7 @@ class _Reading:
             self.notes += notes
         graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
         notes = [*graph.notes, *self.notes, *graph_warnings(graph), *harmful_edges(graph)]
-        if self.nodes is not None and listed.columns is not None and y is not None:
+        if self.nodes is not None and listed.columns is not None and y is not None and graph.numbers is None:
             notes += telling_columns(self.nodes, listed.columns.single_columns, y)
         return dataclasses.replace(graph, notes=tuple(notes))
 
@@ -263,6 +281,10 @@ class _Reading:
         """A file or frame with its header; None where there is none."""
         if file is None or hasattr(file, "columns"):
             return None if file is None else read_frame(file, content)
+        if is_address(file):
+            table, notes = read_address(file, content)
+            self.notes += notes
+            return table
         path = Path(file)
         if not path.is_file():
             raise ValueError(f"there is no file {path}")
@@ -322,10 +344,28 @@ class _Reading:
         id_column = table.require("id", _meant_for(table, self.id, self.nodes))
         wanted = _meant_for(table, self.label or None, self.nodes)
         label_column = table.require("label", wanted, taken=(id_column,))
-        labels = table.labels(label_column, self.unknown)
-        if wanted is None:
-            self.notes.append(guessed_label(table, label_column, labels))
+        labels = self.labels_in(table, label_column, is_guessed=wanted is None)
         return id_column, table.ids(id_column, unique=True), labels
+
+    def labels_in(self, table: Table, column: str, *, is_guessed: bool) -> np.ndarray:
+        """The labels in a column, None where unknown; numbers, NaN where unknown, where that is the task, or what they look like.
+
+        Args:
+            is_guessed: whether the column was found by its name or position.
+        """
+        if self.task is None:
+            with contextlib.suppress(ValueError):  # a label is no number: all are classes
+                numbers = table.label_numbers(column, self.unknown)
+                if (note := look_like_numbers(column, numbers)) is not None:
+                    self.task = "regression"
+                    self.notes.append(note)
+        if self.task == "regression":
+            numbers = table.label_numbers(column, self.unknown)
+            return numbers
+        labels = table.labels(column, self.unknown)
+        if is_guessed:
+            self.notes.append(guessed_label(table, column, labels))
+        return labels
 
     def nodes_at_ends(self, source: Series, target: Series, labelled: Series) -> NodeColumns:
         """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
@@ -349,9 +389,7 @@ class _Reading:
             both = f"{table.path.name} has a column {label_column!r}, and {self.labels.path.name}"
             raise ValueError(f"labels come twice: {both}")
         names = table.ids(id_column, unique=True)
-        y = None if label_column is None else table.labels(label_column, self.unknown)
-        if label_column is not None and y is not None and self.label is None:
-            self.notes.append(guessed_label(table, label_column, y))
+        y = None if label_column is None else self.labels_in(table, label_column, is_guessed=self.label is None)
         others = [] if chosen is None else other_labels(table, taken=(id_column, chosen))
         time_column = None if self.time is None else table.stated("time", self.time)
         time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())

@@ -79,7 +79,7 @@ def split(
         return _published(graph, seed)
     if kind == "time":
         return _time_split(graph, fractions)
-    labels = graph.y.cpu().numpy()
+    labels = graph.target.strata(graph.y.cpu()).numpy()
     nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
     if len(nodes) == 0:
         raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
@@ -127,7 +127,7 @@ def _published(graph: Graph, seed: int) -> Split:
 def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
     if graph.time is None:
         raise ValueError(f"{graph.name!r} does not say when its nodes came; option time=… names the column that does")
-    nodes = np.flatnonzero(graph.y.cpu().numpy() >= 0)
+    nodes = np.flatnonzero(graph.labeled.cpu().numpy())
     time = graph.time.numpy()[nodes]
     moments, counts = np.unique(time, return_counts=True)
     if len(moments) < 3:
@@ -142,13 +142,14 @@ def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
 
 
 def require_classes(graph: Graph) -> None:
-    """Refuse a graph without labels, or with labels of one class: there is nothing to tell apart."""
+    """Refuse a graph without labels, or with labels of one class or number: there is nothing to tell apart."""
     classes = torch.unique(graph.y[graph.labeled])
     if len(classes) == 0:
         raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
     if len(classes) == 1:
-        right = "to tell classes apart it takes labels of two"
-        raise ValueError(f"every label of {graph.name!r} is {graph.class_names[int(classes)]!r}; {right}")
+        right = f"to tell {'classes' if graph.numbers is None else 'numbers'} apart it takes labels of two"
+        label = graph.class_names[int(classes)] if graph.numbers is None else float(graph.numbers.undone(classes))
+        raise ValueError(f"every label of {graph.name!r} is {label!r}; {right}")
 
 
 def _split_of(
@@ -186,6 +187,10 @@ def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
 def _per_class(
     nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if not graph.class_names:
+        raise ValueError(
+            "split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them"
+        )
     train = np.zeros(len(nodes), dtype=bool)
     for label, name in enumerate(graph.class_names):
         members = np.flatnonzero(labels == label)

@@ -86,9 +86,12 @@ class Table:
         column = self.find(role, None, taken) if wanted is None else self.stated(role, wanted)
         if column is None:
             usual = ", ".join(USUAL_NAMES[role][:4])
+            held, hint = "columns are", ""
+            if self.first_row_names:
+                held, hint = "first row is", ", or header=false if that row is data"
             raise ValueError(
-                f"{self.path.name} has no column for the {role} (such as {usual}); its first row is "
-                f"{some(list(self.columns), 6)}. Say with option {role}=… which it is, or header=false if that row is data"
+                f"{self.path.name} has no column for the {role} (such as {usual}); its {held} "
+                f"{some(list(self.columns), 6)}. Say with option {role}=… which it is{hint}"
             )
         return column
 
@@ -128,6 +131,19 @@ class Table:
             if right:
                 raise ValueError(f"{self.where(i, column)} is {value!r}; {right}")
         return series(values).to_numpy(object)  # type: ignore[no-any-return]
+
+    def label_numbers(self, column: str, unknown: Sequence[str] | str) -> np.ndarray:
+        """Labels as float64, NaN where unknown; a label that is no finite number is an error that says where."""
+        missing = {"", *([unknown] if isinstance(unknown, str) else map(str, unknown))}
+        cells = self.columns[column]
+        gone = np.fromiter((is_missing(cell) or str(cell) in missing for cell in cells), dtype=bool, count=len(cells))
+        numbers = numbers_in(cells)
+        wrong = np.flatnonzero(~gone & ~(np.abs(numbers) <= FLOAT32_MAX))
+        if len(wrong):
+            i = int(wrong[0])
+            right = "a label of task 'regression' is a finite number, with a decimal point, or nothing"
+            raise ValueError(f"{self.where(i, column)} is {cells.iloc[i]!r:.80}; {right}")
+        return np.where(gone, math.nan, numbers)
 
     def weights(self, column: str) -> np.ndarray:
         """A column of positive numbers."""
@@ -353,16 +369,37 @@ def read_parquet(path: Path) -> Table:
         raise
     except Exception as error:  # pyarrow has its own errors for a damaged file
         raise ValueError(f"{path} is not a Parquet file that can be read ({error!s:.300})") from error
-    return _table(path, names, columns, table.num_rows)
+    return table_of(path, names, columns, table.num_rows)
+
+
+def parquet_bytes(frame: Any) -> bytes:
+    """A DataFrame as the bytes of a Parquet file."""
+    file = io.BytesIO()
+    try:
+        frame.to_parquet(file, index=False)
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
+    return file.getvalue()
 
 
 def read_frame(frame: Any, role: str) -> Table:
-    """A table of a DataFrame; errors call it by its role and count its rows from 1."""
-    columns = [series(frame.iloc[:, k].tolist()) for k in range(frame.shape[1])]
-    return _table(Path("graph", f"the frame of {role}"), list(map(str, frame.columns)), columns, len(frame))
+    """A table of a frame of pandas or polars, or of Arrow; errors call it by its role and count its rows from 1."""
+    path = Path("graph", f"the frame of {role}")
+    if hasattr(frame, "iloc"):
+        columns = [series(frame.iloc[:, k].tolist()) for k in range(frame.shape[1])]
+        return table_of(path, list(map(str, frame.columns)), columns, len(frame))
+    if not hasattr(frame, "__arrow_c_stream__"):
+        known = "a frame is one of pandas or polars (of a lazy one its .collect()), or an Arrow table"
+        raise TypeError(f"{path.name} is a {type(frame).__module__}.{type(frame).__name__}; {known}")
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("frames of polars and Arrow tables need pyarrow: pip install 'gcn-lpa[io]'") from error
+    table = pyarrow.table(frame)
+    return table_of(path, table.column_names, [series(_cells(column)) for column in table.columns], table.num_rows)
 
 
-def _table(path: Path, names: list[str], columns: list[Series], num_rows: int) -> Table:
+def table_of(path: Path, names: list[str], columns: list[Series], num_rows: int) -> Table:
     if len(set(names)) < len(names):
         raise ValueError(f"{path.name} has two columns of one name among {some(names)}; each needs a name of its own")
     kept = {name: column for name, column in zip(names, columns, strict=True) if not name.startswith(PANDAS_INDEX)}

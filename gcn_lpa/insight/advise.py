@@ -34,7 +34,9 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import BEST, Comparison, Record, compare, metric_for
 from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.metrics import METRICS, Metric
+from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.stats import Mean, resampled_mean, signed
@@ -56,7 +58,7 @@ class AdviceLine:
     """One method over all splits. Differences are paired, split by split; None for the method itself."""
 
     method: str
-    accuracy: Mean
+    accuracy: Mean | None  # None where numbers are predicted
     over_features: Mean | None  # the metric minus that of features alone, the better of two; None too without features
     over_chance: Mean  # minus that of giving every node the shares of the classes: of accuracy, of the commonest class
     over_best: Mean | None  # minus that of the best method
@@ -127,20 +129,27 @@ def advise(
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     if not graph.labeled.any():
         raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
-    counts = torch.bincount(graph.y[graph.labeled].cpu(), minlength=graph.num_classes)
+    counts = torch.bincount(graph.target.strata(graph.y[graph.labeled].cpu()), minlength=graph.num_classes)
     comparison: Comparison | None = None
     lines: tuple[AdviceLine, ...] = ()
     protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
-        few = min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
+        rivals = [name for name in FEATURES_ONLY if graph.numbers is None or METHODS[name].for_numbers]
+        few = graph.numbers is not None or min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
         sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
-        rule = "lowest loss, as they are few" if few else "highest accuracy"
+        rule = (
+            "highest accuracy"
+            if not few
+            else "lowest loss, as they are few"
+            if graph.numbers is None
+            else "lowest loss"
+        )
         purposes = f"to train / choose the epoch ({rule}) / score"
         protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
         comparison = compare(
             graph,
-            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
+            [*(rivals if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
             seed=seed,
             metric=metric,
@@ -195,7 +204,9 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     """
     labeled, splits = graph.labeled.cpu(), []
     for k in range(repeats):
-        scored = label_folds(graph.y.cpu(), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[k % NUM_FOLDS]
+        scored = label_folds(graph.target.strata(graph.y.cpu()), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[
+            k % NUM_FOLDS
+        ]
         rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
         splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
     return splits
@@ -216,8 +227,9 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     features = max(rivals, key=lambda method: scores[method].mean(), default=None)
     chance = []
     for part in splits:
-        counts = torch.bincount(labels[part.train | part.val], minlength=graph.num_classes).double()
-        constant = (counts / counts.sum()).expand(int(part.test.sum()), -1)
+        constant = graph.target.prior(labels[part.train | part.val])
+        assert constant is not None
+        constant = constant.expand(int(part.test.sum()), -1)
         chance.append(metric.sign * float(metric(constant, labels[part.test], None, ranked)))
 
     def gain(method: str, other: str | None) -> Mean | None:
@@ -228,7 +240,9 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     return tuple(
         AdviceLine(
             method=row.method,
-            accuracy=resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
+            accuracy=None
+            if metric.of_numbers
+            else resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
             over_features=gain(row.method, features),
             over_chance=resampled_mean(scores[row.method] - np.array(chance), ratio, num_scored),
             over_best=gain(row.method, best),
@@ -241,13 +255,14 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
 
 
 def accuracies(comparison: Comparison, method: str) -> np.ndarray:
-    return np.array([record.accuracy for record in comparison.records if record.method == method])
+    return np.array([record.accuracy for record in comparison.records if record.method == method], dtype=float)
 
 
 def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     ranked = sorted(lines, key=lambda line: -metric.sign * line.score.mean)  # stable: of equals the first
     constant = "always saying the commonest class" if metric.name == "accuracy" else "chance"
+    constant = "always saying the mean" if metric.of_numbers else constant
     best, with_graph = ranked[0], next(line for line in ranked if line.method not in FEATURES_ONLY)
     if best.over_chance.is_noise or best.over_chance.mean < 0:
         points = f"{signed(best.over_chance)} points against {constant}"
@@ -256,7 +271,8 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
             return TOO_FEW, sentence, best.method
         sentence = f"Nothing predicts these labels, neither features nor edges: {best.method} does best, {points}."
         return UNPREDICTABLE, sentence, best.method
-    rate = f"{with_graph.method} is right for {100 * with_graph.accuracy.mean:.1f} %"
+    accuracy = 0.0 if with_graph.accuracy is None else with_graph.accuracy.mean
+    rate = f"{with_graph.method} is right for {100 * accuracy:.1f} %"
     if metric.name != "accuracy":
         of = "" if positive is None else f" of {positive}"
         rate = f"{with_graph.method} has {metric.words}{of} {100 * with_graph.score.mean:.1f} %"
@@ -295,7 +311,7 @@ def notes_on(graph: Graph, counts: Tensor) -> tuple[str, ...]:
         sizes = sizes[sizes > 0]
         if len(sizes) and (scale := float(sizes.max() / sizes.median())) > 100:
             notes.append(f"one feature column is {scale:,.0f} times as large as most; bring them to one scale first")
-    scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=True) if 0 < count < NUM_FOLDS]
+    scarce = [name for name, count in zip(graph.class_names, counts.tolist(), strict=False) if 0 < count < NUM_FOLDS]
     if scarce and counts.sum() >= FEWEST_LABELS:
         notes.append(
             f"fewer than {NUM_FOLDS} labels in {', '.join(map(repr, scarce[:5]))}{' …' if len(scarce) > 5 else ''}: "
@@ -311,18 +327,21 @@ class Suggestion:
     node: int
     id: Hashable
     score: float
-    guess: str  # the predicted class
-    probability: float
-    runner_up: str
-    runner_up_probability: float
-    uncertainty: float  # entropy of the posterior, 0 sure to 1 all classes alike
+    guess: str  # the predicted class or number
+    probability: float | None  # None of a number, as the next
+    runner_up: str  # of a number its interval
+    runner_up_probability: float | None
+    uncertainty: (
+        float  # entropy of the posterior, 0 sure to 1 all classes alike; of numbers the spread of members and votes
+    )
     reach: float  # Σ uncertainty of other nodes, each times the influence the new label would have there
 
     @property
     def why(self) -> str:
-        both = (
-            f"{self.guess} {100 * self.probability:.0f} % or {self.runner_up} {100 * self.runner_up_probability:.0f} %"
-        )
+        both = f"{self.guess}, {self.runner_up}"
+        if self.probability is not None and self.runner_up_probability is not None:
+            probabilities = 100 * self.probability, 100 * self.runner_up_probability
+            both = f"{self.guess} {probabilities[0]:.0f} % or {self.runner_up} {probabilities[1]:.0f} %"
         reached = f"{self.reach:.1f} unsure nodes" if self.reach >= 0.05 else "no other unsure node"
         return f"{both}; its label would reach {reached}"
 
@@ -349,30 +368,31 @@ def suggestions(
     """`suggest` for a model and graph whose predictions and learned transition are at hand."""
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
-    graph, names, labeled = explainer.graph, explainer.trained.class_names, explainer.given >= 0
-    if len(names) < 2:
+    graph, names, target = explainer.graph, explainer.trained.class_names, explainer.trained.target
+    labeled = target.known(explainer.given)
+    if len(names) < 2 and target.scale is None:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
     open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
-    probabilities, walk = explainer.prediction.uncalibrated, explainer.transition
-    unsure = uncertainty(probabilities)
-    likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
+    predicted, walk = explainer.prediction, explainer.transition
+    unsure = uncertainty(predicted.uncalibrated) if target.scale is None else spread_share(predicted.uncalibrated)
+    guess = guesses(predicted)
     chosen: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
         reached = reach(walk, labeled, unsure)
         score = torch.where(open_nodes, unsure**sharpness * (unsure + reached), -1.0)
         node = int(score.argmax())
-        first, second = likeliest[node]
+        first, probability, second, next_probability = guess(node)
         chosen.append(
             Suggestion(
                 node=node,
                 id=graph.node_names[node],
                 score=float(score[node]),
-                guess=names[first],
-                probability=float(probabilities[node, first]),
-                runner_up=names[second],
-                runner_up_probability=float(probabilities[node, second]),
+                guess=first,
+                probability=probability,
+                runner_up=second,
+                runner_up_probability=next_probability,
                 uncertainty=float(unsure[node]),
                 reach=float(reached[node]),
             )
@@ -380,6 +400,32 @@ def suggestions(
         labeled[node], open_nodes[node] = True, False
         unsure = unsure * (1 - covered(walk, labeled, node))
     return chosen
+
+
+def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
+    """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
+    probabilities, names = predicted.uncalibrated, predicted.trained.class_names
+    if predicted.trained.target.scale is not None:
+        low, high = predicted.interval()
+        value = predicted.trained.target.words(probabilities[:, 0])
+
+        def number(node: int) -> tuple[str, float | None, str, float | None]:
+            return f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None
+
+        return number
+    likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
+
+    def classes(node: int) -> tuple[str, float | None, str, float | None]:
+        first, second = likeliest[node]
+        return names[first], float(probabilities[node, first]), names[second], float(probabilities[node, second])
+
+    return classes
+
+
+def spread_share(predicted: Tensor) -> Tensor:
+    """The spread of members and votes around each number, as a share of the largest, [n]; 1 where nothing differs."""
+    most = predicted[:, 1].max()
+    return predicted[:, 1] / most if most > 0 else torch.ones_like(predicted[:, 1])
 
 
 def uncertainty(probabilities: Tensor) -> Tensor:

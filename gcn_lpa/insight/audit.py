@@ -10,11 +10,11 @@ counts, also where neighbours tend to differ.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -22,27 +22,30 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import check_seed, node_mask
-from gcn_lpa.data.describe import edge_ends, html_table, node_hops
+from gcn_lpa.data.describe import edge_ends, node_hops
 from gcn_lpa.data.splits import label_folds, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
+from gcn_lpa.insight.findings import EdgeAudit, EdgeFinding, LabelAudit, LabelFinding
 from gcn_lpa.learning.learn import learn_many
-from gcn_lpa.learning.tasks import with_classes
-from gcn_lpa.predict import check_trained, predict_proba
+from gcn_lpa.learning.tasks import with_target
+from gcn_lpa.predict import Prediction, check_trained
 from gcn_lpa.propagation import leave_one_out_votes
 from gcn_lpa.recipes import DEFAULT, Recipe
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Target
 from gcn_lpa.train import Epoch, JobName, Watch
 from gcn_lpa.trained import Trained
 
 PATIENCE = 20  # epochs without a lower validation loss before the search for the number of epochs ends
 TINY = 1e-12  # share of an edge, so that zero has a logarithm
 WEIGHT_POWER = 0.5  # of 0, ¼, ½, 1, 2 the best on Cora with 20 % of noise, seeds that no benchmark uses
-SHOWN = 20  # findings that a notebook shows; to_frame has all
 ERROR_RATE = 0.05  # of labels or edges, before anything is known
 LEAST = 1e-6  # probability, so that zero has a logarithm
 LEAST_AGREEMENT = 1e-3  # of two nodes; below it more disagreement is no more evidence
 UNSURE = 0.5  # a node whose likeliest class has less than this is of unknown class
 MAX_RANDOM_PAIRS = 200_000
+DRAWN = 20  # other labels that a number is compared with
 Pairs = tuple[np.ndarray, np.ndarray]  # of nodes, [p] each
 
 
@@ -50,10 +53,13 @@ Pairs = tuple[np.ndarray, np.ndarray]  # of nodes, [p] each
 class CrossFit:
     """Predictions for each node by models that were not trained on its label."""
 
-    probabilities: Tensor  # [n, c], float64; of an unlabelled node the mean over all models
+    probabilities: (
+        Tensor  # [n, c], float64; of an unlabelled node the mean over all models; of numbers standard scores, [n, 2]
+    )
     weights: Tensor | None  # learned for each entry of the graph's adjacency, as multiples of the given ones, [E]
     given: Tensor  # [n], the nodes whose labels were used
     settings: tuple[int, int, int, int, Recipe]  # epochs of every model, folds, repeats, seed, recipe: see `Audit`
+    target: Target  # of the labels that were used
 
 
 def cross_fit(
@@ -84,7 +90,7 @@ def cross_fit(
     labels, recipe = graph.y.cpu(), recipe.replace(members="")  # the first member alone
     given = graph.labeled.cpu() if given is None else node_mask(given, graph.num_nodes, "given")
     num_given, num_classes = int(given.sum()), len(labels[given].unique())
-    if num_unknown := int((labels[given] < 0).sum()):
+    if num_unknown := int((given & ~graph.labeled.cpu()).sum()):
         raise ValueError(f"{num_unknown} of the {num_given} nodes of `given` have no label")
     if repeats < 1 or folds < 2:
         raise ValueError(f"folds = {folds} and repeats = {repeats}; they are at least 2 and 1")
@@ -93,8 +99,10 @@ def cross_fit(
             f"an audit with {folds} folds needs {folds} labelled nodes and two classes among them; "
             f"there are {num_given} nodes of {num_classes} classes"
         )
+    strata = graph.target.strata(torch.where(given, labels, graph.target.unknown))
+    target = graph.target if graph.numbers is None else graph.target.fitted(labels[given])
     hidden, total, done = graph.reveal(given), folds * repeats + 1, itertools.count(1)
-    options: dict[str, Any] = {"classes": graph.class_names, "device": device, "threads": threads}
+    options: dict[str, Any] = {"target": target, "device": device, "threads": threads}
     parts = split(hidden, (0.8, 0.2, 0.0), seed)
     searching = recipe.replace(select="loss", patience=PATIENCE)
     (searched,) = learn_many(hidden, [(parts.train, parts.val)], searching, seeds=seed, **options)
@@ -106,7 +114,7 @@ def cross_fit(
         if on_fit is not None and epoch.epoch == epochs:
             on_fit(next(done), total)
 
-    left_out = [(seed + k, fold) for k in range(repeats) for fold in label_folds(labels, given, folds, seed=(seed, k))]
+    left_out = [(seed + k, fold) for k in range(repeats) for fold in label_folds(strata, given, folds, seed=(seed, k))]
     models = learn_many(
         hidden,
         [(given & ~fold, torch.zeros_like(given)) for _, fold in left_out],
@@ -117,15 +125,17 @@ def cross_fit(
         **options,
     )
     learns = recipe.method == "gcn-lpa" and recipe.edges != "fixed"
-    out_of_fold = torch.zeros(graph.num_nodes, graph.num_classes, dtype=torch.float64)
+    out_of_fold = torch.zeros(graph.num_nodes, graph.target.vote_width, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)
     for (_, fold), trained in zip(left_out, models, strict=True):
-        probabilities = predict_proba(trained, hidden, raw=True)
+        probabilities = Prediction.of(trained, hidden).output
         out_of_fold[fold] += probabilities[fold] / repeats
         out_of_fold[~given] += probabilities[~given] / (repeats * folds)
         if learns:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
-    return CrossFit(out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe))
+    return CrossFit(
+        out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe), target
+    )
 
 
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
@@ -138,110 +148,6 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
     keys, prepared_keys = (g.row.cpu().long() * g.num_nodes + g.col.cpu().long() for g in (graph, prepared))
     multiples: Tensor = (logs[0] - logs[1]).index_select(0, torch.searchsorted(prepared_keys, keys))  # no self-loops
     return multiples
-
-
-@dataclass(frozen=True)
-class LabelFinding:
-    """One labelled node. `suspicion` is the chance that its label is wrong, if the stated rate of all labels is."""
-
-    node: Hashable
-    label: str
-    suggested: str  # the label that the evidence supports best; it may be the given one
-    suspicion: float
-    model: float  # probability of the given label, by models that were not trained on it
-    neighbours: float | None  # share of the given label among the votes of other labels; None where no vote arrives
-    evidence: str
-
-    def __str__(self) -> str:
-        other = f", rather {self.suggested}" if self.suggested != self.label else ""
-        return f"{self.suspicion:.3f}  {self.node}: {self.label}{other}\n       {self.evidence}"
-
-
-@dataclass(frozen=True)
-class EdgeFinding:
-    """One edge. `suspicion` is the chance that it is a random pair, if the stated rate of all edges is.
-
-    `status` is "judged", or "abstains" where an end has no features and no label reaches it.
-    """
-
-    source: Hashable
-    target: Hashable
-    source_class: str
-    target_class: str
-    suspicion: float
-    agreement: float  # Σ_c p_source[c] p_target[c]: the chance that both ends have the same class
-    similarity: float | None  # cosine of the features; None where nodes have none
-    common_neighbours: int
-    weight: float | None  # learned, as a multiple of the given one; None where it has no meaning
-    status: str
-    evidence: str
-
-    def __str__(self) -> str:
-        abstains = "" if self.status == "judged" else "  (abstains)"
-        return f"{self.suspicion:.3f}  {self.source} – {self.target}{abstains}\n       {self.evidence}"
-
-
-Finding = TypeVar("Finding", LabelFinding, EdgeFinding)
-
-
-@dataclass(frozen=True)
-class Audit(Generic[Finding]):
-    """The findings, the most suspicious first, and how they were made."""
-
-    graph: str
-    findings: tuple[Finding, ...]
-    influence: dict[str, float]  # what a standard deviation of each kind of evidence adds to the log-odds of an error
-    rate: float  # the share of labels or edges taken to be wrong
-    epochs: int
-    folds: int
-    repeats: int
-    seed: int
-    recipe: Recipe
-
-    subject: ClassVar[str]  # these and their errors in words
-    error: ClassVar[str]
-    html_columns: ClassVar[tuple[str, ...]]  # fields of a finding that a notebook shows
-
-    @property
-    def summary(self) -> str:
-        judged = [row for row in self.findings if not isinstance(row, EdgeFinding) or row.status == "judged"]
-        doubted, rest = sum(row.suspicion > 0.5 for row in judged), len(self.findings) - len(judged)
-        unscored = f" {rest:,} are not scored: an end has no features, and no label reaches it." if rest else ""
-        return (
-            f"{doubted:,} of {len(judged):,} {self.subject} are more likely wrong than right, if {100 * self.rate:g} % of all are "
-            f"{self.error}.{unscored} By {self.folds * self.repeats} models, none of which was shown the labels it judges."
-        )
-
-    def to_frame(self) -> Any:
-        """A DataFrame with a row per finding."""
-        import pandas
-
-        rows: tuple[Any, ...] = self.findings
-        columns = {spec.name: [getattr(row, spec.name) for row in rows] for spec in dataclasses.fields(rows[0])}
-        ids = dict.fromkeys(("node", "source", "target"), object)  # as they are, whatever they look like
-        return pandas.DataFrame({name: pandas.Series(column, dtype=ids.get(name)) for name, column in columns.items()})
-
-    def _repr_html_(self) -> str:
-        rows = [[getattr(row, name) for name in self.html_columns] for row in self.findings[:SHOWN]]
-        header = ["rather" if name == "suggested" else name for name in self.html_columns]
-        return html_table(self.summary, rows, header)
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-class LabelAudit(Audit[LabelFinding]):
-    """The labelled nodes, the most suspicious first."""
-
-    subject, error = "labels", "wrong at random"
-    html_columns = ("suspicion", "node", "label", "suggested", "evidence")
-
-
-class EdgeAudit(Audit[EdgeFinding]):
-    """The edges, the most suspicious first and those it abstains from at the end."""
-
-    subject, error = "edges", "random pairs"
-    html_columns = ("suspicion", "source", "target", "status", "evidence")
 
 
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
@@ -268,7 +174,7 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph = with_classes(graph, trained.class_names)
+    graph = with_target(graph, trained.target)
     return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
 
 
@@ -280,6 +186,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
+    if (scale := fitted.target.scale) is not None:
+        return _rank_numbers(with_target(graph, scale), scale, nodes, fitted, rate)
     around, seeds = joined(graph), graph.target.seeds(torch.where(given, labels, -1), torch.float64)
     votes = votes_without_own(around, seeds)[nodes]  # [m, c]
     model = fitted.probabilities[nodes]
@@ -309,6 +217,50 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     return LabelAudit(graph.name, tuple(findings), influence, rate, *fitted.settings)
 
 
+def _rank_numbers(graph: Graph, scale: Numbers, nodes: Tensor, fitted: CrossFit, rate: float) -> LabelAudit:
+    """`rank_labels` of numbers: how far each is from the prediction of models that were not trained on it, and from the mean of
+    the numbers within two hops, beside as many other labels drawn at random.
+    """
+    y = torch.where(fitted.given, graph.y.cpu(), scale.unknown)
+    around = joined(graph)
+    votes, truth = votes_without_own(around, scale.seeds(y, torch.float64))[nodes], y[nodes]
+    total = votes.sum(dim=1, keepdim=True)
+    near = scale.voted(votes / torch.where(total > 0, total, math.nan)).squeeze(1)  # NaN where there is no vote
+    model, heard = fitted.probabilities[nodes, 0], (around.to_scipy() > 0) @ fitted.given.double().numpy()
+
+    def evidence(labels: Tensor) -> np.ndarray:  # of labels [m, r], how far they are, with less weight where few vote
+        trust = (total / (total + 1)).expand_as(labels)
+        columns = (labels - model[:, None]).abs(), trust * (labels - near[:, None]).abs().nan_to_num(0.0)
+        return -torch.stack(columns, dim=2).numpy()
+
+    drawn = torch.from_numpy(np.random.default_rng(0).integers(0, len(nodes), (len(nodes), DRAWN)))
+    others = evidence(truth[drawn]).reshape(-1, 2)
+    own = evidence(truth[:, None]).squeeze(1)
+    coefficients, doubts = log_ratios(own, others, own)
+    size, words = float(truth.std(correction=0)) or 1.0, scale.words(truth)
+    findings = []
+    for k in np.argsort(-doubts, kind="stable").tolist():
+        off, far = (float(truth[k] - other[k]) / size for other in (model, near))
+        count = int(heard[int(nodes[k])])
+        said = f"the model, not shown this label, predicts {float(scale.undone(model[k])):.4g}, {off:+.1f} spreads away"
+        heard_from = f"{count} labelled neighbour{'s' * (count != 1)}" if count else "no labelled neighbour"
+        if not math.isnan(far):
+            heard_from += f"; the numbers nearby have mean {float(scale.undone(near[k])):.4g}"
+        findings.append(
+            LabelFinding(
+                node=graph.node_names[int(nodes[k])],
+                label=f"{words[k]:.6g}",
+                suggested=f"{float(scale.undone(model[k])):.6g}",
+                suspicion=suspicion_of(float(doubts[k]), rate),
+                model=off,
+                neighbours=None if math.isnan(far) else far,
+                evidence=f"{heard_from}; {said}",
+            )
+        )
+    influence = dict(zip(("model", "neighbours"), coefficients, strict=True))
+    return LabelAudit(graph.name, tuple(findings), influence, rate, *fitted.settings)
+
+
 def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> EdgeAudit:
     """Rank the edges by how much they look like a random pair of nodes.
 
@@ -321,6 +273,10 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     """
     if graph.num_edges == 0:
         raise ValueError(f"graph {graph.name!r} has no edge to audit")
+    if graph.numbers is not None:
+        raise ValueError(
+            "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
+        )
     source, target = edge_ends(graph)
     around, names = joined(graph), graph.class_names
     posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)

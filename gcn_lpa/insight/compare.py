@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.metrics import METRICS, metric_of
+from gcn_lpa.metrics import METRICS, Scores, metric_of
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -34,8 +34,8 @@ class Record:
     method: str
     split: str  # `Split.hash`
     seed: int  # of the first weights and dropout
-    accuracy: float  # on the test nodes
-    macro_f1: float
+    accuracy: float | None  # on the test nodes; None, as macro-F1, where numbers are predicted
+    macro_f1: float | None
     val_accuracy: float | None
     best_epoch: int
     seconds: float  # of preparing, training and choosing the epoch; where splits are trained together, of all by their number
@@ -47,8 +47,8 @@ class ComparisonRow:
     """One method over all splits."""
 
     method: str
-    accuracy: Mean
-    macro_f1: Mean
+    accuracy: Mean | None
+    macro_f1: Mean | None
     difference: Difference | None  # of the metric, so that more is better; None for the reference itself
     seconds: float  # the median of a split
     note: str
@@ -166,16 +166,17 @@ def compare(
             seconds = (time.perf_counter() - start) / len(models)
             for first, part, trained in zip(seeds, parts, models, strict=True):
                 scores = evaluate(trained, graph, part.test, positive=positive)
+                of_classes = scores if isinstance(scores, Scores) else None
                 record = Record(
                     method=name,
                     split=part.hash,
                     seed=first,
-                    accuracy=scores.accuracy,
-                    macro_f1=scores.macro_f1,
+                    accuracy=of_classes.accuracy if of_classes is not None else None,
+                    macro_f1=of_classes.macro_f1 if of_classes is not None else None,
                     val_accuracy=trained.run.best.val_accuracy,
                     best_epoch=trained.run.best_epoch,
                     seconds=seconds,
-                    score=scores.accuracy if metric == "accuracy" else scores.metrics[metric],
+                    score=scores.score if metric == "accuracy" else scores.metrics[metric],
                 )
                 records.append(record)
                 if on_record is not None:
@@ -190,9 +191,18 @@ def compare(
 
 
 def metric_for(graph: Graph, metric: str | None, positive: str | None) -> tuple[str, str | None]:
-    """The metric that suits the labels of a graph, or the one asked for; and the class that is ranked, of two the rarer one."""
+    """The metric that suits the labels of a graph, or the one asked for; and the class that is ranked, of two the rarer one.
+
+    Means are in points: of numbers R² alone is a share.
+    """
     chosen = graph.target.positive(positive, graph.y.cpu())
+    if graph.numbers is not None:
+        if metric not in (None, "r2"):
+            raise ValueError(f"metric = {metric!r:.40}; predicted numbers are compared by 'r2'")
+        return "r2", None
     name = metric_of(metric).name if metric else "accuracy" if chosen is None else "average_precision"
+    if METRICS[name].of_numbers:
+        raise ValueError(f"metric = {name!r} is a score of numbers, and these labels are classes")
     return name, None if chosen is None else graph.class_names[chosen]
 
 
@@ -212,6 +222,8 @@ def recipes_of(
         else METHODS[name].beside(ours, recipe)
         for name in methods
     }
+    if graph.numbers is not None:  # no epoch is chosen by the accuracy of classes
+        settings_of = {name: settings.replace(select="loss") for name, settings in settings_of.items()}
     unused = {name: METHODS[settings.method].unused(settings, changes) for name, settings in settings_of.items()}
     if nobody := [field for field in changes if all(field in fields for fields in unused.values())]:
         raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")
@@ -227,10 +239,16 @@ def _row(name: str, recipe: Recipe, records: Sequence[Record], reference: str, s
     gain = sign * (score - np.array([record.score for record in records if record.method == reference]))
     return ComparisonRow(
         method=name,
-        accuracy=mean_of(np.array([record.accuracy for record in here])),
-        macro_f1=mean_of(np.array([record.macro_f1 for record in here])),
+        accuracy=_mean_of(record.accuracy for record in here),
+        macro_f1=_mean_of(record.macro_f1 for record in here),
         difference=None if name == reference else Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)),
         seconds=float(np.median([record.seconds for record in here])),
         note="the recipe best" if name == BEST else METHODS[name].note_on(recipe),
         score=mean_of(score),
     )
+
+
+def _mean_of(values: Iterable[float | None]) -> Mean | None:
+    """The mean of scores; None where there are none."""
+    known = [value for value in values if value is not None]
+    return mean_of(np.array(known)) if known else None

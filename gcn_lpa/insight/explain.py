@@ -11,6 +11,7 @@ random, and shares that are equal to 12 digits are in the order of the nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,7 +27,19 @@ from gcn_lpa.data.describe import node_hops
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.explanation import EQUAL, Explanation, Influence, Others, Vote, VotePath, hops_in_words, rounded
+from gcn_lpa.insight.explanation import (
+    EQUAL,
+    NUMBERS,
+    Explanation,
+    Influence,
+    NumberFacts,
+    Others,
+    Vote,
+    VotePath,
+    hops_in_words,
+    in_digits,
+    rounded,
+)
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk_edge_types
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction, check_trained, posteriors
@@ -74,7 +87,7 @@ class Explainer:
 
     trained: Trained
     graph: Graph  # prepared, with the training labels and no others, on the CPU
-    given: Tensor  # the class of every training and validation label, -1 elsewhere, [n]
+    given: Tensor  # every training and validation label, unknown elsewhere, [n]
     hops: int  # k
 
     @classmethod
@@ -126,34 +139,74 @@ class Explainer:
         """Why a node has its label; `top` as in the function `explain`."""
         if top is not None and top < 1:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
-        at, classes = self.graph.index_of(node), self.graph.class_names
+        at, classes, scale = self.graph.index_of(node), self.graph.class_names, self.graph.numbers
         with few_threads(self.graph, self.trained.recipe):
             names, probabilities = [*classes, None], self.prediction.uncalibrated[at]
-            label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (probabilities, self.scores[at]))
-            scores = self.scores[at].numpy().round(EQUAL)
             votes, others = self._votes(at, top)
             is_prior = not torch.equal(probabilities, self.prediction.output[at])  # see `Prediction.uncalibrated`
             features, feature_notes = ((), []) if is_prior else self._features(at, top)
             notes = (*self._notes(at, is_prior), *feature_notes)
         near = self.distance[at]
+        about: dict[str, Any] = {
+            "node": self.graph.node_names[at],
+            "status": self.prediction.status[at],
+            "distance": int(near) if np.isfinite(near) else None,
+            "method": self.trained.recipe.method,
+            "hops": self.hops,
+            "votes": votes,
+            "others": others,
+            "features": features,
+            "notes": notes,
+        }
+        if scale is not None:
+            return Explanation(**about, **self._number(at, votes))
+        label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (probabilities, self.scores[at]))
+        scores = self.scores[at].numpy().round(EQUAL)
         return Explanation(
-            node=self.graph.node_names[at],
-            status=self.prediction.status[at],
+            **about,
             given_label=names[int(self.given[at])],
-            distance=int(near) if np.isfinite(near) else None,
-            method=self.trained.recipe.method,
             label=classes[label],
             probability=float(probabilities[label]),
             probabilities=dict(zip(classes, probabilities.tolist(), strict=True)),
             lpa_label=names[lpa],
             scores=dict(zip(classes, self.scores[at].tolist(), strict=True)),
             agree=None if lpa < 0 else bool(scores[label] == scores.max()),
-            hops=self.hops,
-            votes=votes,
-            others=others,
-            features=features,
-            notes=notes,
         )
+
+    @cached_property
+    def lpa(self) -> Tensor:
+        """The numbers of LPA as standard scores, NaN where no label votes, [n]."""
+        total = self.scores.sum(dim=1, keepdim=True)
+        shares = torch.where(total > 0, self.scores / torch.where(total > 0, total, 1), math.nan)
+        return self.graph.target.voted(shares).squeeze(1)
+
+    def _number(self, at: int, votes: tuple[Vote, ...]) -> dict[str, Any]:
+        """What an explanation says where numbers are predicted."""
+        scale, graph = self.graph.numbers, self.graph
+        assert scale is not None
+        low, high = (None if math.isinf(float(end[at])) else float(end[at]) for end in self.prediction.interval())
+        low, high = (low, high) if low is not None and high is not None else (None, None)
+        value, lpa, given = (
+            float(scale.undone(z[at])) for z in (self.prediction.uncalibrated[:, 0], self.lpa, self.given)
+        )
+        listed = torch.tensor([graph.index_of(vote.node) for vote in votes], dtype=torch.int64)
+        shares = torch.tensor([vote.share for vote in votes], dtype=torch.float64)
+        total = float(self.scores[at].sum())
+        left, rest = total - float(shares.sum()), None
+        if left > 10.0**-EQUAL and total > 0:
+            rest = float(scale.undone((self.lpa[at] * total - (shares * graph.y[listed]).sum()) / left))
+        numbers = tuple(scale.undone(graph.y[listed]).tolist())
+        has_lpa = not math.isnan(lpa)
+        return {
+            "given_label": None if math.isnan(given) else in_digits(given),
+            "label": in_digits(value),
+            "probability": None,
+            "probabilities": {},
+            "lpa_label": in_digits(lpa) if has_lpa else None,
+            "scores": {NUMBERS: total},
+            "agree": low <= lpa <= high if has_lpa and low is not None and high is not None else None,
+            "number": NumberFacts(value, low, high, lpa if has_lpa else None, numbers, rest, scale.offset),
+        }
 
     def table(self, nodes: Any = None) -> Any:
         """A DataFrame with a row for each of `nodes`, a mask or positions; None: every node without a given label.
@@ -163,21 +216,24 @@ class Explainer:
         """
         import pandas
 
-        wanted = self.given < 0 if nodes is None else node_mask(nodes, self.graph.num_nodes)
+        wanted = ~self.prediction.given if nodes is None else node_mask(nodes, self.graph.num_nodes)
         rows = wanted.nonzero().squeeze(1)
         names, ids = [*self.graph.class_names, None], [*self.graph.node_names, None]
         with few_threads(self.graph, self.trained.recipe):
-            probabilities, scores = self.prediction.uncalibrated[rows], self.scores[rows].numpy().round(EQUAL)
-            labels, lpa = winners(probabilities), winners(self.scores[rows])
-            agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
-            columns: dict[str, list[Any]] = {
-                "id": [ids[at] for at in rows.tolist()],
-                "label": [names[k] for k in labels.tolist()],
-                "probability": [rounded(p, 6) for p in probabilities[torch.arange(len(rows)), labels].tolist()],
-                "lpa_label": [names[k] for k in lpa.tolist()],
-                "agree": [None if k < 0 else same for k, same in zip(lpa.tolist(), agree, strict=True)],
-                "lpa_score": [rounded(s, 6) for s in self.scores[rows, labels].tolist()],
-            }
+            columns: dict[str, list[Any]] = {"id": [ids[at] for at in rows.tolist()]}
+            if self.graph.numbers is not None:
+                columns |= self._number_columns(rows)
+            else:
+                probabilities, scores = self.prediction.uncalibrated[rows], self.scores[rows].numpy().round(EQUAL)
+                labels, lpa = winners(probabilities), winners(self.scores[rows])
+                agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
+                columns |= {
+                    "label": [names[k] for k in labels.tolist()],
+                    "probability": [rounded(p, 6) for p in probabilities[torch.arange(len(rows)), labels].tolist()],
+                    "lpa_label": [names[k] for k in lpa.tolist()],
+                    "agree": [None if k < 0 else same for k, same in zip(lpa.tolist(), agree, strict=True)],
+                    "lpa_score": [rounded(s, 6) for s in self.scores[rows, labels].tolist()],
+                }
             for rank, (voters, shares) in enumerate(zip(*self._strongest_voters(rows), strict=True), start=1):
                 columns[f"voter_{rank}"] = [ids[b] for b in voters.tolist()]
                 columns[f"share_{rank}"] = [rounded(s, 6) if s > 0 else None for s in shares.tolist()]
@@ -185,6 +241,21 @@ class Explainer:
             columns["hops"] = [int(hops) if np.isfinite(hops) else None for hops in near]
             columns["status"] = [self.prediction.status[at] for at in rows.tolist()]
         return pandas.DataFrame({name: pandas.Series(column, dtype=object) for name, column in columns.items()})
+
+    def _number_columns(self, rows: Tensor) -> dict[str, list[Any]]:
+        """value, low, high (the model's), lpa_value: as many digits as matter, None where there is none."""
+        scale = self.graph.numbers
+        assert scale is not None
+        value, lpa = scale.undone(self.prediction.uncalibrated[:, 0]), scale.undone(self.lpa)
+        columns = {
+            "value": value,
+            **dict(zip(("low", "high"), self.prediction.interval(), strict=True)),
+            "lpa_value": lpa,
+        }
+        return {
+            name: [float(f"{number:.6g}") if math.isfinite(number) else None for number in column[rows].tolist()]
+            for name, column in columns.items()
+        }
 
     def votes_by_voter(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(voters [b], their votes at the nodes `rows` [r, b]), block by block until all have voted.
@@ -234,13 +305,15 @@ class Explainer:
         votes = tuple(
             Vote(
                 node=graph.node_names[b],
-                label=names[int(graph.y[b])],
+                label=in_digits(float(graph.numbers.undone(graph.y[b]))) if graph.numbers else names[int(graph.y[b])],
                 share=float(total[b]),
                 by_length=tuple(by_length[:, b].tolist()),
                 path=VotePath(tuple(graph.node_names[v] for v in nodes), weights, float(np.prod(weights))),
             )
             for b, (nodes, weights) in zip(listed.tolist(), paths, strict=True)
         )
+        if graph.numbers is not None:
+            return votes, Others(len(rest), {NUMBERS: float(total[rest].sum())} if len(rest) else {})
         labels = graph.y.numpy()[rest]
         left = {name: float(total[rest][labels == k].sum()) for k, name in enumerate(names) if (labels == k).any()}
         return votes, Others(len(rest), left)
@@ -318,17 +391,19 @@ class Explainer:
             notes.append("votes travel along edges that weigh what their columns say")
         elif self.trained.recipe.edges == "fixed" or not self.trained.model.edge_parameters():
             notes.append(f"{method} learns no edge weights: votes travel along the given ones, D⁻¹A")
-        if self.given[at] >= 0 and graph.y[at] < 0:
+        is_given, is_labeled = bool(self.prediction.given[at]), bool(graph.labeled[at])
+        if is_given and not is_labeled:
             notes.append("its label helped to choose the epoch; the model did not learn from it, and it has no vote")
-        if graph.y[at] >= 0:
+        if is_labeled:
             notes.append(
                 "the node is labelled itself; LPA's score is read before that label is put back, and its own vote counts"
             )
         elif not np.isfinite(self.distance[at]):
             origin = "comes from features alone"
             if walks == "none" or is_prior:
-                has_labels = bool((self.given >= 0).any())
+                has_labels = bool(self.prediction.given.any())
                 origin = "is the shares of all given labels" if has_labels else "is equal for all classes"
+                origin = "is the mean of all given numbers" if graph.numbers is not None else origin
             kind = (
                 "training label" if self.prediction.status[at] == "reached" else "label"
             )  # by validation nodes at most
@@ -337,6 +412,8 @@ class Explainer:
             near = int(self.distance[at])
             nearest = f"the nearest is {hops_in_words(near)} away, ask with hops {near}"
             notes.append(f"no label within {hops_in_words(self.hops)}: {nearest}")
+        if graph.numbers is not None:
+            return notes
         scores = self.scores[at].numpy().round(EQUAL)
         best = [graph.class_names[k] for k in np.flatnonzero(scores == scores.max())]
         if len(best) > 1 and scores.max() > 0:

@@ -27,7 +27,7 @@ class Vote:
     """The share of a prediction that one labelled node's label has: I_l(v_a, v_b; k), Definition 2."""
 
     node: Hashable
-    label: str
+    label: str  # the class, or the number as text
     share: float
     by_length: tuple[float, ...]  # of walks of 1, 2, … k steps; they sum to `share`
     path: VotePath  # the most probable of those walks
@@ -50,6 +50,24 @@ class Influence:
 
 
 @dataclass(frozen=True)
+class NumberFacts:
+    """Numbers behind an explanation. On the scale that the model learns on, LPA's is the mean of the numbers of `votes` and
+    `others`, each with its share: on a log scale, the mean of their logarithms.
+    """
+
+    value: float  # the model's
+    low: float | None  # of its 90 % interval; None where too few labels were held out
+    high: float | None
+    lpa: float | None  # the mean of all votes; None without any
+    votes: tuple[float, ...]  # the number of each of the listed votes
+    others: float | None  # the mean of those that are not listed
+    log_offset: float | None  # of a log scale, log(number + offset)
+
+
+NUMBERS = "numbers"  # in place of a class, where numbers are predicted
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The prediction of the model, that of label propagation, and who voted. `print` it, or take `to_dict`.
 
@@ -62,17 +80,20 @@ class Explanation:
     given_label: str | None  # of a training or validation node
     distance: int | None  # hops to the nearest training label; only those vote
     method: str
-    label: str
-    probability: float
+    label: str  # of numbers as text, as `lpa_label` is
+    probability: float | None  # None of a number
     probabilities: dict[str, float]  # the model's, of every class
     lpa_label: str | None  # None: no label within `hops`
-    scores: dict[str, float]  # LPA's Y^(k) before the last reset, of every class
-    agree: bool | None  # no class has a higher score than `label`
+    scores: dict[
+        str, float
+    ]  # LPA's Y^(k) before the last reset, of every class; of numbers NUMBERS, the share of all votes
+    agree: bool | None  # no class has a higher score than `label`; of numbers: the number of LPA is in the interval
     hops: int
     votes: tuple[Vote, ...]  # the strongest first
     others: Others
     features: tuple[Influence, ...]  # the strongest first
     notes: tuple[str, ...]
+    number: NumberFacts | None = None  # where numbers are predicted
 
     @property
     def unmet(self) -> float:
@@ -98,8 +119,15 @@ class Explanation:
     def __str__(self) -> str:
         verdict = {None: "", True: "they agree", False: "they disagree"}[self.agree]
         nothing = f"nothing: no label within {hops_in_words(self.hops)}"
-        lpa = (self.lpa_label, in_words(self.scores[self.lpa_label]), verdict) if self.lpa_label else (nothing, "", "")
-        both = [("", f"{self.method} predicts", self.label, in_words(self.probability), ""), ("", "LPA predicts", *lpa)]
+        lpa = (nothing, "", "")
+        if self.lpa_label:
+            lpa = (self.lpa_label, in_words(self.scores.get(self.lpa_label, 1.0)), verdict)
+        sure = "" if self.probability is None else in_words(self.probability)
+        if self.number is not None:
+            has_interval = self.number.low is not None and self.number.high is not None
+            sure = f"{self.number.low:.4g} to {self.number.high:.4g}" if has_interval else ""
+            lpa = (lpa[0], "", {None: "", True: "in the interval", False: "not in the interval"}[self.agree])
+        both = [("", f"{self.method} predicts", self.label, sure, ""), ("", "LPA predicts", *lpa)]
         lines = [self.title, *aligned(both)]
         if self.votes:
             number = len(self.votes) + self.others.num_voters
@@ -114,6 +142,8 @@ class Explanation:
             listed = [f"{name} {in_words(scores[name])}" for name in classes[:MOST_CLASSES]]
             listed += ["…"] * (len(classes) > MOST_CLASSES)
             rest = in_words(sum(scores.values()))
+            if self.number is not None and self.number.others is not None:
+                listed = [f"mean {in_digits(self.number.others)}"]
             lines.append(f"  {rest}  {number:,} other{'s' * (number != 1)} ({', '.join(listed)})")
         if self.features:
             features = [("", in_words(one.share), str(one.node)) for one in self.features]
@@ -143,6 +173,11 @@ def _vote_row(vote: Vote) -> tuple[str, ...]:
 
 def hops_in_words(number: int) -> str:
     return "1 hop" if number == 1 else f"{number} hops"
+
+
+def in_digits(number: float) -> str:
+    """A number with as many digits as matter."""
+    return f"{number:.6g}"
 
 
 def in_words(value: float) -> str:

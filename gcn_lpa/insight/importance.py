@@ -34,10 +34,9 @@ from gcn_lpa.trained import Trained
 STRUCTURE, EDGES, LABELS, OTHERS = "structural features", "edges", "labels nearby", "columns of other nodes"
 MOST_PARTS = 30  # columns of a node that are looked at one by one; the rest go together
 Z = 1.96
-LEAKS, LOST = (
-    0.9,
-    0.5,
-)  # a column leaks where so many are right, and so much of what is above the most frequent class goes with it
+LEAKS = 0.9  # of the labels that are not of the most frequent class: a column that alone tells so many may be the label
+FOLDS = 5
+LEAVES = 64  # of the tree that reads one column: more than a category has values
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Importance:
     accuracy_interval: float
     likelihood: float  # the fall of the log of the probability of the label, each at most 10
     likelihood_interval: float
-    leaks: bool = False  # whether the column alone may say the label
+    leaks: bool = False  # whether the column alone tells nearly all labels: it may be the label in other words
 
 
 @dataclass(frozen=True)
@@ -97,34 +96,47 @@ def importance(
     before = torch.cat([judge.probabilities(judge.prepared) for judge in judges])
     changes = _changes(trained, judges[0])
     rows = []
+
+    def scores(predicted: Tensor) -> Tensor:
+        likelihood = trained.target.likelihood(predicted, y).clamp_min(-10)
+        return torch.stack([trained.target.credit(predicted, y), likelihood])
+
     for number, (name, kind, change) in enumerate(changes):
         rng, falls = np.random.default_rng([seed, number]), []
         for _ in range(repeats):
             order = torch.from_numpy(rng.permutation(graph.num_nodes))
             after = torch.cat([judge.probabilities(change(judge, order, rng)) for judge in judges])
-            falls.append(torch.stack([_right(before, y) - _right(after, y), _logs(before, y) - _logs(after, y)]))
+            falls.append(scores(before) - scores(after))
         fall = torch.stack(falls).mean(dim=0)
         mean, half = fall.mean(dim=1), Z * fall.std(dim=1) / max(1, len(y)) ** 0.5
         rows.append(Importance(name, kind, float(mean[0]), float(half[0]), float(mean[1]), float(half[1])))
         on_step(number + 1, len(changes))
-    accuracy, majority = float(_right(before, y).mean()), float(torch.bincount(y).max()) / len(y)
-    above = accuracy - majority
+    accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
+    nodes, places = torch.cat([judge.nodes for judge in judges]), dict(columns_of(trained, judges[0].prepared))
     rows = [
-        dataclasses.replace(
-            row, leaks=row.kind == "column" and accuracy >= LEAKS and above > 0 and row.accuracy >= LOST * above
-        )
+        dataclasses.replace(row, leaks=_told_by(judges[0].prepared.x, places[row.name], nodes, y) >= LEAKS)
+        if row.kind == "column"
+        else row
         for row in rows
     ]
     ranked = sorted(rows, key=lambda row: -row.likelihood)
     return Importances(accuracy, majority, len(y), repeats, tuple(ranked))
 
 
-def _right(probabilities: Tensor, y: Tensor) -> Tensor:
-    return (probabilities.argmax(dim=1) == y).double()
+def _told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
+    """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
+    if len(y) < 2 * FOLDS or len(y.unique()) < 2:
+        return 0.0
+    from sklearn.model_selection import KFold, cross_val_predict
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-
-def _logs(probabilities: Tensor, y: Tensor) -> Tensor:
-    return probabilities.gather(1, y.unsqueeze(1)).squeeze(1).log().clamp_min(-10)
+    rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
+    is_number, truth = y.is_floating_point(), y.numpy()
+    tree = (DecisionTreeRegressor if is_number else DecisionTreeClassifier)(max_leaf_nodes=LEAVES, random_state=0)
+    guess = cross_val_predict(tree, rows, truth, cv=KFold(FOLDS, shuffle=True, random_state=0))
+    if is_number:
+        return float(1 - np.square(guess - truth).mean() / truth.var())
+    return float(1 - (guess != truth).mean() / (1 - np.bincount(truth).max() / len(y)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,24 +151,24 @@ class Judge:
     y: Tensor
 
     def probabilities(self, prepared: Graph) -> Tensor:
-        return posteriors(self.trained, prepared)[self.nodes].clamp_min(1e-12)
+        return posteriors(self.trained, prepared)[self.nodes]
 
 
 def _judges(trained: Trained, graph: Graph) -> list[Judge]:
     """One for each fold, or one of the validation nodes."""
-    held_out, classes = trained.held_out, trained.class_names
+    held_out, target = trained.held_out, trained.target
     if held_out is None or not len(held_out.node):
         raise ValueError("no labels were held out when the model was trained: nothing says what matters to new nodes")
     y, trains = trained.known.on(graph)
-    raw = dataclasses.replace(graph, y=y.to(graph.device), class_names=classes)
+    raw = graph.labeled_by(y, target)
     if held_out.fold is None:
         val = torch.zeros_like(trains).index_fill(0, held_out.node, True)
-        task = task_of(dataclasses.replace(raw, y=trained.classes_of(graph)), trains, val, trained.recipe, classes)
+        task = task_of(graph.labeled_by(trained.labels_of(graph), target), trains, val, trained.recipe, target)
         return [_judge(trained, task, None)]
     folds = []
     for k in range(int(held_out.fold.max()) + 1):
         val = torch.zeros_like(trains).index_fill(0, held_out.node[held_out.fold == k], True)
-        folds.append(_judge(trained, task_of(raw, trains & ~val, val, trained.recipe, classes), k))
+        folds.append(_judge(trained, task_of(raw, trains & ~val, val, trained.recipe, target), k))
     return folds
 
 
@@ -255,7 +267,7 @@ def _edges_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> Gr
 def _labels_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> Graph:
     """The known labels at other nodes that have one."""
     y = judge.prepared.y
-    known = (y >= 0).nonzero().squeeze(1)
+    known = judge.prepared.labeled.nonzero().squeeze(1)
     turned = torch.from_numpy(rng.permutation(len(known))).to(y.device)
     return dataclasses.replace(judge.prepared, y=y.index_copy(0, known, y[known[turned]]))
 
@@ -279,7 +291,7 @@ def _edge_column_shuffled(start: int, stop: int) -> Change:
 
 @dataclass(frozen=True)
 class Share:
-    """What one piece of information adds to the log-odds of a predicted class."""
+    """What one piece of information adds to the log-odds of a predicted class, or to a number as a standard score."""
 
     name: str
     value: float
@@ -287,7 +299,7 @@ class Share:
 
 @dataclass(frozen=True)
 class PredictionParts:
-    """The pieces behind one prediction, the weightiest first: base + Σ values is the log-odds of the label."""
+    """The pieces behind one prediction, the weightiest first: base + Σ values is the log-odds of the label, or the number."""
 
     label: str
     log_odds: float
@@ -295,20 +307,21 @@ class PredictionParts:
     parts: tuple[Share, ...]
 
     def lines(self, most: int = 10) -> list[str]:
-        total = f"log-odds of {self.label} {self.log_odds:+.2f}, without any of these {self.base:+.2f}"
+        what = f"log-odds of {self.label}" if self.label else "standard score"
+        total = f"{what} {self.log_odds:+.2f}, without any of these {self.base:+.2f}"
         rest = self.parts[most:]
         rows = [f"  {part.value:+.2f}  {part.name}" for part in self.parts[:most]]
         more = [f"  {sum(part.value for part in rest):+.2f}  {len(rest)} others"] if rest else []
         return [f"what moved the prediction: {total}", *rows, *more]
 
 
-def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> PredictionParts:
+def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int | None) -> PredictionParts:
     """What the columns of a node, those of all others and the labels nearby add to the log-odds of a class of it.
 
     Args:
         prepared: as `trained.prepare` gives it.
         at: the position of the node.
-        label: the position of the class.
+        label: the position of the class; None: a number is predicted.
     """
     own = columns_of(trained, prepared)
     x = prepared.x
@@ -323,8 +336,11 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
                 graph, _without(x, empty, at, [k for name, k in own if name in gone], OTHERS in gone)
             )
         if LABELS in gone:
-            graph = dataclasses.replace(graph, y=torch.full_like(graph.y, -1))
-        p = float(posteriors(trained, graph)[at, label].clamp(1e-9, 1 - 1e-9))
+            graph = dataclasses.replace(graph, y=torch.full_like(graph.y, graph.target.unknown))
+        predicted = posteriors(trained, graph)[at]
+        if label is None:
+            return float(predicted[0])
+        p = float(predicted[label].clamp(1e-9, 1 - 1e-9))
         return float(np.log(p) - np.log1p(-p))
 
     names = [*([OTHERS] if own else []), LABELS, *(name for name, _ in own)]
@@ -337,7 +353,7 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int) -> 
             worth[order[k]] += (before - after) / 2
             before = after
     parts = sorted((Share(name, value) for name, value in worth.items()), key=lambda part: -abs(part.value))
-    return PredictionParts(prepared.class_names[label], whole, nothing, tuple(parts))
+    return PredictionParts("" if label is None else prepared.class_names[label], whole, nothing, tuple(parts))
 
 
 def _filled(own: list[tuple[str, list[int]]], prepared: Graph, at: int) -> list[tuple[str, list[int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import similar
+from gcn_lpa.data.table import number
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import Explainer, few_threads, winners
-from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, plain
+from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, in_digits, plain
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.updated import carried
-from gcn_lpa.predict import predict_proba
+from gcn_lpa.predict import Prediction
 from gcn_lpa.trained import Trained
 
 MOVED = 1e-6  # of a probability or score: less is rounding
@@ -37,7 +39,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Change:
-    """A predicted class that changed; the scores are those of the two classes. None: no label is near enough."""
+    """A predicted class that changed, with the scores of the two classes; or a number, whose scores are standard scores. None: no
+    label is near enough.
+    """
 
     node: Hashable
     before: str | None
@@ -59,6 +63,8 @@ class Shift:
         """What changes at `nodes` between two tables of scores, [n, c]."""
         names = [*graph.class_names, None]
         before, after = before[nodes], after[nodes]
+        if graph.numbers is not None:
+            return cls._of_numbers(before[:, 0], after[:, 0], graph, nodes)
         moves = (after - before).abs().amax(dim=1).numpy()
         was, now = winners(before), winners(after)
         changed = np.flatnonzero((was != now) & (moves > MOVED))
@@ -69,6 +75,26 @@ class Shift:
                 after=names[now[i]],
                 score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
                 score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
+            )
+            for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
+        )
+        return cls(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
+
+    @classmethod
+    def _of_numbers(cls, before: Tensor, after: Tensor, graph: Graph, nodes: Tensor) -> Shift:
+        """What changes between two rows of standard scores, NaN where there is none, [m]: those that are not alike."""
+        moves = (after - before).abs().numpy()
+        came = (before.isnan() != after.isnan()).numpy()
+        moves = np.where(came, np.fmax(before.abs().numpy(), after.abs().numpy()), np.nan_to_num(moves))
+        changed = np.flatnonzero(~graph.target.alike(after, before).numpy() & (came | (moves > 0)))
+        was, now = (graph.target.words(z) for z in (before, after))
+        changes = tuple(
+            Change(
+                node=graph.node_names[int(nodes[i])],
+                before=None if np.isnan(was[i]) else in_digits(was[i]),
+                after=None if np.isnan(now[i]) else in_digits(now[i]),
+                score_before=float(before[i].nan_to_num()),
+                score_after=float(after[i].nan_to_num()),
             )
             for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
         )
@@ -168,38 +194,44 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
             )
         if removed:
             notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
-        predicted = (y < 0).nonzero().squeeze(1)
-        labels = explainer.graph.target.seeds(explainer.graph.y, torch.float64)
-        is_labeled = explainer.graph.labeled.unsqueeze(1)
-        scores = torch.where(is_labeled, labels, explainer.scores)  # Eq. (2): a labelled node keeps its label
+        predicted = (~explainer.graph.target.known(y)).nonzero().squeeze(1)
+        if explainer.graph.numbers is None:
+            labels = explainer.graph.target.seeds(explainer.graph.y, torch.float64)
+            is_labeled = explainer.graph.labeled.unsqueeze(1)
+            scores = torch.where(is_labeled, labels, explainer.scores)  # Eq. (2): a labelled node keeps its label
+            lpa = Shift.between(scores, other.scores, explainer.graph, predicted)
+        else:
+            numbers = torch.where(explainer.graph.labeled, explainer.graph.y, explainer.lpa)
+            lpa = Shift.between(numbers.unsqueeze(1), other.lpa.unsqueeze(1), explainer.graph, predicted)
         return WhatIf(
             asked=(*relabelled, *removed),
             method=method,
             hops=explainer.hops,
             num_nodes=len(predicted),
             model=Shift.between(explainer.prediction.output, other.prediction.output, explainer.graph, predicted),
-            lpa=Shift.between(scores, other.scores, explainer.graph, predicted),
+            lpa=lpa,
             notes=tuple(notes),
         )
 
 
 def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
     """The difference between a model that is trained on the training labels and one that is trained with the changes."""
-    trained, names = explainer.trained, explainer.trained.class_names
+    trained = explainer.trained
     known, trains = trained.known.on(graph)
     y, _ = other_labels(explainer.graph, asked)
-    moved = y != explainer.graph.y
+    moved = (y != explainer.graph.y) & (explainer.graph.target.known(y) | explainer.graph.labeled)
     kept, _ = other_edges(graph, asked.remove_edges)
-    before = dataclasses.replace(graph, y=known, class_names=names, published=())
+    before = graph.labeled_by(known, trained.target, published=())
     after = before.with_adjacency(part_of(graph.adjacency, kept), y=torch.where(moved, y, known))
     probabilities = []
-    for one, learns in ((before, trains), (after, torch.where(moved, y >= 0, trains))):
+    for one, learns in ((before, trains), (after, torch.where(moved, before.target.known(y), trains))):
         val = one.labeled & ~learns
         epochs = None if val.any() else trained.run.best_epoch
-        options: dict[str, Any] = {"seeds": trained.run.seed, "classes": names, "stop_at": epochs}
+        options: dict[str, Any] = {"seeds": trained.run.seed, "target": trained.target, "stop_at": epochs}
         (again,) = learn_many(one, [(learns, val)], trained.recipe, **options)
-        probabilities.append(predict_proba(again, one, raw=True).double())
-    return Shift.between(probabilities[0], probabilities[1], before, (y < 0).nonzero().squeeze(1))
+        probabilities.append(Prediction.of(again, one).output)
+    predicted = (~before.target.known(y)).nonzero().squeeze(1)
+    return Shift.between(probabilities[0], probabilities[1], before, predicted)
 
 
 def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
@@ -215,17 +247,30 @@ def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
         if at in seen:
             raise ValueError(f"node {shown!r} is named twice; one change of its label at a time")
         seen.add(at)
-        if verb != "label" and y[at] < 0:
+        is_known = bool(graph.target.known(y[at]))
+        if verb != "label" and not is_known:
             raise ValueError(f"node {shown!r} has no label that the run was trained on; label it instead")
-        if verb == "label" and y[at] >= 0:
-            raise ValueError(f"node {shown!r} was trained on as {classes[int(y[at])]!r}; relabel it instead")
-        if name is not None and name not in classes:
+        if verb == "label" and is_known:
+            was = str(graph.target.words(y[at : at + 1])[0])
+            raise ValueError(f"node {shown!r} was trained on as {was!r}; relabel it instead")
+        if graph.numbers is not None:
+            y[at] = graph.target.unknown if name is None else graph.numbers.standard(number_of(name))
+        elif name is not None and name not in classes:
             close = similar(str(name), classes)
             hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(classes[:12])}"
             raise ValueError(f"there is no class {name!r}; {hint}")
-        y[at] = -1 if name is None else classes.index(name)
+        else:
+            y[at] = -1 if name is None else classes.index(name)
         words.append(f"{verb} {shown}" if name is None else f"{verb} {shown} as {name}")
     return y, words
+
+
+def number_of(text: Any) -> Tensor:
+    """A number that is asked for as a label."""
+    value = number(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r:.40} is no number; these labels are numbers, such as 2.5")
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def other_edges(graph: Graph, pairs: Iterable[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:
@@ -260,7 +305,8 @@ def changed(explainer: Explainer, y: Tensor, kept: Tensor | None) -> Explainer:
         model = carried(trained.model, explainer.placed, part.pattern, torch.arange(graph.num_nodes))
         trained = dataclasses.replace(trained, model=model)
         graph = graph.with_adjacency(part)
-    given = torch.where(y == explainer.graph.y, explainer.given, y)
+    same = (y == explainer.graph.y) | ~(trained.target.known(y) | explainer.graph.labeled)
+    given = torch.where(same, explainer.given, y)
     return dataclasses.replace(explainer, trained=trained, graph=graph, given=given)
 
 

@@ -26,6 +26,7 @@ from gcn_lpa.learning.many import fit_many
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.recipes import FIXED_EDGES, Recipe
+from gcn_lpa.target import Target
 from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 
 CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
@@ -45,7 +46,7 @@ def learned_edge_weights(
     recipe: Recipe,
     *,
     seed: int,
-    classes: Sequence[str],
+    target: Target,
     device: torch.device,
     threads: int | None,
     watch: Watch | None,
@@ -65,7 +66,7 @@ def learned_edge_weights(
     recipes = {"columns": columns, "given": columns.replace(**FIXED_EDGES)}
     groups = []
     for name, one in recipes.items():
-        tasks = [task_of(graph, train, val, one, classes) for train, val in parts]
+        tasks = [task_of(graph, train, val, one, target) for train, val in parts]
         names = [JobName(f"edges-{k}", name, num_epochs(one)) for k in range(1, len(parts) + 1)]
         groups.append([Job(job, task, one, seed) for job, task in zip(names, tasks, strict=True)])
     outcomes = fit_many(groups, device=device, threads=threads, watch=watch)
@@ -94,7 +95,7 @@ def _levels(model: Any) -> tuple[float, ...]:
 
 
 def _log_likelihoods(tasks: Sequence[Task], models: Sequence[Any], device: torch.device) -> Tensor:
-    """The log of the probability of each held-out label: of the model and the label votes along its edges, [m]."""
+    """The log-likelihood of each held-out label: of the model and the label votes along its edges, [m]."""
     parts, labels, folds = [], [], []
     for k, (task, model) in enumerate(zip(tasks, models, strict=True)):
         parts.append(parts_of(Ensemble([[model]]).eval(), task.prepared.to(device)).of(task.val))
@@ -104,4 +105,4 @@ def _log_likelihoods(tasks: Sequence[Task], models: Sequence[Any], device: torch
     if len(tasks) == 1:
         fold = torch.arange(len(y)) % VOTE_FOLDS
     probabilities = cross_fitted(Parts.joined(parts), y, fold)
-    return probabilities.gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(1e-12).log()
+    return tasks[0].graph.target.likelihood(probabilities, y)

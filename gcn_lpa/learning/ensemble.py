@@ -8,10 +8,14 @@ held-out labels, with a pull to equal weights of the members and none of the vot
 
 Before they are pooled, every member and every vote is tempered by itself: networks are too sure, and with few labels propagated
 votes are nearly flat.
+
+Where hop columns are a member, a costly one first learns without the first fold, and goes on to the others if it makes the labels
+of that fold likelier by more than a standard error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +23,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.propagation import propagate_labels
+from gcn_lpa.recipes import Recipe
+from gcn_lpa.target import Target
 
 
 class Ensemble(nn.Module):
@@ -44,15 +49,15 @@ class Ensemble(nn.Module):
         return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
 
     def parts(self, graph: Graph) -> list[Tensor]:
-        """The log-probabilities of each member, float64, [n, c] each."""
-        parts = []
+        """The log-probabilities or numbers of each member, float64, [n, c] each."""
+        parts, said = [], graph.target.said
         for models in cast("list[nn.ModuleList]", self.members):
-            logs = [F.log_softmax(model(graph).double(), dim=1) for model in models]
-            parts.append(logs[0] if len(logs) == 1 else F.log_softmax(torch.stack(logs).mean(dim=0), dim=1))
+            logs = [said(model(graph).double()) for model in models]
+            parts.append(logs[0] if len(logs) == 1 else said(torch.stack(logs).mean(dim=0)))
         return parts
 
     def forward(self, graph: Graph) -> Tensor:
-        """Log-probabilities, or what a single model gives, [n, c]."""
+        """Log-probabilities or numbers, or what a single model gives, [n, c]."""
         if len(self.members) == len(self.first) == 1:
             return cast(Tensor, self.first[0](graph))
         return torch.stack(self.parts(graph)).mean(dim=0)
@@ -70,18 +75,20 @@ class Ensemble(nn.Module):
 REACH = 50  # hops a vote may travel; further ones weigh next to nothing
 SMOOTHING = 0.01  # of vote mass, shared out like the labels: a class without a vote is unlikely, not impossible
 PULL = 10.0  # labels that the pull to the members alone weighs as much as
-STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
 NEAR = 1 << 18  # entries times classes up to which votes are counted on the CPU: launching a hop takes longer
 ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same
+FEWEST = 30  # held-out nodes of the first fold: of fewer, nothing can be said of a member's worth
+CROSSED = 5  # parts of that fold, each predicted by weights of the others
 POOLED = 1 << 23  # numbers that are pooled at a time, 64 MB
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Log-probabilities of the members and logs of the label votes, [n, c] each, float64 on the CPU."""
+    """Log-probabilities of the members and logs of the label votes, or numbers; [n, c] each, float64 on the CPU."""
 
     members: tuple[Tensor, ...]
     votes: tuple[Tensor, ...]
+    target: Target
 
     @property
     def all(self) -> tuple[Tensor, ...]:
@@ -89,14 +96,15 @@ class Parts:
 
     def of(self, nodes: Tensor | slice) -> Parts:
         """Those of a mask, positions or a range of nodes."""
-        return Parts(tuple(log[nodes] for log in self.members), tuple(log[nodes] for log in self.votes))
+        members, votes = (tuple(log[nodes] for log in logs) for logs in (self.members, self.votes))
+        return Parts(members, votes, self.target)
 
     @staticmethod
     def joined(parts: Sequence[Parts]) -> Parts:
         """Parts about different nodes, one after the other."""
         members = zip(*(part.members for part in parts), strict=True)
         votes = zip(*(part.votes for part in parts), strict=True)
-        return Parts(tuple(map(torch.cat, members)), tuple(map(torch.cat, votes)))
+        return Parts(tuple(map(torch.cat, members)), tuple(map(torch.cat, votes)), parts[0].target)
 
 
 def parts_of(ensemble: Ensemble, prepared: Graph) -> Parts:
@@ -107,13 +115,13 @@ def parts_of(ensemble: Ensemble, prepared: Graph) -> Parts:
         if ensemble.edge_parameters():
             walks.append(ensemble.transition(prepared))
         seeds = prepared.target.seeds(prepared.y, prepared.adjacency.dtype)
-        where = "cpu" if prepared.adjacency.num_entries * prepared.target.width <= NEAR else prepared.device
-        votes = [log for walk in walks for log in label_votes(walk.detach().to(where), seeds.to(where))]
-    return Parts(members, tuple(votes))
+        where = "cpu" if prepared.adjacency.num_entries * prepared.target.vote_width <= NEAR else prepared.device
+        shares = [share for walk in walks for share in label_votes(walk.detach().to(where), seeds.to(where))]
+    return Parts(members, tuple(map(prepared.target.voted, shares)), prepared.target)
 
 
 def label_votes(matrix: SparseMatrix, seeds: Tensor) -> list[Tensor]:
-    """Logs of the shares of each class among the labels of the neighbours, and among those that LPA brings, [n, c] each."""
+    """The shares of each column of Y^(0) among the labels of the neighbours, and among those that LPA brings, [n, c] each."""
     others = matrix.with_values(matrix.values * (matrix.pattern.row != matrix.pattern.col))
     total = matrix.pattern.spread_rows(others.row_sums())
     others = others.with_values(others.values / torch.where(total > 0, total, 1))
@@ -122,7 +130,7 @@ def label_votes(matrix: SparseMatrix, seeds: Tensor) -> list[Tensor]:
     votes = []
     for mass in (others @ seeds, propagate_labels(others, seeds, REACH)):
         share = (mass + prior) / (mass.sum(dim=1, keepdim=True) + SMOOTHING)
-        votes.append(share.double().log().cpu())
+        votes.append(share.double().cpu())
     return votes
 
 
@@ -148,7 +156,7 @@ class EnsembleWeights:
                     raise ValueError(f"{name}[{k}] = {value}; it is a number, 0 or above")
 
     def __call__(self, parts: Parts) -> Tensor:
-        """Probabilities, rows that sum to 1, [n, c]."""
+        """Probabilities, rows that sum to 1, [n, c]; or numbers and the spread of the parts around them, [n, 2]."""
         sizes = len(parts.members), len(parts.all)
         if sizes != (self.num_members, len(self.weights)):
             raise ValueError(
@@ -156,97 +164,93 @@ class EnsembleWeights:
                 f"but this ensemble has {sizes[0]} and {sizes[1] - sizes[0]}"
             )
         weights = torch.tensor(self.weights, dtype=torch.float64)
-        n, c = parts.members[0].shape
+        (n, c), target = parts.members[0].shape, parts.target
         rows = max(1, POOLED // (c * len(weights)))
         blocks = (parts.of(slice(start, start + rows)).all for start in range(0, max(1, n), rows))
-        pooled = [torch.einsum("k,kmc->mc", weights, tempered(block, self.exponents)) for block in blocks]
-        return F.softmax(torch.cat(pooled), dim=1)
+        return torch.cat([target.pooled(weights, target.tempered(block, self.exponents)) for block in blocks])
 
 
 def fit_weights(parts: Parts, y: Tensor) -> EnsembleWeights:
-    """The weights under which held-out labels are likeliest, less the pull; none is negative.
+    """The weights under which held-out labels are likeliest, or square errors least, less the pull; none is negative.
 
     Args:
-        y: the classes of the nodes that the parts are about, [m]; their labels neither trained nor voted.
+        y: the labels of the nodes that the parts are about, [m]; they neither trained nor voted.
     """
     if len(y) > ENOUGH:
         chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:ENOUGH]
         parts, y = parts.of(chosen), y[chosen]
-    number, num_members = len(parts.all), len(parts.members)
+    number, num_members, target = len(parts.all), len(parts.members), parts.target
     equal = torch.tensor([1 / num_members] * num_members + [0.0] * len(parts.votes), dtype=torch.float64)
-    if len(y) == 0 or parts.members[0].shape[1] < 2:
+    if len(y) == 0 or target.vote_width < 2:
         return EnsembleWeights(tuple(equal.tolist()), (1.0,) * number, num_members)
     with num_threads(1):  # many small steps
         each = torch.stack(parts.all).unsqueeze(1)  # each is a pool by itself
-        exponents = _pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
-        logs, used = tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
+        exponents = (
+            target.pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
+        )
+        logs, used = target.tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
         weights = equal.clone()
         while True:  # leave out what would get a negative weight, and fit the others anew
-            weights[used] = _pool_weights(logs[used].unsqueeze(0), y, equal[used], PULL, weights[used]).squeeze(0)
+            weights[used] = target.pool_weights(logs[used].unsqueeze(0), y, equal[used], PULL, weights[used]).squeeze(0)
             wrong = weights < 0
             if not wrong.any():
                 return EnsembleWeights(tuple(weights.tolist()), tuple(exponents), num_members)
             weights[wrong], used = 0.0, used & ~wrong
 
 
-def tempered(logs: Sequence[Tensor], exponents: Sequence[float]) -> Tensor:
-    """Each log-distribution to the power of its exponent, normalised, [k, m, c]."""
-    return torch.stack([F.log_softmax(t * log, dim=1) for t, log in zip(exponents, logs, strict=True)])
-
-
-def _pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: Tensor | None = None) -> Tensor:
-    """The w that minimise -Σ_i log softmax(Σ_k w_k L_k)_i[y_i] + pull ‖w - prior‖², by Newton's method: it is convex.
-
-    Args:
-        stack: the L of several pools side by side, [p, k, m, c].
-        prior: the same for all, [k].
-        start: from where to go, [k]; None: from the prior.
-
-    Returns:
-        w, [p, k]
-    """
-    pools, number, _, c = stack.shape
-    stack = stack.transpose(2, 3).contiguous()  # nodes side by side: a softmax over few classes is slow otherwise
-    chosen = F.one_hot(y, c).T.to(stack.dtype)
-    eye = 2 * pull * torch.eye(number, dtype=stack.dtype)
-
-    def pool(w: Tensor) -> tuple[Tensor, Tensor]:  # [p, c, m], and the cost of each, [p]
-        pooled = torch.einsum("pk,pkcm->pcm", w, stack)
-        nodes = pooled.logsumexp(dim=1) - (pooled * chosen).sum(dim=1)
-        return pooled, nodes.sum(dim=1) + pull * (w - prior).square().sum(dim=1)
-
-    w = (prior if start is None else start).expand(pools, number)
-    pooled, here = pool(w)
-    for _ in range(STEPS):
-        p = F.softmax(pooled, dim=1)
-        gradient = torch.einsum("pkcm,pcm->pk", stack, p - chosen) + 2 * pull * (w - prior)
-        p = p.unsqueeze(1)
-        around = stack - (stack * p).sum(dim=2, keepdim=True)  # E[LL'] - E[L]E[L]' would cancel where a log is low
-        spread = torch.einsum("pkcm,plcm->pkl", around * p, around)
-        move = torch.linalg.solve(spread + eye, gradient)
-        while True:  # half as far in the pools that would get worse
-            there = w - move
-            pooled, cost_there = pool(there)
-            worse = (cost_there > here) & (move.abs().amax(dim=1) > CLOSE)
-            if not worse.any():
-                break
-            move = torch.where(worse.unsqueeze(1), move / 2, move)
-        w, here = there, cost_there
-        if float(move.abs().max()) < CLOSE:
-            break
-    return w
-
-
 def cross_fitted(parts: Parts, y: Tensor, folds: Tensor, fits: Tensor | None = None) -> Tensor:
-    """The pooled probabilities of nodes by weights that were fitted to the other folds, [m, c].
+    """What is pooled for nodes by weights that were fitted to the other folds, [m, c].
 
     Args:
         folds: the number of the fold of each node, [m].
         fits: the nodes that weights are fitted to, a mask [m]; None: all.
     """
-    probabilities = torch.zeros_like(parts.members[0])
+    probabilities = torch.zeros(len(y), parts.target.vote_width, dtype=torch.float64)
     for fold in folds.unique().tolist():
         here = folds == fold
         others = ~here if fits is None else ~here & fits
         probabilities[here] = fit_weights(parts.of(others), y[others])(parts.of(here))
     return probabilities
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a member adds to the log likelihood of a held-out label, and one standard error of it."""
+
+    gain: float
+    noise: float
+
+    @property
+    def is_enough(self) -> bool:
+        return self.gain > self.noise
+
+    def __str__(self) -> str:
+        return f"a held-out label gets {self.gain:+.4f} ± {self.noise:.4f} likelier (log) with it, on the first fold"
+
+
+def is_judged(recipe: Recipe, num_held_out: int) -> bool:
+    """Whether the costly members of an ensemble have to show their worth."""
+    return "hop-columns" in recipe.members.split() and num_held_out >= FEWEST
+
+
+def is_costly(member: Recipe, at_once: bool) -> bool:
+    """Whether an epoch of a member walks all edges."""
+    return not at_once and member.propagation != "columns"
+
+
+def worth_of(parts: Parts, y: Tensor, known: list[int], number: int) -> Worth:
+    """The worth of member `number` beside the members `known`, on the held-out nodes that the parts are about.
+
+    Both pools predict these nodes by weights that were fitted to others of them.
+
+    Args:
+        y: the labels of these nodes, [m].
+    """
+    fold = torch.arange(len(y)) % CROSSED
+
+    def logs(members: list[int]) -> Tensor:
+        chosen = dataclasses.replace(parts, members=tuple(parts.members[k] for k in members))
+        return parts.target.likelihood(cross_fitted(chosen, y, fold), y)
+
+    gain = logs([*known, number]) - logs(known)
+    return Worth(float(gain.mean()), float(gain.std()) / math.sqrt(len(gain)))

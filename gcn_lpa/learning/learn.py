@@ -28,15 +28,25 @@ from gcn_lpa.data.describe import unreachable
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, cross_fitted, fit_weights, parts_of
+from gcn_lpa.learning.ensemble import (
+    Ensemble,
+    EnsembleWeights,
+    Parts,
+    cross_fitted,
+    fit_weights,
+    is_costly,
+    is_judged,
+    parts_of,
+    worth_of,
+)
 from gcn_lpa.learning.many import Outcomes, fit_many
-from gcn_lpa.learning.tasks import Job, Task, task_of
-from gcn_lpa.learning.worth import is_costly, is_judged, worth_of
+from gcn_lpa.learning.tasks import Job, Kept, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import Recipe, choose_recipe
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, num_epochs
+from gcn_lpa.target import Target
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
 PARTS = 5  # of the labels, of which one is held out
@@ -89,7 +99,7 @@ def learn(
     folds = [] if val is not None else _folds(whole, seed, recipe.folds)
     if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
         recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
-    classes, has_few = whole.graph.class_names, int(train.sum()) < MANY_LABELS
+    target, has_few = whole.graph.target, int(train.sum()) < MANY_LABELS
     parts = [(train & ~fold, fold) for fold in folds]
     weights = None
     if recipe.edge_weights:
@@ -98,7 +108,7 @@ def learn(
         held_out = parts if val is None else [(train, val)] * bool(val.any())
         options: dict[str, Any] = {
             "seed": seed,
-            "classes": classes,
+            "target": target,
             "device": where,
             "threads": threads,
             "watch": watch,
@@ -107,7 +117,7 @@ def learn(
         if weights is not None and weights.is_used:
             whole = whole.weighed(weights.levels)
     if folds:
-        tasks = [task_of(graph, *part, recipe, classes) for part in parts]
+        tasks = [task_of(graph, *part, recipe, target) for part in parts]
         if weights is not None and weights.is_used:
             tasks = [task.weighed(weights.of_fold(k)) for k, task in enumerate(tasks)]
         jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
@@ -141,7 +151,7 @@ def learn_many(
     recipe: Recipe,
     *,
     seeds: int | Sequence[int] = 0,
-    classes: Sequence[str] | None = None,
+    target: Target | None = None,
     stop_at: int | None = None,
     device: str = "auto",
     threads: int | None = None,
@@ -154,10 +164,10 @@ def learn_many(
 
     Args:
         seeds: of each training, or one for all.
-        classes: that the models know; None: those that occur among the labels of each part.
+        target: what the models predict; None: the classes that occur among the labels of each part, or numbers on their scale.
         stop_at: end after this epoch, although the recipe has more.
     """
-    tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
+    tasks = [task_of(graph, train, val, recipe, target) for train, val in parts]
     numbers = [seeds] * len(tasks) if isinstance(seeds, int) else list(seeds)
     if len(numbers) != len(tasks):
         raise ValueError(f"seeds has {len(numbers)} numbers for {len(tasks)} parts; give one for each, or one for all")
@@ -218,11 +228,11 @@ def _folds(task: Task, seed: int, number: int) -> list[Tensor]:
 
     None where no class has two labels: the model of a fold would not know its class.
     """
-    y = task.graph.y.cpu()
-    if int(y[task.train].bincount().max()) < 2:
+    strata = task.graph.target.strata(task.graph.y.cpu())
+    if int(strata[task.train].bincount().max()) < 2:
         return []
     parts = number if number > 1 else PARTS
-    return label_folds(y, task.train, min(parts, int(task.train.sum())), seed=(seed, 0))[:number]
+    return label_folds(strata, task.train, min(parts, int(task.train.sum())), seed=(seed, 0))[:number]
 
 
 def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list[Fit]]:
@@ -260,7 +270,7 @@ def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted
             weights = fit_weights(parts, y)
         else:
             with torch.no_grad():
-                probabilities = ensemble(prepared).double().softmax(dim=1).cpu()[nodes]
+                probabilities = task.graph.target.answer(ensemble(prepared).double()).cpu()[nodes]
         held_out = HeldOut(nodes, y, probabilities, "validation", None, unreachable(task.graph, task.train)[nodes])
     return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
 
@@ -352,15 +362,16 @@ def _weighed_by_folds(
     """
     nodes = [task.val.nonzero().squeeze(1) for task in tasks]
     node, labels, joined, weights = torch.cat(nodes), whole.graph.y.cpu(), Parts.joined(parts), None
-    y, fold = labels[node], torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
+    y, strata = labels[node], whole.graph.target.strata(labels)
     is_one = len(tasks) == 1
+    fold = torch.cat([torch.full_like(at, k) for k, at in enumerate(nodes)])
     fold = torch.arange(len(y)) % VOTE_FOLDS if is_one else fold
     if votes:
-        known = torch.cat([torch.isin(labels[task.val], labels[task.train]) for task in tasks])
+        known = torch.cat([torch.isin(strata[task.val], strata[task.train]) for task in tasks])
         probabilities = cross_fitted(joined, y, fold, known)
         weights = fit_weights(joined.of(known), y[known])
     else:
-        probabilities = torch.stack(joined.members).mean(dim=0).softmax(dim=1)
+        probabilities = joined.target.answer(torch.stack(joined.members).mean(dim=0))
     order, apart = node.argsort(), torch.cat([unreachable(task.graph, task.train)[task.val] for task in tasks])
     rest = (None, apart[order]) if is_one else (fold[order], apart[order])
     protocol = "validation" if is_one else "cross-validation"
@@ -422,10 +433,11 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
     seen = mask & trained.known.on(graph)[1]
     if seen.any():
         raise ValueError(f"node {int(seen.nonzero()[0])} was trained on: its label cannot calibrate the model")
-    y = trained.classes_of(graph)[mask]
-    if not len(y) or (y < 0).any():
+    y = trained.labels_of(graph)[mask]
+    unknown = ~trained.target.known(y)
+    if not len(y) or unknown.any():
         raise ValueError(
-            f"{int((y < 0).sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
+            f"{int(unknown.sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
         )
     found = Prediction.of(trained, graph)
     held_out = HeldOut(

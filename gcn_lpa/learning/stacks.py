@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.learning.tasks import Job
     from gcn_lpa.recipes import Recipe
-    from gcn_lpa.target import Classes
+    from gcn_lpa.target import Target
 
 RECORDING = 50  # steps of a stack that take about as long as to record one as a CUDA graph
 LARGEST = 1 << 26  # numbers in a layer of all models, or entries of their matrices, 256 MB: more make several stacks
@@ -64,7 +64,7 @@ def fit_stack(jobs: Sequence[Job], device: torch.device, watch: Watch | None = N
     Jobs of the same target are one stack, or several where memory asks for it.
     """
     outcomes: dict[int, Outcome] = {}
-    by_target: dict[Classes, list[int]] = {}
+    by_target: dict[Target, list[int]] = {}
     for k, job in enumerate(jobs):
         by_target.setdefault(job.task.graph.target, []).append(k)
     for numbers in by_target.values():
@@ -200,7 +200,9 @@ class _StackedStep(Capturable):
         self.y = torch.stack([task.prepared.y for task in tasks]).to(device)
         self.train = torch.stack([task.train for task in tasks]).to(device)
         self.val = torch.stack([task.val for task in tasks]).to(device)
-        self.target = torch.stack([task.graph.y for task in tasks]).clamp_min(0).to(device)
+        of = call.graph.target  # labels that validate: those of training are in `y`
+        target = of.filled(torch.stack([task.graph.y for task in tasks]))
+        self.target = target.to(device, of.dtype(call.graph.adjacency.dtype))
         self.validates = phase.selects and any(task.val.any() for task in tasks)
         self.parameters = {name: nn.Parameter(stack.detach()) for name, stack in parameters.items()}
         self.best = {name: stack.detach().clone() for name, stack in parameters.items()}

@@ -8,8 +8,8 @@ an edge stays as it is given. That is an approximation. Validation and predictio
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +17,16 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import check_seed, node_mask
+from gcn_lpa.data.checks import check_seed, node_mask, some
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.methods.registry import METHODS, Method
+from gcn_lpa.methods.registry import METHODS, Method, members_of
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.target import Classes
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch, fit, fit_at_once
+from gcn_lpa.target import Target
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch, fit, fit_at_once
 
 
 class Batch(NamedTuple):
@@ -62,7 +63,7 @@ class Validation(NamedTuple):
 
     graph: Graph  # as in `Batch`
     nodes: Tensor  # positions, [v]
-    target: Tensor  # their classes, [v]
+    target: Tensor  # their classes or numbers, [v]
     number: int  # of them in all processes
 
 
@@ -83,20 +84,22 @@ class Task:
     def validation(self, prepared: Graph) -> Validation:
         """Its validation nodes in the prepared graph on the device of a model."""
         nodes = self.val.nonzero().squeeze(1)
-        target = self.graph.y.cpu().index_select(0, nodes)
-        return Validation(prepared, nodes.to(prepared.device), target.to(prepared.device), len(nodes))
+        target = self.graph.y.cpu().index_select(0, nodes).to(prepared.device)
+        target = target.to(prepared.target.dtype(prepared.adjacency.dtype))
+        return Validation(prepared, nodes.to(prepared.device), target, len(nodes))
 
     def layer(self, recipe: Recipe) -> int:
         """Numbers in a layer of a model."""
         return self.graph.num_nodes * max(recipe.hidden, self.graph.target.width)
 
 
-def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequence[str] | None = None) -> Task:
+def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, target: Target | None = None) -> Task:
     """Hide all labels but those of `train` and `val`, and only then make anything of the graph.
 
     Args:
         train, val: masks or positions, without a node in common, all of them labelled.
-        classes: that models know; None: those that occur among the labels of `train` and `val`.
+        target: what models predict; None: the classes that occur among the labels of `train` and `val`, or numbers on the scale
+            that those of `train` give.
     """
     check_graph(graph)
     if not isinstance(recipe, Recipe):
@@ -109,20 +112,51 @@ def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, classes: Sequenc
             raise ValueError(f"{len(unknown)} nodes of {part} have no label, the first is node {int(unknown[0])}")
     if not train.any():
         raise ValueError("there is no node to train on: the training mask is empty")
-    graph = with_classes(graph.reveal(train | val), classes)
+    require_fit(graph.target, recipe)
+    graph = graph.reveal(train | val)
+    if target is None:
+        target = graph.target.fitted(graph.y if graph.numbers is None else graph.y[train.to(graph.device)])
+    graph = with_target(graph, target)
     scaling = graph.scaling(recipe.features, structure=recipe.structure)
     return Task(graph, recipe.prepare(graph.reveal(train)), train, val, scaling)
 
 
-def with_classes(graph: Graph, classes: Sequence[str] | None = None) -> Graph:
-    """The graph with the classes that its labels have and no others, or with those that are named."""
-    if classes is None:
-        present = torch.bincount(graph.y[graph.labeled], minlength=graph.num_classes).cpu() > 0
-        classes = [name for name, occurs in zip(graph.class_names, present.tolist(), strict=True) if occurs]
-    target = Classes(tuple(classes))
-    if target == graph.target:
-        return graph
-    return dataclasses.replace(graph, y=target.numbers(graph.y, graph.class_names), class_names=target.names)
+def with_target(graph: Graph, target: Target) -> Graph:
+    """The graph with its labels as those of a target: with these classes and no others, or with numbers on this scale."""
+    return graph if target == graph.target else graph.labeled_by(target.translated(graph.y, graph.target), target)
+
+
+def require_fit(target: Target, recipe: Recipe) -> None:
+    """Refuse a recipe that is about classes where numbers are predicted."""
+    if target.scale is None:
+        return
+    methods = {name: METHODS[member.method] for name, member in members_of(recipe).items()}
+    if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:
+        able = some([name for name, method in METHODS.items() if method.for_numbers], 20)
+        raise ValueError(
+            f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} predict numbers"
+        )
+    if recipe.select in METRICS:
+        raise ValueError(
+            f"select = {recipe.select!r} is a score of classes, and these labels are numbers; 'loss' is one of theirs"
+        )
+    if recipe.class_weights != "none":
+        raise ValueError(
+            f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers; leave it 'none'"
+        )
+
+
+@dataclass
+class Kept:
+    """The weights of a model after each epoch, by its number, while all of them together take few bytes."""
+
+    left: int = 1 << 26  # bytes that may still be kept
+    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def keep(self, epoch: int, state: Mapping[str, Tensor]) -> None:
+        self.left -= sum(tensor.nbytes for tensor in state.values())
+        if self.left >= 0:
+            self.states[epoch] = {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,52 +122,55 @@ class Updated:
             weights = dataclasses.replace(weights, weights=(*(weight * share for weight in kept), *others))
         parts = parts_of(adapted.model, adapted.prepare(self.graph, known).to(adapted.device))
         votes = tuple(among_voters(log, ~self.silent) for log in parts.votes)
-        labels = torch.where(known, self.trained.classes_of(self.graph), -1)
+        labels = torch.where(known, self.trained.labels_of(self.graph), self.trained.target.unknown)
         adapted = dataclasses.replace(adapted, weights=weights)
-        return Prediction(adapted, self.graph, labels, weights(Parts(parts.members, votes)))
+        return Prediction(adapted, self.graph, labels, weights(Parts(parts.members, votes, parts.target)))
 
     def table(self, **options: Any) -> Any:
-        """The `predictions` for the graph; with a column `before`: the class before, "" if new."""
+        """The `predictions` for the graph; with a column `before`: the class or number before, empty if new."""
         table = self.prediction.table(**options)
-        if self.class_before is not None:
-            names = [*self.trained.class_names, ""]
-            table["before"] = np.array([names[k] for k in self.class_before.tolist()], dtype=object)
+        if self.before_now is not None:
+            table["before"] = self.trained.target.words(self.before_now)
         return table
 
     @cached_property
     def silent(self) -> Tensor:
         """The classes of labels that the model was given, of which no label is here, though others vote; a mask [c]."""
-        labels = self.trained.classes_of(self.graph), self.trained.known.y
+        labels = self.trained.labels_of(self.graph), self.trained.known.y
+        if self.trained.target.scale is not None:  # a number is no class that could be silent
+            return torch.zeros(0, dtype=torch.bool)
         num_voters, num_given = (torch.bincount(y[y >= 0], minlength=self.trained.target.width) for y in labels)
         return (num_voters == 0) & (num_given > 0) & num_voters.any()
 
     @cached_property
-    def class_before(self) -> Tensor | None:
-        """The class that was predicted for every node before, -1 of those that are new, [n]; None without a graph before."""
+    def before_now(self) -> Tensor | None:
+        """What was predicted for every node before, unknown of those that are new, [n]; None without a graph before."""
         if self.before is None:
             return None
-        return self._brought(Prediction.of(self.trained, self.before).uncalibrated.argmax(dim=1))
+        return self._brought(self.trained.target.named(Prediction.of(self.trained, self.before).uncalibrated))
 
-    def _brought(self, classes: Tensor) -> Tensor:
-        """A class for every node then as one for every node now, -1 where it is new, [n]."""
+    def _brought(self, labels: Tensor) -> Tensor:
+        """A label for every node then as one for every node now, unknown where it is new, [n]."""
         assert self.place is not None
-        stays, now = self.place >= 0, torch.full((self.graph.num_nodes,), -1)
-        now[self.place[stays]] = classes[stays]
+        stays = self.place >= 0
+        now = torch.full((self.graph.num_nodes,), self.trained.target.unknown, dtype=labels.dtype)
+        now[self.place[stays]] = labels[stays]
         return now
 
     def changes(self) -> Changes:
         """What is new, what is gone and what changed."""
         graph, known = self.graph, self.trained.known
-        y = self.trained.classes_of(graph)
+        y = self.trained.labels_of(graph)
         given = known.on(graph)[0] if self.before is None else self._brought(known.on(self.before)[0])
-        both = (given >= 0) & (y >= 0)
-        foreign = graph.labeled.cpu() & (y < 0)
+        is_label = self.trained.target.known
+        both = is_label(given) & is_label(y)
+        foreign = graph.labeled.cpu() & ~is_label(y)
         return Changes(
             graph=graph.name,
             nodes=graph.num_nodes,
             edges=graph.num_edges,
-            labels=int((y >= 0).sum()),
-            labels_new=int(((y >= 0) & (given < 0)).sum()),
+            labels=int(is_label(y).sum()),
+            labels_new=int((is_label(y) & ~is_label(given)).sum()),
             labels_changed=int((both & (y != given)).sum()),
             labels_gone=len(known.nodes) - int(both.sum()),
             unknown_classes=dict(Counter(graph.class_names[k] for k in graph.y.cpu()[foreign].tolist())),
@@ -178,7 +181,7 @@ class Updated:
         )
 
     def _against_before(self, y: Tensor) -> dict[str, Any]:
-        if self.before is None or self.place is None or self.class_before is None:
+        if self.before is None or self.place is None or self.before_now is None:
             return {}
         graph, before = self.graph, self.before
         old, new = before.adjacency, graph.adjacency
@@ -187,8 +190,9 @@ class Updated:
         joins = (new.pattern.row != new.pattern.col).cpu()[at]
         other = (new.values.cpu()[at] != old.values.cpu()[here]) & joins
         num_shared, num_stay = int(joins.sum()) // per_edge, int((self.place >= 0).sum())
-        compared = (self.class_before >= 0) & (y < 0)
-        now = self.prediction.uncalibrated.argmax(dim=1)
+        target = self.trained.target
+        compared = target.known(self.before_now) & ~target.known(y)
+        now = target.named(self.prediction.uncalibrated)
         return {
             "nodes_new": graph.num_nodes - num_stay,
             "nodes_gone": before.num_nodes - num_stay,
@@ -196,7 +200,7 @@ class Updated:
             "edges_gone": before.num_edges - num_shared,
             "edges_reweighted": int(other.sum()) // per_edge,
             "predictions": int(compared.sum()),
-            "predictions_changed": int((compared & (now != self.class_before)).sum()),
+            "predictions_changed": int((compared & ~target.alike(now, self.before_now)).sum()),
         }
 
 

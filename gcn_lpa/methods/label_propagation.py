@@ -34,7 +34,7 @@ class LabelPropagation(AtOnce):
 
     def forward(self, graph: Graph) -> Tensor:
         transition = graph.adjacency.row_normalized()
-        return label_distributions(transition, known_labels(graph), self.recipe.propagation_steps).log()
+        return graph.target.voted(label_distributions(transition, known_labels(graph), self.recipe.propagation_steps))
 
 
 def known_labels(graph: Graph) -> Tensor:
@@ -72,7 +72,8 @@ class AdaptiveLPA(OnGivenEdges):
         return self.edge_scores(graph).row_softmax()
 
     def forward(self, graph: Graph) -> Tensor:
-        return label_distributions(self.transition(graph), known_labels(graph), self.recipe.propagation_steps).log()
+        shares = label_distributions(self.transition(graph), known_labels(graph), self.recipe.propagation_steps)
+        return graph.target.voted(shares)
 
     def loss(self, graph: Graph, nodes: Tensor, key: Key | None = None) -> Loss:
         recipe, key = self.recipe, key or Key(0)

@@ -1,4 +1,5 @@
-"""scikit-learn's logistic regression and perceptron on a node's columns, and logistic regression on smoothed ones.
+"""scikit-learn's logistic regression and perceptron on a node's columns, and logistic regression on smoothed ones; of numbers ridge
+regression.
 
 Five labels a class are too few for the hundred thousand weights of a network. `SmoothedLR` has one weight for each column and
 class and no epoch to choose, and learns in addition from the nodes it is most certain of.
@@ -13,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -21,11 +23,17 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.hops import personalized
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.regression import Numbers
 
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite
 PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
 SUREST = 700  # nodes at most, in equal numbers of each class, that the model itself labels for the second fit
 BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
+INNER_FOLDS = 5  # of the training nodes, for choices inside training
+MANY = 1000  # training nodes from which one of these folds is enough
+FEW = 20  # training nodes below which nothing is chosen
+RIDGE = 0.1  # where columns are standardised and few, 1 / alpha for a C of 1
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 
 
 class FeaturesOnly(AtOnce):
@@ -53,7 +61,9 @@ class FeaturesOnly(AtOnce):
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         rows, y = nodes.cpu().numpy(), graph.y.index_select(0, nodes).cpu().numpy()
         x = graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
-        for k, (weight, bias) in enumerate(affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))):
+        layers = [chosen_ridge(x, y, self.seed)] if y.dtype.kind == "f" else None
+        layers = layers or affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+        for k, (weight, bias) in enumerate(layers):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
 
@@ -89,6 +99,46 @@ def affine_layers(
     weight = np.zeros((len(weights[-1]), num_classes))
     weight[:, columns], bias[columns] = weights[-1], biases[-1]
     return [*zip(weights[:-1], biases[:-1], strict=True), (weight, bias)]
+
+
+def ridge(
+    x: Any, y: np.ndarray, penalty: float = 1.0, row_weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """W, [d, 1], and b, [1], of scikit-learn's ridge regression; `penalty` is 1 / its alpha, as C is of a logistic one."""
+    from sklearn.linear_model import Ridge
+
+    solver = "sparse_cg" if scipy.sparse.issparse(x) else "auto"
+    fitted = Ridge(alpha=1 / penalty, solver=solver, tol=1e-6).fit(x, y, row_weights)
+    return fitted.coef_[:, None], np.array([fitted.intercept_])
+
+
+def chosen_ridge(x: Any, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """`ridge` with the penalty that inner folds choose: by far too strong where columns are many and rows of length 1."""
+    folds, best = list(inner_folds(y, seed)), (np.inf, 1.0)
+    for penalty in PENALTIES if folds else ():
+        cost = 0.0
+        for fit, held in folds:
+            weight, bias = ridge(x[fit], y[fit], penalty)
+            cost += float(np.square(x[held] @ weight[:, 0] + bias - y[held]).sum())
+        best = min(best, (cost, penalty))
+    return ridge(x, y, best[1])
+
+
+def stratified_folds(y: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """Folds 0..number-1 of the classes y, dealt like cards that are sorted by class and shuffled within, [m]."""
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    folds = np.empty(len(y), dtype=np.int64)
+    folds[order] = np.arange(len(y)) % number
+    return folds
+
+
+def inner_folds(y: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(rows to fit, rows to score) for choices inside training: none where rows are few, one where they are many."""
+    strata = Numbers.strata(torch.from_numpy(y)).numpy() if y.dtype.kind == "f" else y
+    folds = stratified_folds(strata, INNER_FOLDS, seed)
+    for fold in range(0 if len(y) < FEW else 1 if len(y) > MANY else INNER_FOLDS):
+        yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 
 
 @contextlib.contextmanager
@@ -130,6 +180,8 @@ class SmoothedLR(AtOnce):
         labels, rows = y[nodes], self.rows(graph, nodes)
         scale = float(np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).mean())) or 1.0
         self.learn(rows, labels, np.ones(len(nodes)), scale)
+        if labels.is_floating_point():  # a predicted number is no label to learn from: it would say the same again
+            return
         every, classes, weights = [nodes], [labels], [np.ones(len(nodes))]
         for k, surest in self.surest(graph, y):
             every.append(surest)
@@ -143,13 +195,21 @@ class SmoothedLR(AtOnce):
         from sklearn.linear_model import LogisticRegression
 
         rows /= scale
+        if y.is_floating_point():
+            weight, bias = ridge(rows, y.numpy(), PENALTY)
+            self.keep(weight / scale, bias)
+            return
         if self.recipe.class_weights == "balanced":
             mass = np.bincount(y.numpy(), weights)
             weights = weights * mass.sum() / ((mass > 0).sum() * mass[y.numpy()])
         estimator = LogisticRegression(C=PENALTY, max_iter=200)
         weight, bias = affine_layers(estimator, rows, y.numpy(), self.num_classes, 0, weights)[0]
+        self.keep(weight / scale, bias)
+
+    def keep(self, weight: np.ndarray, bias: np.ndarray) -> None:
+        """Take over W, of the given columns, and b."""
         shape = self.num_given, self.num_classes
-        self.weight[: self.num_given] = torch.from_numpy(np.broadcast_to(weight / scale, shape).copy())
+        self.weight[: self.num_given] = torch.from_numpy(np.broadcast_to(weight, shape).copy())
         self.bias.copy_(torch.from_numpy(bias))
 
     def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:

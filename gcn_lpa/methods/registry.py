@@ -63,6 +63,7 @@ class Method:
     features: str = "layers"  # how features travel to a node: one of TRAVEL
     reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its predictions
     needs: str = ""  # the extra that installs its dependencies
+    for_numbers: bool = False  # whether it predicts numbers too
     tuned: bool = False  # whether its published width and patience are part of it, where it is compared
 
     def __post_init__(self) -> None:
@@ -197,6 +198,7 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=COLUMNS,
             features="own",
+            for_numbers=True,
         ),
         Method(
             "lpa",
@@ -207,6 +209,7 @@ METHODS: dict[str, Method] = {
             fields=("self_loops", "propagation_steps"),
             features="none",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "gcn",
@@ -214,6 +217,7 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
             fields=GCN,
+            for_numbers=True,
         ),
         Method(
             "gcn-tuned",
@@ -232,6 +236,7 @@ METHODS: dict[str, Method] = {
             "Luo et al. (2024): 4 residual convolutions of width 256, batch norm, dropout 0.7, 500 epochs",
             fields=GCN,
             tuned=True,
+            for_numbers=True,
         ),
         Method(
             "gat",
@@ -241,6 +246,7 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=(*NETWORK, "heads"),
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "jk-net",
@@ -249,6 +255,7 @@ METHODS: dict[str, Method] = {
             "concat of 6 layers of width 16, dropout after each",
             fields=NETWORK,
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "graphsage",
@@ -258,6 +265,7 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=NETWORK,
             features="given_edges",
+            for_numbers=True,
         ),
         Method(
             "gcn-lpa",
@@ -265,6 +273,7 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
             fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds"),
+            for_numbers=True,
         ),
         Method(
             "gcn-same",
@@ -272,6 +281,7 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
             fields=GCN,
+            for_numbers=True,
         ),
         Method(
             "appnp",
@@ -280,6 +290,7 @@ METHODS: dict[str, Method] = {
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
             fields=(*NETWORK, "propagation_steps", "teleport", *EDGES, "edge_dropout", *LPA),
             features="personalized",
+            for_numbers=True,
         ),
         Method(
             "correct-and-smooth",
@@ -316,6 +327,7 @@ METHODS: dict[str, Method] = {
             fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "trees",
@@ -327,6 +339,7 @@ METHODS: dict[str, Method] = {
             fields=(*COLUMNS, "propagation_steps", "class_weights"),
             features="columns",
             reads_labels=True,
+            for_numbers=True,
         ),
         Method(
             "smoothed-lr",
@@ -337,6 +350,7 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=(*COLUMNS, "self_loops", "propagation_steps", "teleport", "class_weights"),
             features="personalized",
+            for_numbers=True,
         ),
         Method(
             "lpa-leave-one-out",
@@ -346,6 +360,7 @@ METHODS: dict[str, Method] = {
             fields=ADAPTIVE,
             features="none",
             reads_labels=True,
+            for_numbers=True,
         ),
     )
 }

@@ -5,7 +5,8 @@ Both come from scikit-learn; what they learned is kept in buffers and applied wi
 own         the prepared and the structural features of the node; without features, the latter alone if the recipe has
             `structure`. Of more than MOST_COLUMNS, trees read the few most informative ones, and words where there is nothing else
 neighbours  mean, minimum and maximum of each, of words the mean; a node without neighbours has its own
-votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]
+votes       log shares of the classes among the labels of neighbours, of their neighbours, and of LPA, [n, 3c]; of numbers
+            their mean and their mass
 
 A labelled node must not see its own label, nor meet it again on a walk that comes back. So labelled nodes are dealt into folds, and
 the labels of the other folds vote for the nodes of a fold, for training rows and predictions alike; nodes without a label get the
@@ -30,21 +31,29 @@ from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.linear import UNSEEN, affine_layers, one_thread, only
+from gcn_lpa.methods.linear import (
+    PENALTIES,
+    RIDGE,
+    UNSEEN,
+    affine_layers,
+    inner_folds,
+    one_thread,
+    only,
+    ridge,
+    stratified_folds,
+)
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.regression import Numbers
+from gcn_lpa.target import Target
 
 MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maximum are taken, and trees are grown
 VOTE_FOLDS = 10
 FAR_SMOOTHING = 0.01  # of the mass of LPA's votes, as in `learning.ensemble`
 BLOCK = 1 << 24  # numbers in a block of neighbours' columns, 64 MB
 ROWS = 1 << 16  # that trees predict at a time
-INNER_FOLDS = 5  # of the training nodes, for choices inside training
-MANY = 1000  # training nodes from which one of these folds is enough
-FEW = 20  # training nodes below which nothing is chosen
 DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
 ROUNDS = 100  # trees for each class at most, and where no validation node chooses
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of scikit-learn; 1 where nothing is chosen
 NUM_PLACES = (4, 7)  # structural features without those of filled cells, of undirected and of directed edges
 LEAST_SPREAD = 0.1  # of that of all nodes: a column that hardly varies among the labelled would say anything of others
 LEAST_TOTAL = 1e-12  # of a column's squares: what varies less is constant but for rounding
@@ -65,7 +74,7 @@ class NearbyColumns(AtOnce):
         super().__init__()
         self.reads_words = False
         self._votes = Remembered(votes_by_others)
-        self.recipe, self.num_classes = recipe, graph.target.width
+        self.recipe, self.num_classes, self.num_votes = recipe, graph.target.width, 3 * graph.target.vote_width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
         self.register_buffer("num_places", None)
@@ -84,14 +93,14 @@ class NearbyColumns(AtOnce):
     def set_width(self) -> None:
         self.num_own = self.num_features + (0 if self.num_places is None else int(self.num_places))
         self.is_wide = self.num_own > MOST_COLUMNS
-        self.width = (2 if self.is_wide or self.reads_words else 4) * self.num_own + 3 * self.num_classes
+        self.width = (2 if self.is_wide or self.reads_words else 4) * self.num_own + self.num_votes
 
     @property
     def seed(self) -> int:
         return int(self.dealt_by)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
-        return self._votes(walk, graph.y, graph.target.width, self.recipe.propagation_steps, self.seed)
+        return self._votes(walk, graph.y, graph.target, self.recipe.propagation_steps, self.seed)
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
@@ -156,6 +165,7 @@ class NeighbourLR(NearbyColumns):
             x = self.wide_rows(shown, rows)
         else:
             every = self.columns(shown).double().cpu().numpy()
+            every[:, self.no_line] = 0
             x = every[rows]
             center, least = x.mean(axis=0), LEAST_SPREAD * np.array([column.std() for column in every.T])
             spread = np.maximum(x.std(axis=0), least)
@@ -167,9 +177,19 @@ class NeighbourLR(NearbyColumns):
         self.weight.copy_(torch.from_numpy(weight))
         self.bias.copy_(torch.from_numpy(bias - center @ weight))
 
+    @property
+    def no_line(self) -> np.ndarray:
+        """Columns without a weight: of numbers the mass of votes. A node without any is far from all others on a straight line."""
+        return (
+            np.arange(self.width - self.num_votes + 1, self.width, 2)
+            if self.num_votes != 3 * self.num_classes
+            else np.arange(0)
+        )
+
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = without_loops(graph)
         votes = self.votes(graph, walk).cpu().numpy()[rows]
+        votes[:, self.no_line - self.width + self.num_votes] = 0
         x = graph.x.to_scipy() if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()
         parts = x[rows], walk.to_scipy()[rows] @ x, votes
         return scipy.sparse.csr_array(scipy.sparse.hstack(parts)) if scipy.sparse.issparse(x) else np.hstack(parts)
@@ -177,6 +197,8 @@ class NeighbourLR(NearbyColumns):
     def fitted(self, x: Any, y: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
         from sklearn.linear_model import LogisticRegression
 
+        if y.dtype.kind == "f":
+            return ridge(x, y, penalty if self.is_wide else penalty * RIDGE)
         estimator = LogisticRegression(C=penalty, class_weight=self.balance, max_iter=200, random_state=self.seed)
         weight, bias = affine_layers(estimator, x, y, self.num_classes, 0)[0]
         return np.broadcast_to(weight, (self.width, self.num_classes)), bias
@@ -186,7 +208,7 @@ class NeighbourLR(NearbyColumns):
 
     def chosen(self, x: Any, y: np.ndarray) -> tuple[np.ndarray, float]:
         """The scale of every column, [width], and C."""
-        sizes = self.num_own, self.width - 3 * self.num_classes - self.num_own, 3 * self.num_classes
+        sizes = self.num_own, self.width - self.num_votes - self.num_own, self.num_votes
         scales = [np.repeat((*scale, 1.0), sizes) for scale in (SCALES[:1] if self.is_wide else SCALES)]
         folds, best = list(inner_folds(y, self.seed)), (np.inf, scales[0], 1.0)
         for scale, penalty in product(scales, PENALTIES) if folds else ():
@@ -202,7 +224,7 @@ class NeighbourLR(NearbyColumns):
         if not self.is_wide:
             return self.columns(graph) @ self.weight + self.bias
         walk = without_loops(graph)
-        own, mean, votes = self.weight.split([self.num_own, self.num_own, 3 * self.num_classes])
+        own, mean, votes = self.weight.split([self.num_own, self.num_own, self.num_votes])
         logits: Tensor = graph.x @ own + walk @ (graph.x @ mean) + self.votes(graph, walk) @ votes + self.bias
         return logits
 
@@ -274,30 +296,37 @@ class Trees(NearbyColumns):
             best = np.argsort(-shares, kind="stable")[: len(self.picked)]
             self.picked.copy_(candidates[torch.from_numpy(np.sort(best))])
         x, y = self.columns(shown).index_select(0, nodes).double().cpu().numpy(), labels.cpu().numpy()
+        self.empty(0)
+        if y.dtype.kind == "f":
+            grown = self.estimator(y).fit(x, y)
+            self.keep(grown._predictors, np.zeros(1, np.int64))
+            self.bias.copy_(torch.from_numpy(grown._baseline_prediction.ravel()))
+            return
         seen = np.unique(y)
         bias = np.full(self.num_classes, UNSEEN)
         bias[seen] = 0
-        self.empty(0)
         if len(seen) > 1:
-            grown = self.estimator(len(y)).fit(x, y)
+            grown = self.estimator(y).fit(x, y)
             columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
             bias[columns] = grown._baseline_prediction.ravel()
             self.keep(grown._predictors, columns)
         self.bias.copy_(torch.from_numpy(bias))
 
-    def estimator(self, num_rows: int) -> Any:
-        from sklearn.ensemble import HistGradientBoostingClassifier
+    def estimator(self, y: np.ndarray) -> Any:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-        return HistGradientBoostingClassifier(
-            max_iter=self.rounds,
-            max_depth=DEPTH,
-            min_samples_leaf=min(20, max(2, num_rows // 20)),
-            max_features=0.5,
-            l2_regularization=10.0,
-            early_stopping=False,
-            class_weight=self.balance,
-            random_state=self.seed,
-        )
+        options: dict[str, Any] = {
+            "max_iter": self.rounds,
+            "max_depth": DEPTH,
+            "min_samples_leaf": min(20, max(2, len(y) // 20)),
+            "max_features": 0.5,
+            "l2_regularization": 10.0,
+            "early_stopping": False,
+            "random_state": self.seed,
+        }
+        if y.dtype.kind == "f":
+            return HistGradientBoostingRegressor(**options)
+        return HistGradientBoostingClassifier(**options, class_weight=self.balance)
 
     def keep(self, rounds: Any, columns: np.ndarray) -> None:
         """Copy scikit-learn's trees, a list for each round, into complete ones of the classes `columns`."""
@@ -375,11 +404,12 @@ def columns_of(graph: Graph, columns: Tensor | None) -> Tensor:
 
 
 def share_between(x: Any, y: np.ndarray) -> np.ndarray:
-    """The share of the variance of each column, dense or sparse, that is between the classes y, [d]; 0 of a constant one.
+    """The share of the variance of each column, dense or sparse, that is between the classes y, or ranges of numbers, [d]; 0 of a
+    constant one.
 
     Dense columns are centred first; sparse ones, which are words of length 1 at most, would fill.
     """
-    x = x.astype(np.float64)
+    x, y = x.astype(np.float64), Numbers.strata(torch.from_numpy(y)).numpy() if y.dtype.kind == "f" else y
     if not scipy.sparse.issparse(x):
         x = x - x.mean(axis=0)
     seeds = np.eye(int(y.max()) + 1)[y]
@@ -409,17 +439,14 @@ def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Te
     return neighbour_means(walk, x), torch.where(alone, x, least), torch.where(alone, x, most)
 
 
-def votes_by_others(walk: SparseMatrix, y: Tensor, num_classes: int, steps: int, seed: int) -> Tensor:
-    """Log shares of the classes among the labels that reach a node, but for those of its own fold, [n, 3c]."""
-    folds, classes = vote_folds(y, seed), torch.arange(num_classes, device=y.device)
-    seeds = (y.unsqueeze(1) == classes).to(torch.get_default_dtype())
-    votes = label_shares(walk, seeds, steps)
-    at_once = max(1, BLOCK // max(1, 3 * seeds.numel()))
-    for hidden in torch.arange(int(folds.max()) + 1, device=y.device).split(
-        at_once
-    ):  # side by side: a wide product is as fast
+def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, seed: int) -> Tensor:
+    """What the labels that reach a node say, but for those of its own fold: `target.vote_columns`, three times, [n, 3c]."""
+    folds, seeds = vote_folds(target.strata(y), seed), target.seeds(y)
+    votes = label_shares(walk, seeds, target, steps)
+    at_once = max(1, BLOCK // max(1, 3 * seeds.numel()))  # folds side by side: a wide product is as fast
+    for hidden in torch.arange(int(folds.max()) + 1, device=y.device).split(at_once):
         shown = (folds.unsqueeze(1) != hidden).to(seeds.dtype)
-        shares = label_shares(walk, seeds.unsqueeze(1) * shown.unsqueeze(2), steps)
+        shares = label_shares(walk, seeds.unsqueeze(1) * shown.unsqueeze(2), target, steps)
         for k, fold in enumerate(hidden):
             votes[folds == fold] = shares[folds == fold, k]
     return votes
@@ -433,17 +460,10 @@ def vote_folds(y: Tensor, seed: int) -> Tensor:
     return folds.to(y.device)
 
 
-def stratified_folds(y: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """Folds 0..number-1 of the classes y, dealt like cards that are sorted by class and shuffled within, [m]."""
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
-    folds = np.empty(len(y), dtype=np.int64)
-    folds[order] = np.arange(len(y)) % number
-    return folds
+def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) -> Tensor:
+    """Of classes logs of their shares, of numbers mean and mass: after one hop, after two, and after `steps` of LPA.
 
-
-def label_shares(walk: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
-    """Logs of the shares of each class after one hop, after two, and after `steps` of LPA, [n, …, 3c], of seeds [n, …, c].
+    From seeds [n, …, c] come [n, …, 3c].
 
     Shares are smoothed towards equal ones: by the weight of one neighbour, and for LPA by FAR_SMOOTHING. So one vote counts
     less than three, and a node that no label reaches has equal shares.
@@ -458,19 +478,13 @@ def label_shares(walk: SparseMatrix, seeds: Tensor, steps: int) -> Tensor:
     for k in range(steps):
         far = hop(torch.where(labeled, seeds, far) if k else far)  # Eqs. (1), (2)
     masses = (one, one_neighbour), (hop(one), one_neighbour), (far, FAR_SMOOTHING)
-    c = seeds.shape[-1]
-    return torch.cat([((m + s / c) / (m.sum(dim=-1, keepdim=True) + s)).log() for m, s in masses], dim=-1)
-
-
-def inner_folds(y: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(rows to fit, rows to score) for choices inside training: none where rows are few, one where they are many."""
-    folds = stratified_folds(y, INNER_FOLDS, seed)
-    for fold in range(0 if len(y) < FEW else 1 if len(y) > MANY else INNER_FOLDS):
-        yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+    return torch.cat([target.vote_columns(m, s) for m, s in masses], dim=-1)
 
 
 def mean_cost(logits: np.ndarray, y: np.ndarray) -> float:
-    """Mean cross-entropy; no row costs more than 10, as one of a class that the fit had no row of would."""
+    """Mean cross-entropy; no row costs more than 10, as one of a class that the fit had no row of would. Of numbers mean square."""
+    if y.dtype.kind == "f":
+        return float(np.square(logits[:, 0] - y).mean())
     logits = logits - logits.max(axis=1, keepdims=True)
     right = logits[np.arange(len(y)), y] - np.log(np.exp(logits).sum(axis=1))
     return float(np.minimum(-right, 10).mean())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gcn_lpa.cut import Cut, Rule, Steps
-from gcn_lpa.metrics import rarest
+from gcn_lpa.metrics import Scores, rarest
 from gcn_lpa.runs.predictions import cut_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def rare_class(subject: OpenRun, chart: Callable[..., dict[str, Any]]) -> dict[s
     ]
     return {
         "name": trained.class_names[number],
-        "ranking": None if run.results.scores is None else run.results.scores.ranking,
+        "ranking": run.results.scores.ranking if isinstance(run.results.scores, Scores) else None,
         "charts": [pairs, gain],
         "rows": rows,
         "start": expected,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,15 @@ STATUS = ("labeled", "reached", "unreachable")
 def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     """What the script needs to draw the graph and to name what is drawn."""
     graph, names = subject.graph, subject.trained.class_names
+    predicted, truth = subject.prediction.probabilities, subject.trained.labels_of(graph)
+    texts: dict[str, Any] = {}
+    if (scale := subject.trained.target.scale) is None:
+        label, true = predicted.argmax(dim=1).numpy(), truth.numpy()
+    else:  # numbers are drawn by the range they are in
+        value, given = (scale.words(z) for z in (predicted[:, 0], truth))
+        label, true = np.searchsorted(subject.ranges, value), np.where(np.isnan(given), -1, 0)
+        edges_of = [f"{edge:g}" for edge in subject.ranges]
+        names = (f"below {edges_of[0]}", *(f"{a} to {b}" for a, b in pairwise(edges_of)), f"from {edges_of[-1]}")
     edges = learned_edges(subject)
     source, target, weight, links = edges.row, edges.col, edges.data, edges.tocsr()
     nodes = sample(links, listed, MOST_NODES)
@@ -43,9 +53,13 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     inside = np.flatnonzero((drawn_at[source] >= 0) & (drawn_at[target] >= 0))
     shown = np.sort(inside[np.argsort(-weight[inside], kind="stable")[:MOST_EDGES]])
     drawn = links[nodes][:, nodes].tocsr()
-    truth = subject.trained.classes_of(graph).numpy()
-    largest, probabilities = float(weight.max(initial=0)) or 1.0, subject.prediction.probabilities
+    largest = float(weight.max(initial=0)) or 1.0
+    if scale is not None:
+        low, high = subject.prediction.interval()
+        texts["values"] = [f"{value[at]:.4g} ({low[at]:.4g} to {high[at]:.4g})" for at in nodes.tolist()]
+        texts["given"] = [f"{given[at]:.6g}" for at in nodes.tolist()]
     return {
+        **texts,
         "names": [str(graph.node_names[at]) for at in nodes.tolist()],
         "classes": list(names),
         "colors": list(CLASS_COLORS),
@@ -54,11 +68,11 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
         "statuses": list(STATUS),
         "directed": graph.directed,
         "xy": _packed(np.round(positions(drawn) * 65535), np.uint16),
-        "label": _packed(probabilities.argmax(dim=1).numpy()[nodes], np.uint16),
-        "probability": _packed(np.round(probabilities.amax(dim=1).numpy()[nodes] * 65535), np.uint16),
+        "label": _packed(label[nodes], np.uint16),
+        "probability": _packed(np.round(subject.sure.numpy()[nodes] * 65535), np.uint16),
         "kind": _packed(subject.kind[nodes], np.uint8),
         "status": _packed(np.array([STATUS.index(subject.prediction.status[at]) for at in nodes]), np.uint8),
-        "truth": _packed(truth[nodes], np.int16),
+        "truth": _packed(true[nodes], np.int16),
         "source": _packed(drawn_at[source[shown]], np.uint16),
         "target": _packed(drawn_at[target[shown]], np.uint16),
         "weight": _packed(np.round(255 * np.sqrt(weight[shown] / largest)), np.uint8),

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import gcn_lpa
-from gcn_lpa.calibration import FEWEST
+from gcn_lpa.calibration import FEWEST, Intervals
 from gcn_lpa.data.describe import describe
 from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
@@ -33,12 +33,13 @@ from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.importance import importance
 from gcn_lpa.insight.what_if import Asked, answer
+from gcn_lpa.metrics import Scores
 from gcn_lpa.predict import Prediction
 from gcn_lpa.report.cuts import rare_class
 from gcn_lpa.report.graph_view import graph_view
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun
-from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run
+from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run, intervals_of
 from gcn_lpa.runs.storage import encode_tensors
 from gcn_lpa.train import Epoch
 
@@ -47,6 +48,7 @@ EXPLAINED = 250  # nodes whose votes are in the file
 VOTERS = 6  # of each of them
 REPEATS = 5  # splits of the comparison with rivals: every label is scored once
 SHUFFLES = 2  # of each column
+MOST_MARKS = 500  # held-out numbers that are drawn
 
 Say = Callable[[str], None]
 
@@ -75,10 +77,25 @@ class OpenRun:
             kind[self.run.reserved] = 3
         return kind.numpy()
 
+    @property
+    def sure(self) -> torch.Tensor:
+        """How sure each prediction is, [n]: its probability; of numbers the narrowest interval by the width of its own."""
+        if self.trained.target.scale is None:
+            return self.prediction.probabilities.amax(dim=1)
+        intervals, predicted = self.trained.calibration, self.prediction.uncalibrated
+        unit = intervals.unit(predicted) if isinstance(intervals, Intervals) else torch.ones_like(predicted[:, 0])
+        return unit.min() / unit
+
+    @cached_property
+    def ranges(self) -> list[float]:
+        """Between which predicted numbers are drawn alike: five ranges with as many nodes in each."""
+        values = self.trained.target.words(self.prediction.uncalibrated[:, 0])
+        return [float(f"{edge:.3g}") for edge in np.unique(np.quantile(values, [0.2, 0.4, 0.6, 0.8]))]
+
     @cached_property
     def by_confidence(self) -> list[int]:
-        """All nodes, the one with the lowest probability first."""
-        sure = self.prediction.probabilities.amax(dim=1)
+        """All nodes, the least sure first."""
+        sure = self.sure
         order: list[int] = np.argsort(sure.numpy().round(12), kind="stable").tolist()
         return order
 
@@ -92,7 +109,7 @@ class OpenRun:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
         at = self.graph.index_of(node)
         why, names = self.explainer.explain(self.graph.node_names[at], top=VOTERS), self.trained.class_names
-        given = self.prediction.probabilities[at].tolist()
+        given = self.prediction.probabilities[at].tolist() if names else []
         classes = sorted(zip(names, given, (why.scores[name] for name in names), strict=True), key=lambda one: -one[1])
         return {
             "method": why.method,
@@ -106,6 +123,7 @@ class OpenRun:
             "others": [why.others.num_voters, _short(sum(why.others.scores.values()))],
             "features": [[str(one.node), _short(one.share)] for one in why.features],
             "notes": list(why.notes),
+            "number": None if why.number is None else [why.label, why.lpa_label],
         }
 
     def what_if(self, asked: Asked) -> dict[str, Any]:
@@ -163,13 +181,18 @@ def contents(
     for pair in edges.value.findings[:ROWS] if edges.value else ():
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
     explained = list(dict.fromkeys([*listed, *subject.by_confidence]))[:EXPLAINED]
-    calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
+    numbers = calibration = Section(None, "numbers have intervals instead")
+    if trained.target.scale is None:
+        calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
+    else:
+        numbers = section(lambda: number_part(subject))
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
         calibration = Section(None, few)
     names, known = trained.class_names, trained.known.on(graph)[0]
     predicted = subject.prediction.probabilities.argmax(dim=1)[~run.used]
-    counts = (torch.bincount(y, minlength=len(names)).tolist() for y in (known[known >= 0], predicted))
+    each = (known[known >= 0], predicted) if names else ()
+    counts = (torch.bincount(y, minlength=len(names)).tolist() for y in each)
     hashes = {"graph (sha256 of its content)": run.plan.content, "split": run.split.hash}
     if run.folder is not None:  # the page may be made before the file is there
         weights = encode_tensors(trained.model.state_dict())
@@ -180,12 +203,15 @@ def contents(
         "created": f"gcn-lpa {gcn_lpa.__version__}",
         "info": describe(graph),
         "results": run.results,
-        "accuracy_range": None if (found := run.results.scores) is None else wilson(found.accuracy, found.num_nodes),
+        "accuracy_range": wilson(found.accuracy, found.num_nodes)
+        if isinstance(found := run.results.scores, Scores)
+        else None,
+        "numbers": numbers,
         "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
-        "rare": section(lambda: rare_class(subject, chart)).value,
+        "rare": section(lambda: rare_class(subject, chart)).value if names else None,
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
-        "curves": curves(run.run.history, run.run.best_epoch),
+        "curves": curves(run.run.history, run.run.best_epoch, "accuracy" if names else "R²"),
         "importance": matters,
         "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,
@@ -199,6 +225,22 @@ def contents(
         "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
+
+
+def number_part(subject: OpenRun) -> dict[str, Any]:
+    """What the page says of predicted numbers: what intervals are worth, and held-out numbers beside their predictions."""
+    run, trained = subject.run, subject.trained
+    found, held_out, scale = intervals_of(run, prediction=subject.prediction), trained.held_out, trained.target.scale
+    assert held_out is not None and scale is not None
+    kept = np.unique(np.linspace(0, len(held_out.y) - 1, MOST_MARKS).round().astype(int))
+    z = torch.stack([held_out.probability[kept, 0], held_out.y[kept]], dim=1)  # drawn on the scale of the model
+    z = scale.undone(z) if scale.offset is None else (scale.mean + scale.spread * z) / math.log(10)
+    low, high = float(z.min()), float(z.max())
+    marks = [(x, y, 2.5, f"predicted {x:.4g}, given {y:.4g}") for x, y in z.tolist()]
+    axis = "" if scale.offset is None else " (power of ten)"
+    names = "Held-out numbers", f"predicted{axis}", f"given{axis}"
+    line = ("as given", "rule", [(low, low), (high, high)])
+    return {"found": found, "chart": chart(names, (low, low), (high, high), [line], marks=marks)}
 
 
 def edge_columns(weights: EdgeWeights | None) -> dict[str, Any] | None:
@@ -342,20 +384,20 @@ def chart(
     }
 
 
-def curves(history: Sequence[Epoch], best_epoch: int) -> list[dict[str, Any]]:
-    """Charts of the losses and the validation accuracy over the epochs; none where there are no two epochs."""
+def curves(history: Sequence[Epoch], best_epoch: int, score: str) -> list[dict[str, Any]]:
+    """Charts of the losses and the validation score over the epochs; none where there are no two epochs."""
     if len(history) < 2:
         return []
-    fields = {"loss": "training loss", "val_loss": "validation loss", "val_accuracy": "validation accuracy"}
+    fields = {"loss": "training loss", "val_loss": "validation loss", "val_accuracy": f"validation {score}"}
     lines = []
     for field, name in fields.items():
-        points = [(epoch.epoch, value) for epoch in history if (value := getattr(epoch, field)) is not None]
+        points = [(epoch.epoch, max(0.0, value)) for epoch in history if (value := getattr(epoch, field)) is not None]
         lines.append((name, "one" if field == "loss" else "two", points))
     charts = []
-    for title, axis, drawn in (("Loss", "loss", lines[:2]), ("Validation accuracy", "accuracy", lines[2:])):
+    for title, axis, drawn in (("Loss", "loss", lines[:2]), (f"Validation {score}", score, lines[2:])):
         if drawn := [line for line in drawn if len(line[2]) > 1]:
             heights = sorted(y for _, _, points in drawn for _, y in points)
-            high = 1.0 if axis == "accuracy" else heights[int(0.99 * (len(heights) - 1))] or 1.0
+            high = 1.0 if axis == score else heights[int(0.99 * (len(heights) - 1))] or 1.0
             charts.append(chart((title, "epoch", axis), (1, 0), (len(history), high), drawn, kept=best_epoch))
     return charts
 

@@ -15,6 +15,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from gcn_lpa.insight.drawing import BLUE, CLASS_COLORS, GREY, ORANGE, PALE, SHAPES, figure_at
+from gcn_lpa.metrics import Scores
 from gcn_lpa.report.graph_view import MOST_EDGES, MOST_NODES, learned_edges, note, positions, sample
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def draw_confusion(subject: OpenRun, path: str | Path) -> None:
     found = subject.run.results.scores
     if found is None:
         raise ValueError(f"this run was not scored ({subject.run.results.note}): there is no confusion to draw")
+    if not isinstance(found, Scores):
+        raise ValueError("this run predicts numbers, and confusion is of classes")
     names, counts = [_short(name) for name in found.per_class], np.array(found.confusion)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = 2.6 + 0.42 * min(len(names), 30)

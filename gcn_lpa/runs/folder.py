@@ -17,6 +17,7 @@ Nothing of a folder is trusted: every file is checked against the others before 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import Calibration
+from gcn_lpa.calibration import Calibration, Intervals
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.edge_columns import EdgeWeights
@@ -41,11 +42,13 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, members_of
+from gcn_lpa.metrics import NumberScores, Scores
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.regression import Numbers
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import RunFolder, encode_tensors
-from gcn_lpa.target import Classes, Scores
+from gcn_lpa.target import Classes, Target
 from gcn_lpa.train import Epoch, Run
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
@@ -65,14 +68,17 @@ class Results:
 
     protocol: str
     note: str
-    scores: Scores | None = None
-    folds: tuple[float, ...] = ()  # accuracy of each fold
-    random_split: Scores | None = None  # beside the scores on the future: those of as many nodes drawn at random
+    scores: Scores | NumberScores | None = None
+    folds: tuple[float, ...] = ()  # accuracy, or R², of each fold
+    random_split: Scores | NumberScores | None = (
+        None  # beside the scores on the future: those of as many nodes drawn at random
+    )
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol is {self.protocol!r:.40}; it is one of {', '.join(PROTOCOLS)}")
-        if odd := [accuracy for accuracy in self.folds if not 0 <= accuracy <= 1]:
+        least = -math.inf if isinstance(self.scores, NumberScores) else 0
+        if odd := [accuracy for accuracy in self.folds if not least <= accuracy <= 1]:
             raise ValueError(f"the accuracy of a fold is {odd[0]}; it is between 0 and 1")
 
 
@@ -197,7 +203,7 @@ def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     """The graph of a run from its source, or from `data`; it must be the one the run was trained on."""
-    source = plan.source if data is None else dataclasses.replace(plan.source, name=str(data))
+    source = plan.source if data is None else plan.source.at(str(data))
     try:
         graph = source.load()
     except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: options of a wrong type
@@ -207,7 +213,7 @@ def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:
     if (content := graph.content_hash(64)) != plan.content:
         raise ValueError(
             f"{source.name!r} is not the graph {folder} was trained on (content {content[:10]}…, not "
-            f"{plan.content[:10]}…); say where that one is with --data PATH"
+            f"{plan.content[:10]}…); say where that one is with --data PATH; for a graph that changed there is predict --on"
         )
     return graph
 
@@ -218,9 +224,10 @@ def _check_fit(files: RunFolder, trained: Trained, graph: Graph, parts: Split) -
         trained.check_columns(graph)
     with files.explained(LABELS):
         y, trains = trained.known.on(graph)
-        if not torch.equal(trains, parts.train) or not torch.equal(y >= 0, parts.train | parts.val):
+        given = trained.target.known(y)
+        if not torch.equal(trains, parts.train) or not torch.equal(given, parts.train | parts.val):
             raise ValueError("the known labels are not those of the nodes that run.json names")
-        if not torch.equal(y, torch.where(y >= 0, trained.classes_of(graph), -1)):
+        if not torch.equal(y[given], trained.labels_of(graph)[given]):
             raise ValueError("the known labels are not those of the graph")
     free = [form for form in trained.model.modules() if isinstance(form, Free)]
     with files.explained("model.safetensors"):
@@ -254,10 +261,11 @@ class _TrainedFacts:
     interrupted: bool
     held_out: str  # the protocol; "" where no labels were held out
     history: tuple[Epoch, ...]
-    calibration: Calibration | None
+    calibration: Calibration | Intervals | None
     weights: EnsembleWeights | None
     columns: Any
     edge_weights: Any
+    numbers: Numbers | None = None  # the scale of labels that are numbers
     left_out: dict[str, str] = field(default_factory=dict)  # members that were not trained, and why
 
     def __post_init__(self) -> None:
@@ -268,6 +276,7 @@ class _TrainedFacts:
         problems = {
             f"x_kind is {self.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}": self.x_kind not in X_KINDS,
             f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
+            "it names classes, and has a scale of numbers": bool(self.class_names) and self.numbers is not None,
             "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
             f"copies is {self.copies}; it is 1 to {MOST_COPIES}": not 1 <= self.copies <= MOST_COPIES,
             f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
@@ -289,6 +298,19 @@ class _TrainedFacts:
             if holds:
                 raise ValueError(problem)
 
+    @property
+    def label_type(self) -> torch.dtype:
+        return self.target.dtype(torch.float64)
+
+    @property
+    def label_bounds(self) -> tuple[float, ...]:
+        """Of the labels of a file: numbers of classes; of standard scores that they are finite is enough."""
+        return (0, len(self.class_names) - 1) if self.numbers is None else ()
+
+    @property
+    def target(self) -> Target:
+        return self.numbers or Classes(self.class_names)
+
     def check_fit(self, recipe: Recipe) -> None:
         """Refuse what does not go with the recipe."""
         if bool(self.relations) != (recipe.propagation == "relations"):
@@ -304,6 +326,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
     known, run, held_out = trained.known, trained.run, trained.held_out
     facts = _TrainedFacts(
         class_names=trained.class_names,
+        numbers=trained.target.scale,
         num_columns=trained.num_columns,
         x_kind=trained.x_kind,
         nodes=storable_names(known.nodes) or list(known.nodes),
@@ -355,7 +378,7 @@ def decode_trained(files: RunFolder) -> Trained:
     return Trained(
         model=model,
         recipe=recipe,
-        target=Classes(facts.class_names),
+        target=facts.target,
         num_columns=facts.num_columns,
         x_kind=facts.x_kind,
         scaling=scaling,
@@ -372,10 +395,13 @@ def decode_trained(files: RunFolder) -> Trained:
 
 
 def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: Recipe) -> tuple[KnownLabels, Scaling]:
-    shape, num_classes = (len(facts.nodes),), len(facts.class_names)
+    shape = (len(facts.nodes),)
+    types, bounds = (facts.label_type, torch.bool), facts.label_bounds
     problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
-    y, trains = checked(arrays["y"], shape, torch.int64, problem), checked(arrays["trains"], shape, torch.bool, problem)
-    checked(y, shape, torch.int64, f"y holds classes beyond the {num_classes} of trained.json", 0, num_classes - 1)
+    y, trains = (
+        checked(arrays[name], shape, dtype, problem) for name, dtype in zip(("y", "trains"), types, strict=True)
+    )
+    checked(y, shape, types[0], f"y holds labels beyond the {facts.target} of trained.json", *bounds)
     learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
     learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
     features = "raw" if facts.x_kind == "identity" else recipe.features
@@ -387,7 +413,7 @@ def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> Held
     if not facts.held_out:
         return None
     node, fold = arrays[f"{HELD_OUT}node"], arrays.get(f"{HELD_OUT}fold")
-    m, c = len(node), len(facts.class_names)
+    m, c = len(node), facts.target.vote_width
     checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
     if not (node.diff() > 0).all():
         raise ValueError(problem)
@@ -395,10 +421,12 @@ def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> Held
         raise ValueError(f"fold goes with a cross-validation, and these labels are {facts.held_out}")
     if fold is not None:
         checked(fold, (m,), torch.int64, "fold is not a number for each node", least=0)
-    problem = f"y is not a class for each node, one of the {c} of trained.json"
-    y = checked(arrays[f"{HELD_OUT}y"], (m,), torch.int64, problem, 0, c - 1)
-    problem = f"probability is not {m} rows of {c} probabilities"
-    p = checked(arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, 0, 1)
+    problem = f"y is not a label for each node, one of the {facts.target} of trained.json"
+    y = checked(arrays[f"{HELD_OUT}y"], (m,), facts.label_type, problem, *facts.label_bounds)
+    problem = f"probability is not {m} rows of {c} {'probabilities' if facts.numbers is None else 'finite numbers'}"
+    p = checked(
+        arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, *((0, 1) if facts.numbers is None else ())
+    )
     apart = arrays.get(f"{HELD_OUT}unreachable")
     if apart is not None:
         checked(apart, (m,), torch.bool, "unreachable is not true or false for each held-out node")
@@ -449,8 +477,9 @@ def _blank(facts: _TrainedFacts, scaling: Scaling, num_columns: int) -> Graph:
     adjacency, x = (SparseMatrix(Pattern(*nothing, (1, width)), torch.zeros(0)) for width in widths)
     types = EdgeTypes.without_edges(tuple(facts.relations), 1) if facts.relations else None
     blocks = scaling.blocks_of(facts.num_columns + scaling.num_added)
-    y, names = torch.tensor([-1]), facts.class_names
-    return Graph(adjacency, x, y, names, range(1), x_kind=facts.x_kind, edge_types=types, blocks=blocks)
+    y = torch.tensor([facts.target.unknown], dtype=facts.label_type)
+    about: dict[str, Any] = {"edge_types": types, "blocks": blocks, "numbers": facts.numbers}
+    return Graph(adjacency, x, y, facts.class_names, range(1), x_kind=facts.x_kind, **about)
 
 
 def storable_names(names: Sequence[Any]) -> list[Any] | None:

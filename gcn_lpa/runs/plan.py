@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gcn_lpa.data.checks import check_seed, meant
+from gcn_lpa.data.databases import is_address, moved, refuse_password
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import require_classes
@@ -21,15 +22,28 @@ from gcn_lpa.recipes import Case, Recipe, case_of, named_recipe, recipe_for
 
 @dataclass(frozen=True)
 class Source:
-    """Where a graph comes from, as the user named it: a data set or a path, and the options of reading it."""
+    """Where a graph comes from, as the user named it: a data set, a path or an address, and the options of reading it."""
 
     name: str
     root: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for text in (self.name, *self.options.values()):
+            refuse_password(str(text))  # of a database: before anything is written or said
+
     @property
     def is_named(self) -> bool:
         return self.name.lower() in DATASETS
+
+    def at(self, place: str) -> Source:
+        """The same graph elsewhere: another path, or a database without a table, sqlite:///new.db, for all tables."""
+        if is_address(place) and "?" not in place:
+            options = {key: moved(value, place) for key, value in self.options.items()}
+            return Source(moved(self.name, place), self.root, options)
+        is_table = is_address(place) or not Path(place).is_dir()
+        options = {key: value for key, value in self.options.items() if is_table or key != "nodes"}
+        return Source(place, self.root, options)
 
     def load(self) -> Graph:
         options = {**self.options}

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gcn_lpa.calibration import (
     FEWEST,
+    USUAL_LEVEL,
     Calibration,
+    Intervals,
     PerfectECE,
     Reliability,
     check_level,
@@ -28,12 +30,15 @@ from gcn_lpa.calibration import (
 )
 from gcn_lpa.cut import Cut, Rule
 from gcn_lpa.data.checks import WARNING, some
+from gcn_lpa.data.databases import is_address, write_rows
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.edge_columns import TYPE
 from gcn_lpa.data.files import write_output
+from gcn_lpa.data.table import parquet_bytes
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
+from gcn_lpa.metrics import NumberScores
 from gcn_lpa.predict import Prediction
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
@@ -47,6 +52,16 @@ PROMISES = {
     "`train --reserve 0.5` keeps some of them apart",
     "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of all "
     "models together, which are rarely worse",
+}
+
+
+INTERVAL_PROMISES = {
+    "reserved": "the reserved nodes chose nothing, so an interval holds the number of a further node drawn like them at least so "
+    "often",
+    "validation": "approximate: the validation nodes also chose the epoch, so intervals may hold the number a little less often; "
+    "`train --reserve 0.5` keeps some of them apart",
+    "cross-validation": "approximate: the errors are those of models without the node's label, the intervals those of all models "
+    "together, which are rarely worse",
 }
 
 
@@ -88,7 +103,7 @@ def calibrate_run(
     """
     check_level(level)
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
-    assert trained.calibration is not None
+    assert isinstance(trained.calibration, Calibration)
     y, is_promised = held_out.y, held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
     if held_out.fold is not None:
         before, truth, fold = held_out.probability, y, held_out.fold
@@ -100,7 +115,7 @@ def calibrate_run(
     else:
         if not run.split.test.any():
             raise ValueError("the run has no test nodes on which its confidence could be scored")
-        classes = trained.classes_of(run.graph)
+        classes = trained.labels_of(run.graph)
         known = run.split.test & (classes >= 0)
         found = prediction or Prediction.of(trained, run.graph)
         before, truth = found.uncalibrated[known], classes[known]
@@ -131,6 +146,60 @@ def calibrate_run(
     )
 
 
+@dataclass(frozen=True)
+class IntervalReport:
+    """How often intervals hold the number of nodes whose labels a run was not given, and how wide they are."""
+
+    graph: str
+    method: str
+    intervals: Intervals
+    promise: str
+    num_nodes: int  # scored
+    scores: NumberScores
+    level: float
+    coverage: float
+    expected_coverage: tuple[float, float]  # in 95 of 100 cases
+    widths: tuple[float, float, float]  # a tenth are narrower, half are, and nine tenths are, in the unit of the labels
+
+
+def intervals_of(
+    run: TrainedRun, *, level: float = USUAL_LEVEL, prediction: Prediction | None = None
+) -> IntervalReport:
+    """What the intervals of a run are worth, on its test nodes; of a cross-validation on every node, by errors of other folds."""
+    check_level(level)
+    trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
+    intervals, scale, y = trained.calibration, trained.target.scale, held_out.y
+    assert isinstance(intervals, Intervals) and scale is not None
+    if held_out.fold is not None:
+        predicted, truth, half = (
+            held_out.probability,
+            y,
+            intervals.crossed(held_out.probability, y, held_out.fold, level),
+        )
+    else:
+        labels = trained.labels_of(run.graph)
+        known = run.split.test & trained.target.known(labels)
+        if not known.any():
+            raise ValueError("the run has no test nodes on which its intervals could be scored")
+        predicted, truth = (prediction or Prediction.of(trained, run.graph)).uncalibrated[known], labels[known]
+        half = intervals.halves((held_out.probability, y), predicted, level)
+    z = predicted[:, 0]
+    widths = (scale.undone(z + half) - scale.undone(z - half)).quantile(z.new_tensor([0.1, 0.5, 0.9]))
+    few = "none: too few labels were held out for intervals of this level"
+    return IntervalReport(
+        graph=run.graph.name,
+        method=run.plan.recipe.method,
+        intervals=intervals,
+        promise=INTERVAL_PROMISES[held_out.protocol] if bool(half.isfinite().all()) else few,
+        num_nodes=len(truth),
+        scores=scale.scores(truth, z),
+        level=level,
+        coverage=float(((z - truth).abs() <= half).double().mean()),
+        expected_coverage=coverage_range(len(y), len(truth), level),
+        widths=tuple(widths.tolist()),
+    )
+
+
 def held_out_of(trained: Trained, where: str) -> HeldOut:
     """The held-out predictions of a model that was kept somewhere; none is a ValueError."""
     held_out = trained.held_out
@@ -142,9 +211,11 @@ def held_out_of(trained: Trained, where: str) -> HeldOut:
     return held_out
 
 
-def set_threshold(trained: Trained, where: str, level: float, score: str) -> float:
-    """Where the label sets of a model end; a ValueError where too few labels were held out to promise anything."""
+def set_threshold(trained: Trained, where: str, level: float, score: str) -> float | None:
+    """Where the label sets of a model end, None of numbers; a ValueError where too few labels were held out to promise anything."""
     check_level(level)
+    if trained.target.scale is not None:
+        return None
     held_out = held_out_of(trained, where)
     if held_out.protocol != "reserved" and len(held_out.node) < FEWEST:  # reserved nodes keep the promise however few
         raise ValueError(
@@ -173,6 +244,10 @@ def cut_of(
         positive: the class that is called; None: the rarer of two.
         raw: by probabilities without calibration.
     """
+    if trained.target.scale is not None:
+        raise ValueError(
+            "a cut is for a class, and this model predicts numbers: sort predictions.csv by its column value"
+        )
     held_out = held_out_of(trained, where)
     if len(held_out.node) < FEWEST:
         raise ValueError(
@@ -208,7 +283,7 @@ def predict_run(
 
     Args:
         every: also the nodes whose labels were given, and those reserved for calibration, whose status is "reserved".
-        sets: how often the set of a node shall hold its true label, such as 0.9.
+        sets: how often the set of a node shall hold its true label, such as 0.9; or the interval its number.
         score: of the sets, a key of `calibration.SCORES`.
         cut: call nodes of the class `positive` from a cut on: one that `cut_of` gave, or a rule that chooses one. The likeliest
             come first then, with their probability as column p:CLASS, and the table has the `Cut` in its `attrs`.
@@ -217,6 +292,7 @@ def predict_run(
     """
     check_score(score)
     threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets, score)
+    options |= {} if sets is None or run.trained.target.scale is None else {"level": sets}
     prediction = prediction or Prediction.of(run.trained, run.graph)
     if isinstance(cut, Rule):
         about: dict[str, Any] = {"positive": positive, "raw": options.get("raw", False)}
@@ -237,12 +313,19 @@ def ranked(table: Any, cut: Cut | None) -> Any:
 
 
 def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> None:
-    """Write a DataFrame as CSV, entirely or not at all; a file that is there is replaced.
+    """Write a DataFrame, entirely or not at all: as CSV or, where the name ends so, as .parquet; or as a table of a database.
+
+    A file that is there is replaced; a table of a database is not, see `gcn_lpa.data.databases`.
 
     Args:
-        excel_safe: put a ' before text that a spreadsheet would run as a formula.
+        excel_safe: put a ' before text that a spreadsheet would run as a formula, in CSV.
     """
-    write_output(path, table_text(table, excel_safe=excel_safe).encode())
+    if is_address(path):
+        write_rows(str(path), table)
+    elif Path(path).suffix == ".parquet":
+        write_output(path, parquet_bytes(table))
+    else:
+        write_output(path, table_text(table, excel_safe=excel_safe).encode())
 
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
@@ -296,6 +379,7 @@ def predict_on(
     files = storage.load(folder)
     plan, trained = read_run(files)[0], decode_trained(files)
     threshold = None if sets is None else set_threshold(trained, str(folder), sets, score)
+    wanted |= {} if sets is None or trained.target.scale is None else {"level": sets}
     graph = read_like(plan.source, trained, on, root, options or {})
     before, note = None, ""
     try:
@@ -308,7 +392,7 @@ def predict_on(
         what = "node" if trained.x_kind == "identity" else "edge"
         raise ValueError(f"the model learned weights for each {what} of the graph of the run, but {note}")
     updated = Updated.of(trained, graph, before)
-    open_nodes, chosen = trained.classes_of(graph) < 0, None
+    open_nodes, chosen = ~trained.target.known(trained.labels_of(graph)), None
     if cut is not None:
         about: dict[str, Any] = {"positive": positive, "raw": wanted.get("raw", False)}
         chosen = cut_of(trained, str(folder), updated.prediction, open_nodes, cut, **about)
@@ -332,7 +416,7 @@ def read_like(
     """A graph read with the options of a run, and its columns as the run learned to read them."""
     known = reading_options(on)
     columns: dict[str, Any] = {} if trained.columns is None else {"columns": trained.columns}
-    other = {"labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
+    other = {"nodes", "labels", "name", "time"} | ({"features", "text"} if columns else set())  # not for another folder
     weights = trained.used_edge_weights
     if weights is not None and TYPE not in weights.functions.names:
         columns["edge_functions"], other = weights.functions, other | {"edge_features"}

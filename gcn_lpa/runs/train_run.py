@@ -35,13 +35,13 @@ from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import members_of
+from gcn_lpa.metrics import NumberScores, Scores
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import RUN_FILES, Results, TrainedRun, graph_of, load_run, read_run, save_run
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import CHECKPOINT, MANIFEST, encode_tensors, inside
 from gcn_lpa.scale.planner import require_room
-from gcn_lpa.target import Scores
 from gcn_lpa.train import Checkpoint, JobName, Watch
 from gcn_lpa.trained import HeldOut, Trained
 
@@ -176,7 +176,7 @@ class _Training:
             hidden = "scored on test nodes whose labels were hidden while training"
             note = f"{plan.split} split, seed {plan.seed}: {hidden if tested else 'no node was left to score'}"
             results = Results("test" if tested else "none", note, tested)
-        if reserved is not None and (known := reserved & (trained.classes_of(graph) >= 0)).any():
+        if reserved is not None and (known := reserved & trained.target.known(trained.labels_of(graph))).any():
             trained = calibrate(trained, graph, known)
         plan = dataclasses.replace(plan, recipe=trained.recipe)  # without members that there was no time for
         return TrainedRun(plan, graph, trained, parts, results, self.folder, reserved)
@@ -210,7 +210,7 @@ class _Training:
             note = f"scored on {number:,} of {labels:,} labelled nodes, by models that did not learn their labels"
             return trained, Results("cross-validation", note, every)
         folds = [held_out.node[held_out.fold == k] for k in range(int(held_out.fold.max()) + 1)]
-        accuracies = tuple(scores(graph, fold, probabilities, trained.target).accuracy for fold in folds)
+        accuracies = tuple(scores(graph, fold, probabilities, trained.target).score for fold in folds)
         note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"
         return trained, Results("cross-validation", note, every, accuracies)
 
@@ -236,14 +236,14 @@ def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:
     return graph.subgraph(was_there), Split(train, val, test, parts.kind, parts.seed)
 
 
-def time_note(past: Graph, future: Scores, drawn: Scores | None) -> str:
+def time_note(past: Graph, future: Scores | NumberScores, drawn: Scores | NumberScores | None) -> str:
     """What the scores of a split by time are, and how much better as many nodes drawn at random look."""
     note = f"trained on the past ({past.num_nodes:,} nodes and the {past.num_edges:,} edges between them), scored on the future"
     if drawn is None:
         return note
-    gap = 100 * (drawn.accuracy - future.accuracy)
+    gap = 100 * (drawn.score - future.score)
     verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower" if gap < 0 else "the same"
-    return f"{note}; a random split of the same sizes says {100 * drawn.accuracy:.1f} %: {verdict}"
+    return f"{note}; a random split of the same sizes says {100 * drawn.score:.1f} %: {verdict}"
 
 
 # a training that is not finished

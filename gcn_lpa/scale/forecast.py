@@ -18,7 +18,7 @@ import torch
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.worth import is_costly, is_judged
+from gcn_lpa.learning.ensemble import is_costly, is_judged
 from gcn_lpa.methods.hop_columns import MOST_COLUMNS, RANK
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES

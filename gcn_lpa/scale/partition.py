@@ -1,7 +1,7 @@
 """A graph cut into parts, one for each process: `gcn-lpa partition` writes the folder, and each rank reads its part of it.
 
 parts.json                what the graph and the cut are; every rank reads it
-scalings.safetensors      what was learned of all features to scale them, and of the columns about the graph
+scalings.safetensors      what was learned of all features to scale them, and of the structural features
 part-K.safetensors        of rank K: its rows of the adjacency, which rows it reads of others and sends to them, the features of
                           its nodes, and the labels that train or validate
 nodes.json, nodes.safetensors   names, labels and status of all nodes; rank 0 reads them when it writes results
@@ -31,7 +31,7 @@ from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.tasks import clusters, with_classes
+from gcn_lpa.learning.tasks import clusters, with_target
 from gcn_lpa.predict import has_nothing, status_of
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
@@ -142,7 +142,12 @@ def write_partition(
         raise ValueError("the parts of a graph do not tell edge types apart; leave relation=… out")
     names = storable_names(graph.node_names)
     given = parts.train | parts.val
-    known = with_classes(graph.reveal(given))
+    if graph.numbers is not None:
+        raise ValueError(
+            "the parts of a graph are trained to tell classes; these labels are numbers, which one process learns"
+        )
+    known = graph.reveal(given)
+    known = with_target(known, known.target.fitted(known.y))
     if known.num_classes < 2 or not parts.train.any():
         raise ValueError(
             f"to tell classes apart it takes labels of two; the {parts.kind} split gives {known.num_classes}"

@@ -261,7 +261,7 @@ class _MemberMemory:
 
 
 def available_memory(device: torch.device) -> float:
-    """Bytes that are free: on the GPU, or on the CPU of the machine and its container; infinity where nobody says so."""
+    """Bytes that are free: on the GPU, or on the CPU of the machine and its container; infinity where neither is known."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     machine = _numbers("/proc/meminfo").get("MemAvailable:", math.inf) * 1024

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.calibration import Calibration
+from gcn_lpa.calibration import Calibration, Intervals
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.files import decode_as, naming
@@ -224,6 +224,7 @@ class _Together:
         before = torch.where(unknown, shares, probabilities)  # before calibration, [own, c]
         held_out = self.held_out(before)
         calibration = None if held_out is None else held_out.calibration()
+        assert not isinstance(calibration, Intervals)  # parts of a graph have classes
         after = before if calibration is None else torch.where(unknown, shares, calibration(before))
         ranked = before.argsort(dim=1, descending=True, stable=True)[:, :2]
         guesses = self.in_order(torch.cat([ranked.double(), after.gather(1, ranked[:, :1])], dim=1))
@@ -343,7 +344,7 @@ def results_of(facts: PartFacts, nodes: AllNodes, guess: Tensor, seed: int) -> R
     where = f"{facts.split} split, seed {seed}, {facts.parts} parts"
     if not test.any():
         return Results("none", f"{where}: no node was left to score")
-    tested = Classes(facts.known).scores(nodes.y[test], guess[test], facts.class_names)
+    tested = Classes(facts.known).scores(nodes.y[test], guess[test], Classes(facts.class_names))
     return Results("test", f"{where}: scored on test nodes whose labels were hidden while training", tested)
 
 

@@ -21,12 +21,12 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.cli.text import warning
 from gcn_lpa.data.datasets import load
 from gcn_lpa.edges import EDGE_FORMS
+from gcn_lpa.metrics import ClassScores, Scores
 from gcn_lpa.predict import predictions
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import Results, load_run
 from gcn_lpa.runs.predictions import table_text
-from gcn_lpa.target import ClassScores, Scores
 
 QUICK = ("--epochs", 5, "--hidden", 4, "--device", "cpu")
 COLUMNS = ["id", "label", "probability", "runner_up", "status"]
@@ -193,6 +193,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     tmp_path.chmod(0o500)
     result = run("train", "karate", "--out", tmp_path / "run", *QUICK)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+
+
+def test_evaluate_prints_what_to_cite(karate_run):
+    lines = ok("evaluate", karate_run, "--cite").splitlines()
+    assert lines[0] == "@article{wang2020unifying,"
+    assert json.loads(ok("evaluate", karate_run, "--cite", "--json"))["bibtex"].splitlines() == lines
+    assert run("evaluate", karate_run, "--cite", "--positive", "Officer").exit_code == 2
 
 
 def test_evaluate_prints_scores_classes_and_confusion(karate_run):

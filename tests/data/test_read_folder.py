@@ -69,7 +69,12 @@ REFUSED = {
     "a name twice": ({"node_names": [0, 1, 0]}, "nodes 0 and 2 have the same name 0"),
     "a name missing": ({"node_names": [0, 1, None]}, "node 2 has no name: None"),
     "id out of range": ({"num_nodes": 1}, "edge 0 points to node 1, but num_nodes is 1"),
-    "fractional label": ({"y": [0.5, 1.0]}, "label 0.5 of node 0 is not a class"),
+    "fractional label": ({"y": [0.5, 1.0], "task": "classification"}, "label 0.5 of node 0 is not a class"),
+    "label that is no number": (
+        {"y": ["1.5", "many"], "task": "regression"},
+        "label 'many' of node 1 is no finite number",
+    ),
+    "unknown task": ({"task": "ranking"}, "task = 'ranking'; it is one of classification, regression"),
     "infinite label": ({"y": [0.0, INF]}, "label inf of node 1 is not a class"),
     "negative label": ({"y": [0, -2]}, "label -2 of node 1 is negative; unknown is -1"),
     "one-hot labels": ({"y": np.eye(2)}, "labels are one per node, [2]; y is [2, 2]"),
@@ -957,10 +962,10 @@ def test_the_structural_features_are_those_that_the_default_adds(labels, kind, s
     ("labels", "said"),
     [
         (
-            range(18, 84),
+            6 * [*range(18, 84)],
             "warning: the labels are 66 different numbers, '18', '19', '20', … 66 in all: each is read as a class",
         ),
-        (range(0, 132, 2), "warning: the labels are 66 different numbers"),
+        (6 * [*range(0, 132, 2)], "warning: the labels are 66 different numbers"),
         (
             range(40),
             "the labels are 40 different numbers, '0', '1', '2', … 40 in all: each is read as a class, without an order",

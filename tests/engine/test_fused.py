@@ -16,10 +16,10 @@ from tests.helpers.triton_interpreter import DEVICE, test_in_a_process_of_their_
 from gcn_lpa.engine import cpu_kernels, fused, gpu_fused, gpu_kernels
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
-from gcn_lpa.losses import mean_cost
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import LOSSES, PAPER
+from gcn_lpa.target import Classes
 from tests.helpers import reference_kernels
 from tests.helpers.reference_kernels import use_kernels
 
@@ -339,7 +339,7 @@ def test_a_result_that_is_used_twice_gets_both_gradients(loop, c, order):
         else:
             y = relu_stack(a, noise(N, 4), weights, NO_DROPOUT, None)
             y = plain_stack(a, noise(N, 4), weights, NO_DROPOUT, None) if y is None else y
-        read = mean_cost(y.index_select(0, nodes), target, "votes" if loop == "propagate" else "logits")
+        read = Classes.mean_cost(y.index_select(0, nodes), target, "votes" if loop == "propagate" else "logits")
         terms = [read, (y * noise(N, c)).sum()]
         return sum(terms[::order])
 

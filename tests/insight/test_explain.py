@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import shlex
 import subprocess
 import sys
 import time
@@ -868,27 +867,6 @@ def test_one_cora_node_takes_under_50_ms_and_all_of_pubmed_under_a_minute(datase
             table = explain_all(trained, graph, nodes=torch.ones_like(parts.train))
             assert time.perf_counter() - start[1] < 60
             assert len(table) == graph.num_nodes
-
-
-@pytest.mark.long
-def test_the_session_and_the_python_of_the_page_run(tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs" / "explaining.md").read_text(encoding="utf-8")
-    (console,), (source,) = (re.findall(rf"^```{kind}\n(.*?)^```", page, re.M | re.S) for kind in ("console", "python"))
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    for part in re.split(r"^\$ ", console, flags=re.M)[1:]:
-        command, *shown = part.rstrip("\n").split("\n")
-        program, *arguments = shlex.split(command)
-        printed = [without_numbers(line) for line in ok(*arguments).splitlines()]
-        assert program == "gcn-lpa"
-        for line in shown:
-            assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, printed)
-    exec(compile(source, "explaining.md", "exec"), {})
-    assert "Mr. Hi Mr. Hi True ('member-03', 'member-01')" in capsys.readouterr().out
-
-
-def without_numbers(line):
-    return re.sub(r" +", " ", re.sub(r"\d[\d,.]*", "#", line))
 
 
 @pytest.mark.long

@@ -43,6 +43,7 @@ def table(n=120, leak=False, seed=0):
     )
     if leak:
         nodes["paid"] = np.where(y == 1, 100.0, 3.0) + rng.normal(size=n)
+        nodes.loc[:2, "paid"] = 50.0  # of some nodes it does not say it
     edges = pandas.DataFrame({"source": np.arange(n), "target": rng.integers(n, size=n)})
     return read_csv(nodes, edges)
 
@@ -85,7 +86,7 @@ def test_held_out_labels_are_predicted_by_models_that_did_not_learn_from_them(to
     changed = graph.y.clone()
     changed[judge.nodes] = 1 - changed[judge.nodes]
     other = dataclasses.replace(graph, y=changed)
-    known = dataclasses.replace(trained.known, y=trained.classes_of(other)[graph.labeled])
+    known = dataclasses.replace(trained.known, y=trained.labels_of(other)[graph.labeled])
     again = module._judges(dataclasses.replace(trained, known=known), other)[0]
     assert torch.equal(judge.probabilities(judge.prepared), again.probabilities(again.prepared))
     assert torch.equal(again.y, 1 - judge.y)

@@ -15,7 +15,6 @@ from gcn_lpa.learning.ensemble import (
     cross_fitted,
     fit_weights,
     label_votes,
-    tempered,
 )
 from gcn_lpa.target import Classes
 
@@ -29,14 +28,17 @@ def log_rows(m, c, seed, truth=None, strength=0.0):
 
 
 Y = torch.tensor([0, 1, 2] * 20)
+ABC = Classes(("a", "b", "c"))
 PARTS = Parts(
-    (log_rows(60, 3, 1, Y, 1.0), log_rows(60, 3, 2, Y, 0.5)), (log_rows(60, 3, 3, Y, 1.5), log_rows(60, 3, 4, Y, 0.2))
+    (log_rows(60, 3, 1, Y, 1.0), log_rows(60, 3, 2, Y, 0.5)),
+    (log_rows(60, 3, 3, Y, 1.5), log_rows(60, 3, 4, Y, 0.2)),
+    ABC,
 )
 
 
 def test_the_weights_are_the_optimum_that_another_optimiser_finds():
     found = fit_weights(PARTS, Y)
-    logs, alike = tempered(PARTS.all, found.exponents).numpy(), np.array([0.5, 0.5, 0, 0])
+    logs, alike = Classes.tempered(PARTS.all, found.exponents).numpy(), np.array([0.5, 0.5, 0, 0])
 
     def cost(w):
         pooled = torch.from_numpy(np.einsum("k,kmc->mc", w, logs))
@@ -51,7 +53,7 @@ def test_the_weights_are_the_optimum_that_another_optimiser_finds():
 def test_each_exponent_is_the_optimum_that_another_optimiser_finds():
     """Also where parts are nearly flat."""
     flat = tuple(log * 0.02 for log in PARTS.votes)
-    found = fit_weights(Parts(PARTS.members, flat), Y)
+    found = fit_weights(Parts(PARTS.members, flat, ABC), Y)
     for log, exponent in zip((*PARTS.members, *flat), found.exponents, strict=True):
 
         def cost(t, log=log):
@@ -68,6 +70,7 @@ def test_of_very_many_held_out_labels_some_are_enough(monkeypatch):
     many = Parts(
         (log_rows(600, 3, 1, Y.repeat(10), 1.0), log_rows(600, 3, 2, Y.repeat(10), 0.5)),
         (log_rows(600, 3, 3, Y.repeat(10), 1.5), log_rows(600, 3, 4, Y.repeat(10), 0.2)),
+        ABC,
     )
     all_of_them = fit_weights(many, Y.repeat(10))
     monkeypatch.setattr(gcn_lpa.learning.ensemble, "ENOUGH", 200)
@@ -86,11 +89,11 @@ def test_without_held_out_labels_the_members_weigh_alike_and_no_vote_counts():
 def test_the_votes_of_a_path_are_those_counted_by_hand():
     path = Graph.from_edges([(0, 1), (1, 2)], num_nodes=3)  # 0 - 1 - 2, of which 0 is class 0 and 2 class 1
     seeds = Classes(("a", "b")).seeds(torch.tensor([0, -1, 1]))
-    near, far = (log.exp() for log in label_votes(path.adjacency, seeds))
+    near, far = label_votes(path.adjacency, seeds)
     assert near[1].tolist() == pytest.approx([0.5, 0.5])
     assert near[0].tolist() == pytest.approx([0.5, 0.5])  # its neighbour has no label: the prior alone
     assert far[1].tolist() == pytest.approx([0.5, 0.5])
-    only = label_votes(path.adjacency, Classes(("a", "b")).seeds(torch.tensor([0, -1, -1])))[0].exp()
+    only = label_votes(path.adjacency, Classes(("a", "b")).seeds(torch.tensor([0, -1, -1])))[0]
     assert only[1, 0].item() == pytest.approx((0.5 + SMOOTHING * 2 / 3) / (0.5 + SMOOTHING))  # half of its neighbours
     assert REACH >= 2
 
@@ -100,9 +103,7 @@ def test_the_label_of_a_node_does_not_move_the_share_of_its_neighbours():
     y = torch.tensor([0, 1, -1, 0, -1, 1])
     other = y.clone()
     other[0] = 1
-    before, after = (
-        label_votes(ring.adjacency, Classes(("a", "b")).seeds(labels))[0][0].exp() for labels in (y, other)
-    )
+    before, after = (label_votes(ring.adjacency, Classes(("a", "b")).seeds(labels))[0][0] for labels in (y, other))
     assert before.argmax() == after.argmax() == 1  # both neighbours of 0 are of class 1
     assert torch.allclose(before, after, rtol=0, atol=SMOOTHING)  # but for the prior, which counts all labels
 
@@ -126,7 +127,7 @@ def test_a_member_that_is_absurdly_sure_and_wrong_gets_no_weight():
         absurd = torch.zeros(60, 3, dtype=torch.float64).index_put(
             (torch.arange(60), (y + (y > 0)) % 3), torch.tensor(low).double()
         )
-        parts = Parts((good, torch.log_softmax(absurd, dim=1)), ())
+        parts = Parts((good, torch.log_softmax(absurd, dim=1)), (), ABC)
         found = fit_weights(parts, y)
         assert found.exponents[1] < 1e-2
         right = (found(parts).argmax(dim=1) == y).double().mean()

@@ -6,10 +6,11 @@ import torch
 
 from gcn_lpa.data.splits import label_folds
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.tasks import Kept
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT
-from gcn_lpa.train import DivergedError, Kept, Watch
+from gcn_lpa.train import DivergedError, Watch
 from tests.helpers.trainings import trained_alone
 
 SMALL = {"hidden": 6, "edge_rank": 4, "epochs": 5, "patience": 0, "lr": 0.05}
@@ -42,7 +43,7 @@ def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, m
         model = alone[k]
         if many:
             stop_at = max(1, round(float(np.median(best[:k] + best[k + 1 :]))))
-            model = trained_alone(blocks, ~fold, [], recipe, stop_at=stop_at, classes=blocks.class_names)
+            model = trained_alone(blocks, ~fold, [], recipe, stop_at=stop_at, target=blocks.target)
         expected = predict_proba(model, blocks, raw=True)[fold]
         assert torch.allclose(trained.held_out.probability[fold], expected, atol=1e-6)
         assert set(trained.held_out.fold[fold].tolist()) == {k}

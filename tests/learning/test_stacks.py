@@ -17,10 +17,10 @@ from gcn_lpa.edges import EDGE_FORMS
 from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.learning import stacks
 from gcn_lpa.learning.stacks import are_stackable, fit_stack
-from gcn_lpa.learning.tasks import Job, task_of
+from gcn_lpa.learning.tasks import Job, Kept, task_of
 from gcn_lpa.methods.registry import METHODS, gcn_lpa
 from gcn_lpa.recipes import LAYERS, LOSSES, PAPER, SELECTION, Recipe
-from gcn_lpa.train import DivergedError, Fit, JobName, Kept, Watch
+from gcn_lpa.train import DivergedError, Fit, JobName, Watch
 from tests.helpers.small_graphs import with_edge_columns
 
 BLOCKS = load("sbm", n=60, classes=3, features=5, degree=4.0, noise=1.0)
@@ -41,8 +41,8 @@ HOPS = Recipe(
 )
 
 
-def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, classes=None, kept=False):
-    tasks = [task_of(graph, train, val, recipe, classes) for train, val in parts]
+def jobs_of(recipe, parts=PARTS, graph=BLOCKS, stop_at=None, target=None, kept=False):
+    tasks = [task_of(graph, train, val, recipe, target) for train, val in parts]
     ends = stop_at or [None] * len(tasks)
     return [
         Job(JobName(f"split-{k}", "", recipe.epochs), task, recipe, seed, end, Kept() if kept else None)
@@ -202,7 +202,7 @@ def test_no_model_sees_a_label_that_is_not_its_own(method):
     recipe = recipe_of(method)
 
     def results(graph):
-        jobs = jobs_of(recipe, parts, graph, classes=BLOCKS.class_names)
+        jobs = jobs_of(recipe, parts, graph, target=BLOCKS.target)
         return [
             (
                 [*fit.model.state_dict().values(), outputs(fit, job.task)],

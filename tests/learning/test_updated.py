@@ -17,6 +17,7 @@ from gcn_lpa.learning.updated import Updated, among_voters
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, predictions
 from gcn_lpa.recipes import DEFAULT, LAYERS, WITHOUT_FEATURES
+from gcn_lpa.target import Classes
 from gcn_lpa.trained import Trained
 
 QUICK = {"epochs": 5, "patience": 0, "hidden": 4}
@@ -317,9 +318,9 @@ def test_votes_tell_apart_the_classes_that_have_voters():
     members, given = (torch.from_numpy(model),), torch.from_numpy(votes)
     mean = (softmax(votes[:, [0, 2]], axis=1) * votes[:, [0, 2]]).sum(axis=1)
     expected = softmax(0.7 * model + 0.4 * np.stack([votes[:, 0], mean, votes[:, 2]], axis=1), axis=1)
-    found = weights(Parts(members, (among_voters(given, torch.tensor([True, False, True])),)))
+    found = weights(Parts(members, (among_voters(given, torch.tensor([True, False, True])),), Classes(("a", "b", "c"))))
     assert np.allclose(found, expected, rtol=0, atol=1e-12)
-    plain = weights(Parts(members, (given,))).numpy()
+    plain = weights(Parts(members, (given,), Classes(("a", "b", "c")))).numpy()
     assert np.allclose(expected[:, 0] / expected[:, 2], plain[:, 0] / plain[:, 2], rtol=1e-12)
 
 

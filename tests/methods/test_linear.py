@@ -88,12 +88,12 @@ def test_what_it_is_surest_of_counts():
 def test_it_sees_the_labels_it_is_given_and_no_others():
     graph, _ = world()
     nodes = np.arange(9)
-    found = predict_proba(trained_alone(graph, nodes, [], RECIPE, classes=graph.class_names), graph, raw=True)
+    found = predict_proba(trained_alone(graph, nodes, [], RECIPE, target=graph.target), graph, raw=True)
     y = graph.y.clone()
     y[9:] = (y[9:] + 1) % 3
     other = Graph.from_scipy(graph.to_scipy(), x=graph.x.numpy(), y=y.numpy(), class_names=graph.class_names)
     assert torch.equal(
-        found, predict_proba(trained_alone(other, nodes, [], RECIPE, classes=graph.class_names), other, raw=True)
+        found, predict_proba(trained_alone(other, nodes, [], RECIPE, target=graph.target), other, raw=True)
     )
 
 
@@ -101,7 +101,7 @@ def test_it_sees_the_labels_it_is_given_and_no_others():
 def test_a_class_without_a_label_is_never_said(known):
     graph, _ = world()
     nodes = np.flatnonzero(graph.y.numpy() < known)[:8]
-    trained = trained_alone(graph, nodes, [], RECIPE, classes=graph.class_names)
+    trained = trained_alone(graph, nodes, [], RECIPE, target=graph.target)
     found = predict_proba(trained, graph, raw=True)
     assert not found[:, known:].any()
     assert torch.allclose(found.sum(dim=1), torch.ones(graph.num_nodes, dtype=torch.float64))

@@ -65,7 +65,7 @@ def trained(name, graph, nodes, **changes):
     if METHODS[name].needs == "pyg":
         pytest.importorskip("torch_geometric")
     recipe = METHODS[name].settings().replace(**{**ROUGH, **changes})
-    return trained_alone(graph, list(nodes), [], recipe, classes=graph.class_names)
+    return trained_alone(graph, list(nodes), [], recipe, target=graph.target)
 
 
 def said(name, graph, nodes, **changes):

@@ -38,6 +38,7 @@ from gcn_lpa.recipes import (
     choose_recipe,
     recipe_for,
 )
+from gcn_lpa.target import Classes
 from gcn_lpa.trained import Trained
 from tests.helpers.changed_folders import changed, entry, made
 
@@ -96,7 +97,7 @@ def test_trees_give_scikit_learn_s_own_probabilities(classes):
     graph, nodes = noisy_graph(classes=classes), torch.arange(0, 80, 2)
     model, prepared = fitted("trees", graph, nodes)
     x, y = model.columns(prepared).double().numpy(), prepared.y.numpy()
-    twin = model.estimator(len(nodes)).fit(x[nodes], y[nodes])
+    twin = model.estimator(y[nodes]).fit(x[nodes], y[nodes])
     assert len(model.feature) > 1
     np.testing.assert_allclose(model(prepared).softmax(dim=1).numpy(), twin.predict_proba(x), atol=1e-6)
 
@@ -172,7 +173,7 @@ def test_shares_of_labels_by_hand():
     """0 - 1 - 2 - 3 with label a at 0 and b at 3; one vote against the weight of one neighbour, half for each class."""
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], num_nodes=4)
     seeds = torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 1]])
-    found = label_shares(without_loops(graph), seeds, 50).exp()
+    found = label_shares(without_loops(graph), seeds, Classes(("a", "b")), 50).exp()
     assert torch.allclose(found[1, :2], torch.tensor([(0.5 + 0.25) / 1, 0.25 / 1]))  # node 0 has half of the weight
     assert torch.allclose(found[1, 2:4], torch.tensor([0.25 / 0.75, (0.25 + 0.25) / 0.75]))  # 1 → 2 → 3 has a quarter
     assert torch.allclose(found[1, 4:], torch.tensor([2 / 3 + 0.005, 1 / 3 + 0.005]) / 1.01, atol=1e-4)
@@ -183,7 +184,7 @@ def test_votes_come_from_the_labels_of_other_folds_alone():
     graph = noisy_graph()
     y = torch.where(torch.arange(80) % 3 == 0, graph.y, -1)
     walk, folds = without_loops(graph), vote_folds(y, 5)
-    found, dense = votes_by_others(walk, y, 3, 4, 5), walk.to_dense()
+    found, dense = votes_by_others(walk, y, graph.target, 4, 5), walk.to_dense()
     degree = (dense > 0).sum(dim=1, keepdim=True).clamp_min(1)
     for node in range(80):
         hidden = (folds == folds[node]) & (y >= 0) if y[node] >= 0 else torch.zeros(80, dtype=torch.bool)
@@ -204,10 +205,10 @@ def test_another_label_of_its_own_changes_no_vote_for_a_node(monkeypatch):
     graph = noisy_graph()
     walk, folds = without_loops(graph), vote_folds(graph.y, 0)
     monkeypatch.setattr("gcn_lpa.methods.trees.vote_folds", lambda y, seed: folds)
-    votes = votes_by_others(walk, graph.y, 3, 20, 0)
+    votes = votes_by_others(walk, graph.y, graph.target, 20, 0)
     for node in range(0, 80, 7):
         other = votes_by_others(
-            walk, graph.y.index_fill(0, torch.tensor([node]), (int(graph.y[node]) + 1) % 3), 3, 20, 0
+            walk, graph.y.index_fill(0, torch.tensor([node]), (int(graph.y[node]) + 1) % 3), graph.target, 20, 0
         )
         assert torch.equal(other[node], votes[node])
         assert not torch.equal(other, votes)
@@ -228,7 +229,7 @@ def separation(folds_of, column):
         y = torch.from_numpy(np.where(rng.random(400) < 0.15, rng.integers(0, 2, 400), -1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("gcn_lpa.methods.trees.vote_folds", folds_of)
-            votes = votes_by_others(without_loops(graph), y, 2, 20, seed)[y >= 0]
+            votes = votes_by_others(without_loops(graph), y, Classes(("a", "b")), 20, seed)[y >= 0]
         rank, is_one = votes[:, column].argsort().argsort().double(), y[y >= 0] == 1
         found.append(float(rank[is_one].mean() - rank[~is_one].mean()) / len(is_one))
     return np.mean(found)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import aggregations, pages
+from benchmarks import aggregations
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.sparse import Key, SparseMatrix
 from gcn_lpa.graph import Graph
@@ -234,7 +234,7 @@ def test_a_recipe_refuses_what_an_aggregation_has_not(changes, words):
 # the table of benchmarks/aggregations.py
 
 
-def test_the_table_pairs_splits_and_stands_in_the_page(tmp_path, monkeypatch):
+def test_the_table_pairs_splits_and_stands_beside_the_result(tmp_path):
     """Two splits: 50 and 70 % on given edges; learned ones add 10 points to one of them, and λ 10 more to both."""
     gained = {"fixed": (0, 0), "λ = 0": (0.1, 0), "λ": (0.2, 0.1)}
     records = [
@@ -247,13 +247,7 @@ def test_the_table_pairs_splits_and_stands_in_the_page(tmp_path, monkeypatch):
     cells = list(rows["cora"]["sum"].values())
     assert [cell.split(" ± ")[0] for cell in cells] == ["60.0", "65.0", "75.0", "5.0", "10.0", "0.0"]
     assert cells[4] == "10.0 ± 0.0" and cells[3] == "5.0 ± 63.5"  # t with one degree of freedom, 12.706, times 5
-    page, out = tmp_path / "page.md", tmp_path / "found.json"
-    page.write_text(f"above\n{aggregations.PLACE}below\n")
+    out = tmp_path / "found.json"
     write_json(out, {"rows": rows})
-    monkeypatch.setattr(aggregations, "PAGE", page)
-    monkeypatch.setattr(aggregations, "ROOT", tmp_path)
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    for _ in range(2):  # the second time it stands there already
-        aggregations.write_table(out)
-        mark = "<!-- table 1 of found.md -->\n"
-        assert page.read_text() == f"above\n{mark}{aggregations.markdown(rows)}below\n"
+    aggregations.write_table(out)
+    assert (tmp_path / "found.md").read_text() == aggregations.markdown(rows)

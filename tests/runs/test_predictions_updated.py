@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import json
-import re
-import shlex
 from itertools import pairwise
 from pathlib import Path
 
@@ -265,28 +263,6 @@ def test_a_time_is_a_date_or_a_number(tmp_path, cell):
         load(folder, time="day")
     with pytest.raises(ValueError, match=r"no column 'when'"):
         load(folder, time="when")
-
-
-# the page
-
-
-@pytest.mark.long
-def test_the_commands_of_the_page_print_what_it_shows_but_for_their_numbers(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "growth.md").read_text(encoding="utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-
-    def without_numbers(line):
-        return re.sub(r"\d[\d,.]*", "#", line)
-
-    console = "".join(re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
-    for part in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
-        command, *shown = part.rstrip("\n").split("\n")
-        done = call(*shlex.split(command)[1:])
-        assert done.exit_code == 0, done.stderr
-        printed = [without_numbers(line) for line in done.stdout.splitlines()]
-        for line in shown:
-            assert any(one.startswith(without_numbers(line)) for one in printed), (command, line, done.stdout)
 
 
 def test_a_folder_without_columns_that_was_changed_in_place_is_refused(tmp_path):

@@ -132,7 +132,7 @@ def test_votes_are_weighed_by_labels_that_were_out_of_fold(own, members):
     parts = []
     for k, fold in enumerate(folds):
         said = [parts_of(models[k].model, models[k].prepare(graph)).of(fold) for models in kinds]
-        parts.append(Parts(tuple(log for one in said for log in one.members), said[0].votes))
+        parts.append(Parts(tuple(log for one in said for log in one.members), said[0].votes, said[0].target))
     y = torch.cat([graph.y[fold] for fold in folds])
     assert run.trained.weights == fit_weights(Parts.joined(parts), y)
     first = fit_weights(Parts.joined(parts[1:]), y[len(parts[0].members[0]) :])(parts[0])

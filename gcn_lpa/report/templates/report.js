@@ -16,6 +16,7 @@
   const percent = p => (100 * p).toFixed(p > 0.9995 || p < 0.0005 ? 0 : 1) + " %";
   const number = value => value >= 0.0005 || value === 0 ? value.toFixed(3) : value.toExponential(0);
   const probability = i => sure[i] / 65535;
+  const said = i => view.values ? view.values[i] : percent(probability(i));
 
   // Text stays text: elements are made here, and strings are only ever set as textContent.
   const make = (tag, css, ...children) => {
@@ -224,7 +225,7 @@
     if (found !== hovered) { hovered = found; redraw(); }
     tip.hidden = found < 0;
     if (found >= 0) {
-      tip.textContent = `${view.classes[label[found]]}, ${percent(probability(found))}${kind[found] ? " · " + view.kinds[kind[found]] : ""}`;
+      tip.textContent = `${view.values ? "" : view.classes[label[found]] + ", "}${said(found)}${kind[found] ? " · " + view.kinds[kind[found]] : ""}`;
       tip.style.left = Math.min(x + 14, width - 180) + "px"; tip.style.top = y + 18 + "px";
     }
   });
@@ -283,12 +284,13 @@
     box.append(make("h4", "", `${why.method} (full) and label propagation (hatched)`));
     const k = name => view.classes.indexOf(name);
     for (const [name, model, lpa] of why.classes) if (model >= 0.005 || lpa >= 0.005) box.append(bars(classText(k(name)), model, lpa));
-    if (why.lpa) box.append(make("p", "hint", why.agree ? "Label propagation agrees." : `Label propagation predicts ${why.lpa}.`));
+    if (why.number) box.append(make("p", "", `${why.method} ${why.number[0]}` + (why.number[1] ? `, label propagation ${why.number[1]}` : "")));
+    else if (why.lpa) box.append(make("p", "hint", why.agree ? "Label propagation agrees." : `Label propagation predicts ${why.lpa}.`));
     if (why.votes.length) {
       box.append(make("h4", "", `Labels that vote, within ${why.hops} hop${why.hops > 1 ? "s" : ""}`));
       const list = make("ul");
       for (const [voter, name, share, path] of why.votes)
-        list.append(make("li", "vote", make("span", "", nodeButton(voter), " ", classText(k(name))), make("span", "n", number(share)),
+        list.append(make("li", "vote", make("span", "", nodeButton(voter), " ", view.values ? name : classText(k(name))), make("span", "n", number(share)),
           path.length > 2 ? make("small", "", path.join(" → ")) : null));
       if (why.others[0]) list.append(make("li", "vote", make("span", "", `${why.others[0].toLocaleString("en")} others`), make("span", "n", number(why.others[1]))));
       box.append(list);
@@ -304,8 +306,9 @@
   const facts = (name, i) => {
     const parts = [make("h3", "", name)];
     if (i === undefined) return [...parts, make("p", "hint", "This node is not in the sample that is drawn.")];
-    parts.push(make("p", "", classText(label[i]), make("strong", "", " " + percent(probability(i)))));
-    if (kind[i] === 1) parts.push(make("p", truth[i] === label[i] ? "hint" : "error", `Label given: ${view.classes[truth[i]]}.`));
+    parts.push(make("p", "", classText(label[i]), make("strong", "", " " + said(i))));
+    if (view.values && kind[i]) parts.push(make("p", "hint", `Label ${kind[i] === 1 ? "given" : "in the file, " + view.kinds[kind[i]]}: ${view.given[i]}.`));
+    else if (kind[i] === 1) parts.push(make("p", truth[i] === label[i] ? "hint" : "error", `Label given: ${view.classes[truth[i]]}.`));
     else if (kind[i] && truth[i] >= 0) parts.push(make("p", truth[i] === label[i] ? "hint" : "error", `Label in the file, ${view.kinds[kind[i]]}: ${view.classes[truth[i]]}.`));
     else parts.push(make("p", "hint", view.statuses[status[i]] === "unreachable" ? "No label, and none can reach it." : "No label in the file."));
     return parts;
@@ -361,7 +364,7 @@
     choice.setAttribute("aria-label", "What if this node or an edge of it were other");
     const option = (text, body) => { const one = make("option", "", text); one.value = JSON.stringify(body); choice.append(one); };
     const trained = kind[i] === 1;
-    view.classes.forEach((label_, k) => { if (!trained || k !== truth[i]) option(`it had the label ${label_}`, { [trained ? "relabel" : "label"]: [[name, label_]] }); });
+    if (!view.values) view.classes.forEach((label_, k) => { if (!trained || k !== truth[i]) option(`it had the label ${label_}`, { [trained ? "relabel" : "label"]: [[name, label_]] }); });
     if (trained) option("it had no label", { unlabel: [name] });
     for (const [j] of near.slice(0, 30)) option(`it had no edge to ${names[j]}`, { remove_edges: [[name, names[j]]] });
     go.type = "button"; go.id = "what-if";

@@ -1,0 +1,267 @@
+"""Numbers to predict: the target beside `target.Classes`, with the same interface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcn_lpa.metrics import METRICS, NumberScores
+
+if TYPE_CHECKING:
+    from gcn_lpa.target import Target
+
+TINY = 1e-6  # of label mass, as in `engine.fused`; and of variances that divide
+BEYOND = 0.1  # of the range of the labels, that a prediction may be outside of it
+ALIKE = 1e-3  # of their spread: numbers that differ by less are the same
+STRATA = 10  # ranges, of each of which every fold and split has a share
+SKEWED, FEWEST_SKEWED = 1.0, 10  # skewness from which numbers are read on a log scale, where so many are known
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A number for each node, as a standard score z = (f(y) - mean) / spread: outputs are z, [n, 1].
+
+    In label propagation a number is a label that is a share u = (z - low) / (high - low) of the highest number and 1 - u of the
+    lowest. A row of Y^(0) has mass 1, as that of a class has, and the share of the highest among the votes is exactly the mean of
+    the numbers that vote: harmonic functions, and all that the paper proves of label propagation holds for them.
+    """
+
+    mean: float = 0.0
+    spread: float = 1.0
+    low: float = 0.0  # the lowest and highest standard score of the labels that it was fitted to
+    high: float = 1.0
+    offset: float | None = None  # f(y) = log(y + offset), where numbers are skewed; None: f(y) = y
+
+    unknown: ClassVar[float] = math.nan
+    names: ClassVar[tuple[str, ...]] = ()
+    width: ClassVar[int] = 1
+    vote_width: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        is_finite = all(map(math.isfinite, (self.mean, self.spread, self.low, self.high)))
+        if not is_finite or self.spread <= 0 or self.low >= self.high or not (self.offset is None or self.offset > 0):
+            raise ValueError(f"{self} is no scale of numbers")
+
+    def __str__(self) -> str:
+        return f"numbers{'' if self.offset is None else ' on a log scale'}"
+
+    @property
+    def scale(self) -> Numbers:
+        return self
+
+    @staticmethod
+    def known(y: Tensor) -> Tensor:
+        """Which labels are known, [n]."""
+        return ~y.isnan()
+
+    @staticmethod
+    def filled(y: Tensor) -> Tensor:
+        """Labels with the mean where there is none, [n]."""
+        return y.nan_to_num(0.0)
+
+    @staticmethod
+    def dtype(dtype: torch.dtype) -> torch.dtype:
+        """The type of labels beside outputs of a type."""
+        return dtype
+
+    @staticmethod
+    def strata(y: Tensor) -> Tensor:
+        """What folds and splits have alike shares of: ranges with as many numbers in each, -1 where it is not known, [n]."""
+        known = (~y.isnan()).nonzero().squeeze(1).cpu()
+        strata = torch.full(y.shape, -1, dtype=torch.int64)
+        number = max(1, min(STRATA, len(known) // STRATA))
+        order = y.cpu()[known].argsort(stable=True)
+        strata[known[order]] = torch.arange(len(known)) * number // max(1, len(known))
+        return strata.to(y.device)
+
+    def translated(self, y: Tensor, other: Target) -> Tensor:
+        """Labels on another scale as those of this one, NaN where there is none, [n]."""
+        if other.scale is None:
+            raise ValueError(
+                "the model predicts numbers, and the labels of this graph are classes: read it with task='regression'"
+            )
+        return y if other == self else self.standard(other.scale.undone(y.double()))
+
+    def standard(self, numbers: Tensor) -> Tensor:
+        """Standard scores of numbers; on a log scale, one far below those that were learned from is the lowest there can be."""
+        if self.offset is not None:
+            numbers = (numbers + self.offset).clamp_min(self.offset / 2).log()
+        return (numbers - self.mean) / self.spread
+
+    def undone(self, z: Tensor) -> Tensor:
+        """The numbers that standard scores are of."""
+        numbers = self.mean + self.spread * z
+        return numbers if self.offset is None else (numbers.exp() - self.offset).clamp_min(0)
+
+    def fitted(self, y: Tensor) -> Numbers:
+        """The scale of labels on this one: their mean and spread, in logs where they are skewed and none is negative."""
+        numbers = self.undone(y[self.known(y)].double())
+        offset = None
+        if len(numbers) >= FEWEST_SKEWED and float(numbers.min()) >= 0 and _skewness(numbers) > SKEWED:
+            least = float(numbers[numbers > 0].min())
+            if abs(_skewness((numbers + least).log())) < _skewness(numbers):
+                offset = least
+        read = numbers if offset is None else (numbers + offset).log()
+        mean, spread = float(read.mean()), float(read.std(correction=0)) or 1.0
+        z = (read - mean) / spread
+        low, high = float(z.min()), float(z.max())
+        return Numbers(mean, spread, *((low, high) if low < high else (-1.0, 1.0)), offset)
+
+    def seeds(self, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Y^(0): the share of the highest number and of the lowest in each label, zero rows where there is none, [n, 2]."""
+        share = (y - self.low) / (self.high - self.low)
+        rows = torch.stack([share, 1 - share], dim=1).nan_to_num(0.0)
+        return rows.to(dtype or torch.get_default_dtype())
+
+    def voted(self, shares: Tensor) -> Tensor:
+        """The mean of the numbers that vote, from the shares of the columns of Y^(0) among the votes, [n, 1]."""
+        return self.low + (self.high - self.low) * shares[:, :1]
+
+    def mean_cost(self, values: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
+        """The mean square of the error of outputs, [m, 1], or of the mean of votes, [m, 2]; without a vote, of the middle."""
+        if values.shape[1] == self.vote_width:
+            values = self.voted((values + TINY) / (values.sum(dim=1, keepdim=True) + self.vote_width * TINY))
+        return weighed_mean((values.squeeze(1) - target).square(), weight)
+
+    def balance(self, y: Tensor, members: Tensor, total: Any) -> Tensor:
+        raise ValueError("class_weights 'balanced' makes classes weigh the same; numbers have none: leave it 'none'")
+
+    def vote_columns(self, mass: Tensor, smoothing: Tensor | float) -> Tensor:
+        """Votes as columns of a table: their mean, drawn to 0 where they are few, and the log of their mass, [n, 2]."""
+        total = mass.sum(dim=-1, keepdim=True)
+        mean = (self.low * total + (self.high - self.low) * mass[..., :1]) / (total + smoothing)
+        return torch.cat([mean, (total + smoothing).log()], dim=-1)
+
+    def said(self, outputs: Tensor) -> Tensor:
+        """What a model says, in the unit that votes and members are pooled in: standard scores, [n, 1].
+
+        They end a little beyond those of the labels: at a node unlike all others a straight line would go anywhere.
+        """
+        beyond = BEYOND * (self.high - self.low)
+        return outputs.clamp(self.low - beyond, self.high + beyond)
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """The prediction of a model that is alone: its standard score, and 0, as nobody differs, [n, 2]."""
+        z = self.said(outputs)
+        return torch.cat([z, torch.zeros_like(z)], dim=1)
+
+    @staticmethod
+    def tempered(parts: Sequence[Tensor], slopes: Sequence[float]) -> Tensor:
+        """Each prediction times its slope: what is noisy is drawn to the mean, [k, m, 1]."""
+        return torch.stack([slope * part for slope, part in zip(slopes, parts, strict=True)])
+
+    def pooled(self, weights: Tensor, parts: Tensor) -> Tensor:
+        """The prediction of weighed parts, [k] and [k, m, 1], and the spread of the parts around it, [m, 2]."""
+        z = self.said(torch.einsum("k,kmc->mc", weights, parts))
+        share = weights / weights.sum().clamp_min(TINY)
+        around = parts - torch.einsum("k,kmc->mc", share, parts)
+        return torch.cat([z, torch.einsum("k,kmc->mc", share, around.square()).sqrt()], dim=1)
+
+    @staticmethod
+    def pool_weights(stack: Tensor, y: Tensor, prior: Tensor, pull: float, start: Tensor | None = None) -> Tensor:
+        """The w that minimise Σ_i (y_i - Σ_k w_k L_ki)² / 2σ² + pull ‖w - prior‖², where σ² is the mean square at the prior.
+
+        Args:
+            stack: the L of several pools side by side, [p, k, m, 1].
+
+        Returns:
+            w, [p, k]
+        """
+        rows, truth = stack.squeeze(3), y.to(stack.dtype)
+        variance = (truth - torch.einsum("k,pkm->pm", prior, rows)).square().mean(dim=1).clamp_min(TINY)[:, None]
+        square = torch.einsum("pkm,plm->pkl", rows, rows) / variance.unsqueeze(2)
+        eye = 2 * pull * torch.eye(len(prior), dtype=stack.dtype)
+        weights: Tensor = torch.linalg.solve(square + eye, (rows @ truth) / variance + 2 * pull * prior)
+        return weights
+
+    @staticmethod
+    def named(predicted: Tensor) -> Tensor:
+        """The label that is predicted for each node, its standard score, [n]."""
+        return predicted[:, 0]
+
+    @staticmethod
+    def alike(labels: Tensor, others: Tensor) -> Tensor:
+        """Which labels are the same but for a thousandth of their spread, [n]."""
+        return (labels - others).abs() < ALIKE
+
+    def words(self, labels: Tensor) -> np.ndarray:
+        """Labels as a user has them: numbers, NaN where there is none, [n]."""
+        return self.undone(labels).numpy()
+
+    @staticmethod
+    def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
+        """The log-likelihood of each label around its prediction, of spread 1 and up to a constant, [m]."""
+        return -(predicted[:, 0] - y).square() / 2
+
+    @staticmethod
+    def credit(predicted: Tensor, y: Tensor) -> Tensor:
+        """What each prediction adds to R², [m]: their mean is R²."""
+        return 1 - (predicted[:, 0] - y).square() / y.var(correction=0).clamp_min(TINY)
+
+    @staticmethod
+    def chance(y: Tensor) -> float:
+        """The R² of always saying the mean."""
+        return 0.0
+
+    def prior(self, y: Tensor) -> Tensor | None:
+        """The prediction for a node of which nothing is known, by labels that are: their mean and spread, [2]; None without any."""
+        numbers = y[self.known(y)].double()
+        return torch.stack([numbers.mean(), numbers.std(correction=0)]) if len(numbers) else None
+
+    def measured(self, outputs: Tensor, y: Tensor, number: int) -> Tensor:
+        """R² times `number`, as if it were a number of correct predictions, and mean square error, [2]."""
+        cost = (outputs.squeeze(1) - y).square().sum().double() / number
+        variance = y.double().var(correction=0).clamp_min(TINY)
+        return torch.stack([len(y) * (1 - cost * number / len(y) / variance), cost])
+
+    def costs(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """For each node of a stack of models a share of R², and its square error, float64, [B, n] each."""
+        costs = (outputs.squeeze(2) - y).square().double()
+        return 1 - costs, costs
+
+    def scores(
+        self,
+        truth: Tensor,
+        guess: Tensor,
+        other: Target | None = None,
+        *,
+        probabilities: Tensor | None = None,
+        positive: str | None = None,
+    ) -> NumberScores:
+        """The scores of predictions, standard scores [m] or with a spread [m, 2], for labels on another scale; None: this one."""
+        if positive is not None:
+            raise ValueError(f"positive = {positive!r:.40} names a class, and this model predicts numbers")
+        if len(truth) == 0:
+            raise ValueError("there is no node to score: the mask is empty")
+        if not (is_known := self.known(truth)).all():
+            raise ValueError(f"{int((~is_known).sum())} of the {len(truth)} nodes to score have no label")
+        z = self.translated(truth, other or self).double()
+        guess = (guess if probabilities is None else probabilities[:, 0]).double()
+        off = self.undone(guess) - self.undone(z)
+        metrics = {name: float(METRICS[name](off.unsqueeze(1), torch.zeros_like(off))) for name in ("mae", "rmse")}
+        metrics["r2"] = float(METRICS["r2"](guess.unsqueeze(1), z))
+        return NumberScores(**metrics, num_nodes=len(z), log=self.offset is not None, metrics=metrics)
+
+    def positive(self, name: str | None, y: Tensor) -> int | None:
+        """No number is ranked as a class."""
+        if name is not None:
+            raise ValueError(f"positive = {name!r:.40} names a class, and these labels are numbers")
+        return None
+
+
+def weighed_mean(costs: Tensor, weight: Tensor | None) -> Tensor:
+    """The mean of costs, [m]; `weight` of each, None: all weigh the same."""
+    weight = torch.ones_like(costs) if weight is None else weight
+    return (costs * weight).sum() / weight.sum().clamp_min(TINY)
+
+
+def _skewness(numbers: Tensor) -> float:
+    """The third moment of standard scores; 0 where all are equal."""
+    around = numbers - numbers.mean()
+    return float(around.pow(3).mean() / around.square().mean().pow(1.5).clamp_min(1e-300))
