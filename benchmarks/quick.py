@@ -166,8 +166,8 @@ def summary(records: list[dict]) -> dict:
         every = {name: [r[name] for r in of.values()] for name in ("seconds", "cpu", "megabytes")}
         found.setdefault(graph, {})[row] = {
             "draws": len(of),
-            "accuracy": str(mean_of([100 * r["accuracy"] for r in of.values()])),
-            "difference": str(mean_of(pairs)) if pairs else "",
+            "accuracy": str(mean_of(np.array([100 * r["accuracy"] for r in of.values()]))),
+            "difference": str(mean_of(np.array(pairs))) if pairs else "",
             **{name: round(float(np.mean(values)), 1) for name, values in every.items()},
         }
     return found
