@@ -464,3 +464,15 @@ def end_to_end(root: Path) -> list[str]:
     return markdown(
         heads, [[*cells, *(time(s) for s in way["seconds"].values()), time(way["total"]), f"{way['megabytes']:,} MB"]]
     )
+
+
+@block
+def quick(root: Path) -> list[str]:
+    """Processor seconds of the whole command and accuracy, of each graph and row; differences to the default before."""
+    heads = ["graph", "", "draws", "processor seconds", "accuracy", "less the default before"]
+    rows = [
+        [graph, row, str(facts["draws"]), time(facts["cpu"]), facts["accuracy"], facts["difference"]]
+        for graph, found in result(root, "quick-cpu")["rows"].items()
+        for row, facts in found.items()
+    ]
+    return markdown(heads, rows)
