@@ -397,7 +397,7 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
     if is_ours and case.numbers:
-        recipe = for_numbers(recipe, "" if name == "default" else "smoothed-lr batch-norm appnp")
+        recipe = for_numbers(recipe, "smoothed-lr batch-norm appnp" if name == "best" else "")
     return recipe.replace(select="loss") if by_folds else recipe
 
 

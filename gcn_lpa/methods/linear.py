@@ -61,11 +61,24 @@ class FeaturesOnly(AtOnce):
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
         rows, y = nodes.cpu().numpy(), graph.y.index_select(0, nodes).cpu().numpy()
         x = graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
-        layers = [chosen_ridge(x, y, self.seed)] if y.dtype.kind == "f" else None
-        layers = layers or affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+        if y.dtype.kind != "f":
+            layers = affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+        else:
+            layers = self.perceptron_layers(x, y) if self.hidden else [chosen_ridge(x, y, self.seed)]
         for k, (weight, bias) in enumerate(layers):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
+
+    def perceptron_layers(self, x: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(W, b) of each layer of scikit-learn's perceptron for numbers."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPRegressor
+
+        options: dict[str, Any] = {"hidden_layer_sizes": self.hidden, "max_iter": self.recipe.epochs}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # as of classes
+            fitted = MLPRegressor(**options, random_state=self.seed).fit(x, y)
+        return list(zip(fitted.coefs_, fitted.intercepts_, strict=True))
 
     def forward(self, graph: Graph) -> Tensor:
         x = graph.x @ self.get_buffer("weight0") + self.get_buffer("bias0")
