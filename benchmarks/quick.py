@@ -162,11 +162,11 @@ def summary(records: list[dict]) -> dict:
         by_row.setdefault((record["graph"], record["row"]), {})[record["seed"]] = record
     for (graph, row), of in sorted(by_row.items()):
         against = by_row.get((graph, "base default"), by_row.get((graph, "default"), {}))
-        pairs = [100 * (of[k]["accuracy"] - against[k]["accuracy"]) for k in of if k in against]
+        pairs = [of[k]["accuracy"] - against[k]["accuracy"] for k in of if k in against]
         every = {name: [r[name] for r in of.values()] for name in ("seconds", "cpu", "megabytes")}
         found.setdefault(graph, {})[row] = {
             "draws": len(of),
-            "accuracy": str(mean_of(np.array([100 * r["accuracy"] for r in of.values()]))),
+            "accuracy": str(mean_of(np.array([r["accuracy"] for r in of.values()]))),
             "difference": str(mean_of(np.array(pairs))) if pairs else "",
             **{name: round(float(np.mean(values)), 1) for name, values in every.items()},
         }
