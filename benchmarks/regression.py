@@ -190,6 +190,21 @@ def summary(runs: list[dict[str, dict[str, float]]]) -> dict[str, object]:
     return rows
 
 
+def tables(rows: dict) -> str:
+    """R² of each method by graph, and what intervals hold, as Markdown."""
+    methods = [name for name, facts in next(iter(rows.values())).items() if isinstance(facts, dict) and "r2" in facts]
+    heads, lines = ["R², %, of hidden numbers", "draws", *methods], []
+    for name, row in rows.items():
+        lines.append([name, str(row["draws"]), *(row[method]["r2"] for method in methods)])
+    held = [[name, *(row["intervals"][key] for key in ("coverage", "width"))] for name, row in rows.items()]
+    halves = ("error of the narrower half", "error of the wider half")
+    more = [[row["intervals"][key] for key in halves] for row in rows.values()]
+    widths = ["intervals of 90 %", "hold, %", "median width, × 100", *(f"{half}, × 100" for half in halves)]
+    both = (heads, lines), (widths, [[*one, *other] for one, other in zip(held, more, strict=True)])
+    texts = ("\n".join(f"| {' | '.join(cells)} |" for cells in (top, ["---"] * len(top), *body)) for top, body in both)
+    return "\n\n".join(texts) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=0)
@@ -198,7 +213,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="graphs whose name begins so")
     parser.add_argument("--minutes", type=float, default=1e9, help="no further draw is begun after so many")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--tables", type=Path, help="only write the tables of a result beside it")
     given = parser.parse_args()
+    if given.tables is not None:
+        rows = json.loads(given.tables.read_text(encoding="utf-8"))["rows"]
+        given.tables.with_suffix(".md").write_text(tables(rows), encoding="utf-8")
+        return 0
     names = ("streamers-engb", "streamers-es")
     jobs = {f"{name}, 10 %": (name, 0.1) for name in names}
     jobs |= {f"{kind}, {telling}": (None, 0.4) for kind in KINDS for telling in TELLING}
