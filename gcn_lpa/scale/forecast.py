@@ -32,7 +32,7 @@ TREE = 6e-4  # seconds for a tree of 32 leaves, however few its rows
 BINNED = 4e-9  # seconds for a row and column of a tree
 LONG = 5.0  # seconds from which on a forecast is worth a line
 STARTING = 2.0  # seconds: scikit-learn is imported, processes begin
-MOVED = 6e-9  # seconds in a step for a number of the rows of labelled nodes: dropout, relu, gradients
+MOVED = 60  # multiply-adds that a number of the rows of labelled nodes costs in a step: dropout, relu, gradients
 FIT = 200  # steps of scikit-learn's logistic regression
 
 
@@ -103,7 +103,8 @@ def _network(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> f
         width = (d if d <= MOST_COLUMNS else RANK) * (recipe.propagation_steps + 1)
         once = (read * width + PASSES * entries * width) / machine.sparse
         rows = (
-            num_labels * (width + recipe.hidden) * MOVED + PASSES * num_labels * width * recipe.hidden / machine.dense
+            num_labels * (width + recipe.hidden) * MOVED / machine.sparse
+            + PASSES * num_labels * width * recipe.hidden / machine.dense
         )
         return once + USUAL["columns"] * (rows + OPERATIONS * machine.call)
     walked = recipe.propagation_steps * c if recipe.propagation != "layers" else hidden + c
