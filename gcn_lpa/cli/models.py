@@ -82,7 +82,7 @@ def train(
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
-    from gcn_lpa.data.databases import is_address
+    from gcn_lpa.data.checks import is_address
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.storage import PARTS, has_file
 

@@ -86,7 +86,7 @@ ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spread
 
 def check_out(*files: Path | str | None, overwrite: bool) -> None:
     """Refuse before the work what could not be written after it, and the files that a run is read from."""
-    from gcn_lpa.data.databases import check_new_table, is_address
+    from gcn_lpa.data.checks import is_address
     from gcn_lpa.data.files import FileError, check_output
     from gcn_lpa.runs import storage
 
@@ -94,6 +94,8 @@ def check_out(*files: Path | str | None, overwrite: bool) -> None:
         if file is None:
             continue
         if is_address(file):
+            from gcn_lpa.data.databases import check_new_table
+
             check_new_table(str(file))
             continue
         check_output(file, overwrite=overwrite)
@@ -213,7 +215,7 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 def is_table(name: str | None) -> bool:
     """Whether --edges names a table, a file or an address in a database, and no edge form."""
-    from gcn_lpa.data.databases import is_address
+    from gcn_lpa.data.checks import is_address
 
     return name is not None and (is_address(name) or bool(Path(name).suffix))
 
