@@ -46,6 +46,7 @@ from tests.helpers.rank_jobs import (
     started,
     trained,
     trained_parts,
+    wait_for,
     whole_training,
 )
 
@@ -239,13 +240,6 @@ def killed_and_resumed(folder, order, victim):
 def first_save(run):
     """What is there once a rank has saved."""
     return run / storage.CHECKPOINT / "fit-rank-0-b" / storage.MANIFEST
-
-
-def wait_for(path, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not come"
-        time.sleep(0.002)
 
 
 def whole_checkpoint(folder):
