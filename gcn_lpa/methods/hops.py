@@ -124,12 +124,10 @@ def personalized_back(adjacency: SparseMatrix, ends: Tensor, recipe: Recipe) -> 
     smoothing = adjacency.symmetric_normalized()
     if not smoothing.pattern.is_part:
         return personalized(smoothing.T, ends, recipe)
-    start = torch.zeros_like(
-        ends, requires_grad=True
-    )  # columns of other processes' rows are walked by the backward pass
+    start = torch.zeros_like(ends, requires_grad=True)  # the backward pass brings home what is for other processes
     with torch.enable_grad():
         walked = personalized(smoothing, start, recipe)
-    return torch.autograd.grad(walked, start, ends)[0]
+    return torch.autograd.grad((walked * ends).sum(), start)[0]
 
 
 def personalized(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -83,10 +84,17 @@ class Ranks(World):
 
     def agreed(self, work: Callable[[], T]) -> T:
         """What `work` gives in rank 0, in all of them."""
-        found = [self.first(work)]
+        content = bytearray(pickle.dumps(self.first(work)))
+        size = torch.tensor(len(content))
         with self._answered():
-            dist.broadcast_object_list(found, device=torch.device("cpu"))
-        return cast(T, found[0])
+            dist.broadcast(size, 0)
+            sent = (
+                torch.frombuffer(content, dtype=torch.uint8)
+                if self.rank == 0
+                else torch.empty(int(size), dtype=torch.uint8)
+            )
+            dist.broadcast(sent, 0)
+        return cast(T, pickle.loads(sent.numpy().tobytes()))
 
     def _padded(self, rows: Tensor) -> tuple[list[int], Tensor]:
         """How many rows each rank has, and those of this one with zeros below: ranks exchange equal numbers of them."""

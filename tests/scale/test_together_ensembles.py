@@ -34,7 +34,7 @@ from tests.helpers.rank_jobs import (
 )
 
 N = 150
-SHORT = {"epochs": 10, "hidden": 8}
+SHORT = {"epochs": 6, "hidden": 8}
 
 
 def graph_of(kind):
@@ -135,7 +135,7 @@ def personalized_by_hand(smoothing, start):
 def test_members_that_are_whole_are_not_trained_again(tmp_path):
     """A rank is killed while the second member learns; the run that goes on has the bits of one that was not disturbed."""
     cut_into(tmp_path / "cut", graph_of("table"))
-    changes = {"epochs": 40, "hidden": 4, "members": "layers trees", "patience": 0}
+    changes = {"epochs": 24, "hidden": 4, "members": "layers trees", "patience": 0}
     order = Order(tmp_path / "cut", tmp_path / "run", changes=changes, checkpoint_every=4, timeout=60.0)
     on_ranks(2, whole_training, order)
     again = dataclasses.replace(order, out=tmp_path / "killed", resume=True)
