@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python benchmarks/ensembles_in_parts.py        writes benchmarks/results/ensembles-in-parts.json
 
-Every graph is cut by METIS; training is whole (up to 1000 epochs). Compared are the classes and probabilities of predictions.csv,
-whose probabilities are rounded to six digits, and the state of trees to the bit. Ranks have one thread each, and so has the one process.
+Every graph is cut by METIS; training is whole (up to 1000 epochs). Compared are the classes and probabilities of
+predictions.csv, which has six digits, and the trees, to the bit. Ranks have one thread each, and so has the one process.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import numpy as np  # noqa: E402
 import pandas  # noqa: E402
 import torch  # noqa: E402
 
+from gcn_lpa.data.datasets import load  # noqa: E402
 from gcn_lpa.data.files import write_json  # noqa: E402
 from gcn_lpa.data.splits import split  # noqa: E402
 from gcn_lpa.methods.registry import members_of  # noqa: E402
@@ -33,23 +34,23 @@ from gcn_lpa.scale.together import Order  # noqa: E402
 from tests.helpers.mixed_tables import mixed_rows, write_mixed  # noqa: E402
 from tests.helpers.rank_jobs import on_ranks, whole_training  # noqa: E402
 
-SMALLEST = 1e-6  # of a digit of predictions.csv
 CASES = [  # graph, recipe, ranks
-    *(("cora", "default", ranks) for ranks in (2, 4)),
-    *(("mixed table", "default", ranks) for ranks in (2, 4)),
-    *(("no columns", "default", ranks) for ranks in (2, 4)),
-    *((name, "quick", 2) for name in ("cora", "mixed table", "no columns")),
+    *((name, "default", 2) for name in ("mixed table", "no columns", "cora")),
+    *((name, "quick", 2) for name in ("mixed table", "no columns", "cora")),
+    *((name, "default", 4) for name in ("mixed table", "cora")),
 ]
 
 
 def sources(folder):
-    """A citation graph, 2,000 nodes with columns of every kind, and 2,000 nodes without columns."""
-    table = write_mixed(folder / "table", mixed_rows(2000))
-    return {
-        "cora": Source("cora"),
-        "mixed table": Source(str(table), None, {"target": "label"}),
-        "no columns": Source("sbm", None, {"n": 2000, "classes": 4, "features": 0}),
-    }
+    """A citation graph, 2,000 nodes with columns of every kind, and 1,000 nodes without columns."""
+    table, blocks = write_mixed(folder / "table", mixed_rows(2000)), load("sbm", n=1000)
+    plain = folder / "plain"
+    plain.mkdir(exist_ok=True)
+    labels = pandas.DataFrame({"id": range(1000), "label": [f"class {k}" for k in blocks.y.tolist()]})
+    labels.to_csv(plain / "nodes.csv", index=False)
+    ends = {"source": blocks.row.tolist(), "target": blocks.col.tolist()}
+    pandas.DataFrame(ends).query("source < target").to_csv(plain / "edges.csv", index=False)
+    return {"cora": Source("cora"), "mixed table": Source(str(table)), "no columns": Source(str(plain))}
 
 
 def compared(folder, source, recipe, ranks, alone):
@@ -95,9 +96,9 @@ def main():
             result = compared(folder / str(k), source, recipe, ranks, one)
             found[f"{name}, {recipe}, {ranks} ranks"] = {**result, "seconds of one process": round(seconds, 1)}
             print(name, recipe, ranks, found[f"{name}, {recipe}, {ranks} ranks"], flush=True)
-    if only is None:
-        results = ROOT / "benchmarks" / "results" / "ensembles-in-parts.json"
-        write_json(results, {"cases": found, "environment": environment()})
+            if only is None:  # what is done counts, should it be stopped
+                results = ROOT / "benchmarks" / "results" / "ensembles-in-parts.json"
+                write_json(results, {"cases": found, "environment": environment()})
 
 
 if __name__ == "__main__":
