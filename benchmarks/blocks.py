@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published_numbers import PUBLISHED
+
 FIVE = {
     "cora": "Cora",
     "citeseer": "Citeseer",
@@ -19,7 +21,6 @@ FIVE = {
     "coauthor-phy": "Coauthor-Phy",
 }
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-CODE = re.compile(r"(`[^`]*`)")
 BLOCKS: dict[str, Callable[..., list[str]]] = {}
 
 
@@ -100,6 +101,8 @@ def accuracy_and_time(root: Path) -> list[str]:
         other = {"lpa": "lpa", "default": "default", "best + wide": "best"}.get(row)
         more = [tables["both"][other]["accuracy"], time(seconds[1][other])] if other else ["", ""]
         rows.append([name, *cells, time(seconds[0][row]), *more])
+    tuned = {row.graph: row.published for row in PUBLISHED if row.source.startswith("tuned")}
+    rows.insert(3, ["tuned GNNs, as published, other splits", *(tuned.get(graph, "") for graph in graphs), "", "", ""])
     cells = [tables["both"]["lightgbm"]["accuracy"], time(seconds[1]["lightgbm"])]
     rows.insert(3, ["LightGBM on own and neighbours' columns", "", "", "", "", "", *cells])
     return markdown(["accuracy, %", *graphs, "time, pubmed", "a table", "time"], rows)
@@ -461,3 +464,15 @@ def end_to_end(root: Path) -> list[str]:
     return markdown(
         heads, [[*cells, *(time(s) for s in way["seconds"].values()), time(way["total"]), f"{way['megabytes']:,} MB"]]
     )
+
+
+@block
+def quick(root: Path) -> list[str]:
+    """Processor seconds of the whole command and accuracy, of each graph and row; differences to the default before."""
+    heads = ["graph", "", "draws", "processor seconds", "accuracy", "less the default before"]
+    rows = [
+        [graph, row, str(facts["draws"]), time(facts["cpu"]), facts["accuracy"], facts["difference"]]
+        for graph, found in result(root, "quick-cpu")["rows"].items()
+        for row, facts in found.items()
+    ]
+    return markdown(heads, rows)

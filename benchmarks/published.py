@@ -3,9 +3,9 @@
     python benchmarks/published.py --device cuda --out benchmarks/results/published-h200.json
     python benchmarks/published.py --only chameleon,cora --recipes default --out benchmarks/results/published-cpu.json
 
-Every row of PUBLISHED is a data set with its protocol: the official splits, or shares of the labelled nodes. Training nodes train,
-validation nodes choose epochs and weigh the ensemble, test nodes score once. Planetoid has one split; there the seeds differ.
-Every training is a line of a ledger; `--any-code` trains nothing and takes the newest line about each, also of earlier code.
+Every row of `published_numbers.py` is a data set with its protocol: the official splits, or shares of the labelled nodes. Training
+nodes train, validation nodes choose epochs and weigh the ensemble, test nodes score once. Planetoid has one split; there the seeds
+differ. Every training is a line of a ledger; `--any-code` trains nothing and takes the newest line about each, of any code.
 """
 
 import argparse
@@ -13,10 +13,10 @@ import sys
 import time
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from ledgers import newest
+from published_numbers import PUBLISHED, Row
 from sklearn.metrics import roc_auc_score
 
 from gcn_lpa import load, split
@@ -30,33 +30,6 @@ from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
 from reproduction.ledger import Ledger
-
-
-class Row(NamedTuple):
-    graph: str
-    kind: str  # of split
-    fractions: tuple[float, float, float]
-    seeds: int
-    metric: str
-    published: str
-    source: str
-
-
-SIXTY, TENTH = (0.6, 0.2, 0.2), (0.1, 0.1, 0.8)
-PUBLISHED = (
-    Row("minesweeper", "official", SIXTY, 10, "AUC", "97.86 ± 0.24", "tuned GCN, Luo et al. (2024)"),
-    Row("squirrel-filtered", "official", SIXTY, 10, "accuracy", "45.01 ± 1.63", "tuned GCN, Luo et al. (2024)"),
-    Row("chameleon-filtered", "official", SIXTY, 10, "accuracy", "46.29 ± 3.40", "tuned GCN, Luo et al. (2024)"),
-    Row("actor", "official", SIXTY, 10, "accuracy", "38.0", "the highest we found reported"),
-    Row("coauthor-cs", "uniform", SIXTY, 3, "accuracy", "96.38 ± 0.11", "tuned GraphSAGE, Luo et al. (2024)"),
-    Row("coauthor-phy", "uniform", SIXTY, 3, "accuracy", "97.46 ± 0.10", "tuned GCN, Luo et al. (2024)"),
-    Row(
-        "pubmed", "stratified", TENTH, 5, "accuracy", "89.31", "LightGBM with neighbours' means, Bazhenov et al. (2025)"
-    ),
-    Row("cora", "official", SIXTY, 5, "accuracy", "85.4", "GRAND, Feng et al. (2020)"),
-    Row("citeseer", "official", SIXTY, 5, "accuracy", "75.4", "GRAND, Feng et al. (2020)"),
-    Row("pubmed", "official", SIXTY, 5, "accuracy", "82.7", "GRAND, Feng et al. (2020)"),
-)
 
 
 def main() -> int:

@@ -54,6 +54,23 @@ def escaped(text: str) -> str:
 
 
 @block
+def cases(root: Path) -> list[str]:
+    """The members of `default` and `quick` by what the columns are and how many labels there are."""
+    from gcn_lpa.recipes import AMOUNTS, COLUMNS, Case, recipe_for
+
+    rows = []
+    for columns in COLUMNS:
+        for labels in AMOUNTS:
+            default, quick = (recipe_for(Case(labels=labels, columns=columns), name) for name in ("default", "quick"))
+            kind = {"none": "no columns", "words": "words"}.get(columns, f"a {columns}")
+            first = f"{default.propagation}, {default.edges} edges"
+            rows.append([f"{kind}, {labels}", first, *(f"`{one.members or 'none'}`" for one in (default, quick))])
+    return markdown(
+        ["columns, labels", "`default`, first member", "beside it", "`quick`, beside hop columns or hops"], rows
+    )
+
+
+@block
 def commands(root: Path) -> list[str]:
     from gcn_lpa.cli.app import app
 

@@ -9,7 +9,15 @@ NAVIGATION = {
     "Start": ["README", "docs/start", "docs/how-it-works", "docs/questions"],
     "Data and training": ["docs/data", "docs/edges", "docs/databases", "docs/training", "docs/growth", "docs/large"],
     "Questions to a run": [
-        *("docs/advice", "docs/report", "docs/explaining", "docs/auditing", "docs/confidence", "docs/rare"),
+        *(
+            "docs/advice",
+            "docs/report",
+            "docs/explaining",
+            "docs/auditing",
+            "docs/confidence",
+            "docs/rare",
+            "docs/numbers",
+        ),
         "docs/estimator",
     ],
     "Reference": ["docs/commands", "docs/recipe", "docs/files", "docs/api"],

@@ -263,7 +263,9 @@ class NumberScores:
 
 
 def suited(y: Tensor, num_classes: int) -> str:
-    """The metric that suits labels: average precision where one of two classes is rare, else accuracy."""
+    """The metric that suits labels: R² of numbers, average precision where one of two classes is rare, else accuracy."""
+    if y.is_floating_point():
+        return "r2"
     return "accuracy" if rarest(y, num_classes) is None else "average_precision"
 
 

@@ -39,6 +39,7 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     "folds": 1_000,
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
+LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     "at least 1": (
@@ -137,7 +138,10 @@ class Recipe:
         added=True,
     )
     epochs: int = _field(200, "number of training steps on the whole graph")
-    patience: int = _field(0, "stop after so many epochs without a better validation score; 0: never")
+    patience: int = _field(
+        0,
+        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: never",
+    )
     select: str = _field(
         "first_best",
         "which epoch is kept: best validation accuracy (first or last), lowest loss, or best of a metric",
@@ -393,7 +397,7 @@ def named_recipe(name: str, dataset: str, case: Case, *, by_folds: bool = False,
     if is_ours and case.edge_columns:
         recipe = recipe.replace(edge_weights=True)
     if is_ours and case.numbers:
-        recipe = for_numbers(recipe, "" if name == "default" else "smoothed-lr batch-norm appnp")
+        recipe = for_numbers(recipe, "smoothed-lr batch-norm appnp" if name == "best" else "")
     return recipe.replace(select="loss") if by_folds else recipe
 
 
@@ -445,10 +449,10 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
 def quick_for(case: Case) -> Recipe:
     """The recipe `quick` for a case: hop columns, trees and label votes; with few labels logistic regressions too.
 
-    On a table predictions walk as well: the mean age of neighbours says little of their classes, and few classes walk cheaply.
+    On a table that is not large predictions walk as well: the mean age of neighbours says little of their classes.
     """
     recipe = QUICK.replace(folds=1 if case.is_sure else QUICK.folds)
-    if case.columns == "table":
+    if case.columns == "table" and not case.is_large:
         recipe = recipe.replace(
             propagation="hops", propagation_steps=DEFAULT.propagation_steps, members="trees hop-columns"
         )

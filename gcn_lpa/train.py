@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +24,13 @@ from gcn_lpa.data.files import decode_as, naming
 from gcn_lpa.engine.adam import Adam, Capturable, CapturedStep
 from gcn_lpa.engine.sparse import Key
 from gcn_lpa.metrics import METRICS
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import LEAST_WAIT, Recipe
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.learning.tasks import Batch, Kept, Validation
     from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
-
-
-LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 
 
 @dataclass(frozen=True)
@@ -242,33 +239,23 @@ def fit(
 
 
 def fit_at_once(
-    model: FittedAtOnce,
-    graph: Graph,
-    nodes: Tensor,
-    validation: Validation,
-    recipe: Recipe,
-    *,
-    seed: int = 0,
-    world: World | None = None,
+    model: FittedAtOnce, graph: Graph, nodes: Tensor, validation: Validation, recipe: Recipe, **run: Any
 ) -> Run:
     """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; a stage is an epoch.
 
-    The validation loss chooses the stage, whatever else the recipe selects by: it is the smoothest.
+    The validation loss chooses the stage: it is the smoothest. `run`: seed and world, as in `fit`.
     """
-    start = time.perf_counter()
+    start, scored, n = time.perf_counter(), list[Any]([(None, None)]), validation.number
     model.fit_at_once(graph, nodes)
     model.eval()
-    if not validation.number:
-        return Run(recipe, seed, (Epoch(1, None, None, None, None, None, time.perf_counter() - start),), best_epoch=1)
-    with torch.no_grad():
-        outputs = model.stages(validation.graph, validation.nodes)
-        known = [validation.graph.target.measured(o, validation.target, validation.number) for o in outputs]
-    report = (world or World()).total(torch.stack(known)).tolist()
-    seconds = (time.perf_counter() - start) / len(report)
-    rows = enumerate(report, start=1)
-    history = [Epoch(k, None, None, None, correct / validation.number, cost, seconds) for k, (correct, cost) in rows]
-    best = min(history, key=lambda epoch: cast(float, epoch.val_loss))
-    return Run(recipe, seed, tuple(history), best.epoch)
+    if n:
+        with torch.no_grad():
+            outputs = model.stages(validation.graph, validation.nodes)
+            known = torch.stack([validation.graph.target.measured(o, validation.target, n) for o in outputs])
+        scored = [(correct / n, cost) for correct, cost in run.get("world", World()).total(known).tolist()]
+    seconds = (time.perf_counter() - start) / len(scored)
+    history = tuple(Epoch(k, None, None, None, right, cost, seconds) for k, (right, cost) in enumerate(scored, start=1))
+    return Run(recipe, run.get("seed", 0), history, min(history, key=lambda epoch: epoch.val_loss or 0.0).epoch)
 
 
 @torch.no_grad()

@@ -130,7 +130,7 @@ def test_transduction_is_what_predict_says_of_the_training_rows(blobs):
 def test_equal_rows_get_the_mean_of_their_nodes(blobs):
     X, y = np.vstack([blobs[0], blobs[0][:2]]), np.append(blobs[1], blobs[1][:2])
     classifier = quick(n_neighbors=1).fit(X, y)
-    each = classifier._probabilities(classifier.graph_)
+    each = classifier._predicted(classifier.graph_)
     assert np.allclose(classifier.label_distributions_[0], (each[0] + each[60]) / 2)
     assert np.array_equal(classifier.label_distributions_[0], classifier.label_distributions_[60])
     assert np.allclose(classifier.label_distributions_[2:60], each[2:60])
@@ -384,7 +384,7 @@ def test_a_stranger_among_the_ids_is_named(karate):
         ({"lr": -1.0}, None, [0, 1, 0, 1], "lr = -1.0; it is positive"),
         ({"lpa_iterations": 5}, None, [0, 1, 0, 1], "use loss 'held_out'"),
         ({"recipe": Recipe(method="gcn")}, None, [0, 1, 0, 1], "trains the method 'gcn-lpa'; .* one of 'gcn'"),
-        ({"recipe": Recipe(features="tfidf")}, None, [0, 1, 0, 1], "put TfidfTransformer before the classifier"),
+        ({"recipe": Recipe(features="tfidf")}, None, [0, 1, 0, 1], "put TfidfTransformer before the estimator"),
     ],
 )
 def test_a_wrong_argument_is_answered_with_what_would_be_right(karate, settings, X, y, message):

@@ -1,6 +1,7 @@
 """Predictions: the status of a node, what is said where nothing is known, and the table."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_hops_count_edges_to_the_nearest_label():
 
 def said_of(graph, output):
     """What is said of the nodes of a graph, all of whose labels were given, where the models say `output`."""
-    return Prediction(None, graph, graph.y, output).uncalibrated
+    return Prediction(SimpleNamespace(target=graph.target), graph, graph.y, output).uncalibrated
 
 
 def test_a_node_of_which_nothing_is_known_gets_the_shares_of_the_labels():

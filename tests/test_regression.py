@@ -16,6 +16,7 @@ from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.what_if import what_if
 from gcn_lpa.learning.ensemble import Parts, fit_weights
 from gcn_lpa.losses import READINGS, labels_of
+from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, choose_recipe
@@ -277,10 +278,35 @@ def test_what_is_about_classes_is_refused_in_a_sentence(world):
 
 
 def test_the_recipe_for_numbers_has_no_member_that_cannot_predict_them():
-    from gcn_lpa.methods.registry import METHODS, members_of
-
     for graph in (towns(), dataclasses.replace(towns(), x_kind="identity")):
-        for name in ("default", "best"):
+        for name in ("default", "quick", "best"):
             recipe = choose_recipe(graph, graph.labeled, name, has_time=True)
             assert all(METHODS[one.method].for_numbers for one in members_of(recipe).values())
             assert "neighbour-lr" in recipe.members and recipe.select == "loss"
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.for_numbers])
+def test_every_method_for_numbers_gives_a_finite_number_for_every_node(name):
+    pytest.importorskip("torch_geometric") if METHODS[name].needs == "pyg" else None
+    graph = towns(n=90)
+    recipe = METHODS[name].settings(DEFAULT)
+    fields = {
+        "epochs": 60,
+        "hidden": 16,
+        "heads": 2,
+        "patience": 0,
+        "select": "loss",
+        "features": "auto",
+        "members": "",
+    }
+    recipe = recipe.replace(**{field: value for field, value in fields.items() if field in METHODS[name].fields})
+    trained = learn(graph, recipe=recipe)
+    table = predictions(trained, graph)
+    assert np.isfinite(table["value"]).all()
+    assert trained.held_out.probability.shape == (int(graph.labeled.sum()), 2)
+
+
+def test_a_method_for_classes_alone_says_so():
+    for name in {*METHODS} - {name for name, method in METHODS.items() if method.for_numbers}:
+        with pytest.raises(ValueError, match=f"method '{name}' predicts classes, and these labels are numbers"):
+            learn(towns(), recipe=METHODS[name].settings(DEFAULT))

@@ -14,6 +14,7 @@ from gcn_lpa.engine.sparse import Key
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn, learn_many, member_jobs
 from gcn_lpa.learning.tasks import Batch, Validation, task_of
+from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.model import GCNLPA
@@ -294,6 +295,10 @@ def test_learn_shows_the_model_the_labels_of_train_and_no_others(world, monkeypa
             shown.append(graph.y)
             return super().forward(graph)
 
+        def outputs(self, graph, nodes):
+            shown.append(graph.y)
+            return super().outputs(graph, nodes)
+
         def loss(self, graph, nodes, key=None):
             shown.append(graph.y)
             return super().loss(graph, nodes, key)
@@ -369,7 +374,7 @@ def test_a_run_prints_in_one_line():
     assert repr(unscored) == "Run: gcn-lpa, seed 0, interrupted, epoch 1 of 1, 0.2 s"
 
 
-class Majority(nn.Module):
+class Majority(AtOnce):
     """Learns at once: every node gets the most frequent class of the training nodes."""
 
     def __init__(self, num_classes):

@@ -38,7 +38,7 @@ def main() -> int:
 def _refuse_passwords(words: list[str]) -> None:
     """End before an error could repeat the password of a database."""
     if any("://" in word or "duckdb:" in word for word in words):
-        from gcn_lpa.data.databases import refuse_password
+        from gcn_lpa.data.checks import refuse_password
 
         try:
             for word in words:

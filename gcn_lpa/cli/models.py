@@ -82,7 +82,7 @@ def train(
 
     A folder of `gcn-lpa partition` is trained by as many processes as it has parts: torchrun --nproc-per-node N -m gcn_lpa train.
     """
-    from gcn_lpa.data.databases import is_address
+    from gcn_lpa.data.checks import is_address
     from gcn_lpa.engine.devices import choose_device
     from gcn_lpa.runs.storage import PARTS, has_file
 
@@ -272,7 +272,7 @@ def predict(
         facts = {"changes": dataclasses.asdict(found.changes), "note": found.note, "rows": len(found.table)}
         facts |= {} if found.cut is None else {"cut": dataclasses.asdict(found.cut)}
         if out is None:
-            return options.show(as_json, {**facts, "predictions": found.table.to_dict("records")}, ())
+            return options.show(as_json, {**facts, "predictions": options.records_of(found.table)}, ())
         write_table(out, found.table, excel_safe=excel_safe)
         return options.show(as_json, {**facts, "out": str(out)}, ())
     options.print_warnings(found.warnings, as_json)
@@ -408,7 +408,8 @@ def tune(
     changes = options.recipe_fields(settings)
     plan, graph = gcn_lpa.make_plan(source, method=method, recipe=recipe, changes=changes, seed=seed, split=kind)
     options.print_warnings(graph.notes, as_json)
-    chosen = metric or ("accuracy" if changes.get("select") else suited(graph.y, graph.num_classes))
+    chosen = metric or suited(graph.y, graph.num_classes)
+    chosen = "accuracy" if metric is None and changes.get("select") and chosen != "r2" else chosen
     search = Search(trials, seed, device, threads, chosen)
     parts = gcn_lpa.split(graph, seed=seed, kind=kind)
     if kind == "time":

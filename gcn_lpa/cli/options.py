@@ -86,7 +86,7 @@ ExcelSafe = Annotated[bool, typer.Option(help="Put a ' before text that a spread
 
 def check_out(*files: Path | str | None, overwrite: bool) -> None:
     """Refuse before the work what could not be written after it, and the files that a run is read from."""
-    from gcn_lpa.data.databases import check_new_table, is_address
+    from gcn_lpa.data.checks import is_address
     from gcn_lpa.data.files import FileError, check_output
     from gcn_lpa.runs import storage
 
@@ -94,6 +94,8 @@ def check_out(*files: Path | str | None, overwrite: bool) -> None:
         if file is None:
             continue
         if is_address(file):
+            from gcn_lpa.data.databases import check_new_table
+
             check_new_table(str(file))
             continue
         check_output(file, overwrite=overwrite)
@@ -213,7 +215,7 @@ def recipe_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 def is_table(name: str | None) -> bool:
     """Whether --edges names a table, a file or an address in a database, and no edge form."""
-    from gcn_lpa.data.databases import is_address
+    from gcn_lpa.data.checks import is_address
 
     return name is not None and (is_address(name) or bool(Path(name).suffix))
 
@@ -330,7 +332,7 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
         show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
     elif as_json:
-        records = table.to_dict("records")
+        records = records_of(table)
         print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})
     else:
         stdout: Any = sys.stdout  # a table that is piped on stays as it is, with its control characters
@@ -338,6 +340,12 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         print(table_text(table, excel_safe=excel_safe), end="", file=file)
         if cut is not None and not MANNERS.quiet:
             print(*cut_lines(cut), sep="\n", file=sys.stderr)
+
+
+def records_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table for JSON, which knows no NaN."""
+    records: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return records
 
 
 def print_warnings(notes: Iterable[str], as_json: bool) -> None:

@@ -460,7 +460,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
             f": {percent(known.rate)} of them join nodes of one class, by chance it would be {percent(known.chance)}"
         )
     about = [
-        f"  homophily  {known.edges:,} edges have both labels{chance}",
+        *([] if METRICS[found.metric].of_numbers else [f"  homophily  {known.edges:,} edges have both labels{chance}"]),
         f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
         *(f"  note       {note}" for note in found.notes),
     ]

@@ -22,6 +22,10 @@ WARNING = "warning: "  # the beginning of a note that is a warning
 LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")
+ADDRESS = re.compile(r"[a-z][a-z0-9+]*://|duckdb:", re.IGNORECASE)
+SECRET = re.compile(
+    r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE
+)  # in an address, or a query
 Names = Sequence[Hashable]
 
 
@@ -63,6 +67,18 @@ def is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+
+
+def is_address(name: object) -> bool:
+    """Whether a name is that of a table in a database, or meant to be; then it is no path."""
+    return isinstance(name, str) and ADDRESS.match(name) is not None
+
+
+def refuse_password(text: str) -> None:
+    """Refuse a text with an address and a password in it, without repeating it."""
+    if ADDRESS.search(text) and SECRET.search(text):
+        right = "leave it out and set PGPASSWORD or ~/.pgpass, so that no file and no list of processes shows it"
+        raise ValueError(f"the address of the database holds a password; {right}")
 
 
 def check_seed(seed: Any) -> int:

@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from gcn_lpa.data.checks import is_missing, meant, some
+from gcn_lpa.data.checks import is_missing, meant, refuse_password, some
 from gcn_lpa.data.table import Table, series, table_of, text_type
 
-ADDRESS = re.compile(r"[a-z][a-z0-9+]*://|duckdb:", re.IGNORECASE)
-SECRET = re.compile(r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE)
 PLACE = re.compile(r"//([^?]*)\?(table|query)=(.+)", re.DOTALL)
 SERVER = re.compile(r"(?:(?P<user>[^@/:]+)@)?(?P<host>[^@/:]*)(?::(?P<port>\d+))?/(?P<dbname>[^@/:]+)")
 READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -46,23 +44,6 @@ COLUMN_KINDS = {
 }  # of what is written, by NumPy's letter; else TEXT
 Errors = tuple[type[Exception], ...]
 Rows = tuple[list[str], list[tuple[Any, ...]]]  # names of columns, and rows
-
-
-def is_address(name: object) -> bool:
-    """Whether a name is that of a table in a database, or meant to be; then it is no path."""
-    return isinstance(name, str) and ADDRESS.match(name) is not None
-
-
-def refuse_password(text: str) -> None:
-    """Refuse a text with an address and a password in it, without repeating it."""
-    if ADDRESS.search(text) and SECRET.search(text):
-        right = "leave it out and set PGPASSWORD or ~/.pgpass, so that no file and no list of processes shows it"
-        raise ValueError(f"the address of the database holds a password; {right}")
-
-
-def moved(value: Any, database: str) -> Any:
-    """An address with another database, such as sqlite:///new.db; what is no address stays."""
-    return f"{database}?{value.partition('?')[2]}" if is_address(value) else value
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from gcn_lpa.data.array_files import (
     read_streamers,
     require_sha256,
 )
-from gcn_lpa.data.checks import WARNING, check_seed, similar
-from gcn_lpa.data.databases import is_address, refuse_password
+from gcn_lpa.data.checks import WARNING, check_seed, is_address, refuse_password, similar
 from gcn_lpa.data.files import write_output
 from gcn_lpa.data.read_folder import read_csv, read_folder
 from gcn_lpa.engine.sparse import SparseMatrix

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.checks import WARNING, Ends, check_task, is_missing, of_another_kind, similar, some
+from gcn_lpa.data.checks import WARNING, Ends, check_task, is_address, is_missing, of_another_kind, similar, some
 from gcn_lpa.data.column_types import Cells, times_in
 from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
-from gcn_lpa.data.databases import is_address, read_address
 from gcn_lpa.data.describe import (
     graph_warnings,
     guessed_label,
@@ -282,6 +281,8 @@ class _Reading:
         if file is None or hasattr(file, "columns"):
             return None if file is None else read_frame(file, content)
         if is_address(file):
+            from gcn_lpa.data.databases import read_address
+
             table, notes = read_address(file, content)
             self.notes += notes
             return table

@@ -34,7 +34,6 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import BEST, Comparison, Record, compare, metric_for
 from gcn_lpa.insight.explain import Explainer
-from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.metrics import METRICS, Metric
 from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
@@ -135,7 +134,6 @@ def advise(
     protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
-        rivals = [name for name in FEATURES_ONLY if graph.numbers is None or METHODS[name].for_numbers]
         few = graph.numbers is not None or min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
         sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
         rule = (
@@ -149,7 +147,7 @@ def advise(
         protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
         comparison = compare(
             graph,
-            [*(rivals if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
+            [*(FEATURES_ONLY if graph.x_kind == "given" else ()), *WITH_GRAPH, *([BEST] if best else [])],
             splits=splits,
             seed=seed,
             metric=metric,

@@ -15,7 +15,7 @@ from gcn_lpa.insight.explanation import EQUAL, hops_in_words, in_words
 
 if TYPE_CHECKING:
     from gcn_lpa.calibration import Reliability
-    from gcn_lpa.insight.explanation import Explanation
+    from gcn_lpa.insight.explanation import Explanation, NumberFacts
     from gcn_lpa.insight.tune import Tuning
 
 # those of Okabe and Ito (2008), which colour-blind readers can tell apart, and a few beside
@@ -54,12 +54,17 @@ def draw_explanation(why: Explanation, path: str | Path) -> None:
     same colour and shape in all pictures of a graph.
     """
     looks = {name: (CLASS_COLORS[k % 8], SHAPES[k % 9]) for k, name in enumerate(why.scores)}
+    if why.number is not None:
+        looks = dict.fromkeys([why.label, *(vote.label for vote in why.votes)], (BLUE, "o"))
     spots = _spots(why)
     rows = 1 + max(row for _, row in spots.values())
     with figure_at(path, (11, max(3.2, 0.62 * rows + 1.2)), {"svg.fonttype": "none", "font.size": 9}) as figure:
         walks, bars = figure.subplots(1, 2, width_ratios=(3, 1.25))
         _draw_paths(walks, why, spots, looks)
-        _draw_scores(bars, why, looks)
+        if why.number is not None:
+            _draw_numbers(bars, why, why.number)
+        else:
+            _draw_scores(bars, why, looks)
         figure.suptitle(_short(why.title, 120), fontsize=11, fontweight="bold")
 
 
@@ -111,6 +116,7 @@ def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, fl
         outline = {"edgecolor": "black", "linewidth": 1.8 if is_start else 0.6}
         axes.scatter([x], [y], s=size, color=color, marker=shape, zorder=3, **outline)
         text = _short(node, 16) + (f"  {in_words(share)}" if vote is not None else "")
+        text += f"  {label}" if why.number is not None and label is not None else ""
         beside = vote is not None and not is_start
         offset, ha, va = ((14, 0), "left", "center") if beside else ((0, -15), "center", "top")
         style = {"ha": ha, "va": va, "fontsize": 8, "fontweight": "bold" if is_start else None, "zorder": 4}
@@ -124,7 +130,7 @@ def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, fl
         "the strongest path of each vote: learned weight on the edges, share of the vote beside the voter", fontsize=9
     )
     labels = {why.label, *(vote.label for vote in why.votes)}
-    keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels]
+    keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels and why.number is None]
     if len(spots) > len({why.node, *votes}):
         keys.append(("no training label", PALE, "o"))
     handles = [
@@ -148,6 +154,24 @@ def _draw_scores(axes: Any, why: Explanation, looks: dict[str, Any]) -> None:
     axes.set(xlim=(0, 1.16), ylim=(max(2, len(shown) - 1) + 0.6, -0.6), xticks=(0, 0.5, 1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"full: {why.method}   hatched: LPA, {hops_in_words(why.hops)}", fontsize=9)
+
+
+def _draw_numbers(axes: Any, why: Explanation, number: NumberFacts) -> None:
+    """The predicted number with its interval, that of LPA, and those that vote, as large as their share."""
+    if (offset := number.log_offset) is not None:  # read far below every number, it has no logarithm
+        functions = (lambda x: np.log(np.maximum(x + offset, 1e-300)), lambda z: np.exp(np.minimum(z, 700)) - offset)
+        axes.set_xscale("function", functions=functions)
+    if number.low is not None and number.high is not None:
+        axes.plot([number.low, number.high], [0, 0], color=BLUE, linewidth=6, alpha=0.3, solid_capstyle="butt")
+    axes.scatter([number.value], [0], color=BLUE, s=90, edgecolor="black", zorder=3)
+    if number.lpa is not None:
+        axes.scatter([number.lpa], [1], color="white", s=90, edgecolor=BLUE, zorder=3)
+    sizes = [40 + 600 * vote.share for vote in why.votes]
+    axes.scatter(number.votes, [2] * len(number.votes), s=sizes, color=BLUE, alpha=0.6, edgecolor="black")
+    axes.set_yticks(range(3), [why.method, f"LPA, {hops_in_words(why.hops)}", "votes"])
+    axes.set(ylim=(2.6, -0.6))
+    axes.locator_params(axis="x", nbins=4)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _short(name: Hashable, most: int) -> str:

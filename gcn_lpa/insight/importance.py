@@ -27,7 +27,8 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Derived, Graph
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import member_jobs
-from gcn_lpa.learning.tasks import Task, task_of
+from gcn_lpa.learning.tasks import Job, Task, task_of
+from gcn_lpa.learning.updated import carried, has_free_weights
 from gcn_lpa.predict import check_trained, posteriors
 from gcn_lpa.trained import Trained
 
@@ -105,7 +106,8 @@ def importance(
         rng, falls = np.random.default_rng([seed, number]), []
         for _ in range(repeats):
             order = torch.from_numpy(rng.permutation(graph.num_nodes))
-            after = torch.cat([judge.probabilities(change(judge, order, rng)) for judge in judges])
+            moved = order if kind == "edges" else None
+            after = torch.cat([judge.probabilities(change(judge, order, rng), moved) for judge in judges])
             falls.append(scores(before) - scores(after))
         fall = torch.stack(falls).mean(dim=0)
         mean, half = fall.mean(dim=1), Z * fall.std(dim=1) / max(1, len(y)) ** 0.5
@@ -150,8 +152,14 @@ class Judge:
     nodes: Tensor
     y: Tensor
 
-    def probabilities(self, prepared: Graph) -> Tensor:
-        return posteriors(self.trained, prepared)[self.nodes]
+    def probabilities(self, prepared: Graph, moved: Tensor | None = None) -> Tensor:
+        """Of its nodes in a changed graph. `moved`: node i has the edges of node moved[i], and so their free weights, [n]."""
+        trained = self.trained
+        if moved is not None and has_free_weights(trained.model):
+            ours = self.prepared.to(trained.device)
+            model = carried(trained.model, ours, prepared.pattern, moved.argsort())
+            trained = dataclasses.replace(trained, model=model)
+        return posteriors(trained, prepared)[self.nodes]
 
 
 def _judges(trained: Trained, graph: Graph) -> list[Judge]:
@@ -181,12 +189,19 @@ def _judge(trained: Trained, task: Task, fold: int | None) -> Judge:
     if fold is not None:
         jobs, members = member_jobs(task, trained.recipe, trained.run.seed), []
         for job, models in zip(jobs, model.members, strict=True):
-            is_refitted = job.method.at_once
-            members.append([job.run(trained.device).model if is_refitted else models[fold]])
+            members.append([_refitted(job, models[fold], trained.device) if job.method.at_once else models[fold]])
         model = Ensemble(members).eval()
     judge = dataclasses.replace(trained, model=model)
     nodes = task.val.nonzero().squeeze(1)
     return Judge(judge, task.prepared, unweighed, levels, nodes, task.graph.y.cpu()[nodes])
+
+
+def _refitted(job: Job, model: Any, device: torch.device) -> Any:
+    """A model fitted at once, in as many stages as the one that knows all labels; those of the fold choose nothing."""
+    nodes = job.task.train.nonzero().squeeze(1)[:1]
+    stages = sum(1 for _ in model.stages(job.task.prepared.to(device), nodes.to(device)))
+    unseen = dataclasses.replace(job.task, val=torch.zeros_like(job.task.val))
+    return dataclasses.replace(job, task=unseen, stages=stages).run(device).model
 
 
 Change = Callable[[Judge, Tensor, np.random.Generator], Graph]

@@ -241,7 +241,8 @@ class Searching:
         begun, recipe = time.perf_counter(), self.start.replace(**settings, members="", votes=False)
 
         def watch(_: JobName, epoch: Epoch) -> None:
-            known = {"accuracy": epoch.val_accuracy, "log_loss": epoch.val_loss}.get(search.metric, epoch.val_score)
+            by_epoch = {"accuracy": epoch.val_accuracy, "r2": epoch.val_accuracy, "log_loss": epoch.val_loss}
+            known = by_epoch.get(search.metric, epoch.val_score)
             if known is not None and epoch.epoch % REPORTED == 0:
                 trial.report(known, epoch.epoch)
                 if trial.should_prune():

@@ -191,10 +191,10 @@ class Job:
                     model.limit(self.stages)
                 nodes = train.nonzero().squeeze(1).to(device)
                 run = fit_at_once(model, prepared, nodes, validation, self.recipe, seed=self.seed)
-                if self.kept is None and validation.number:
-                    model.limit(run.best_epoch)
                 if watch.on_epoch is not None:
                     watch.on_epoch(self.name, run.history[-1])
+                if self.kept is None and validation.number:
+                    model.limit(run.best_epoch)
                 return Fit(model, run)
             model.begin(prepared)
             batches = [

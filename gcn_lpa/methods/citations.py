@@ -50,6 +50,7 @@ def cited(recipe: Recipe, *, calibrated: bool = False) -> list[str]:
     for member in members_of(recipe).values():
         keys += [*OF_METHODS[member.method], *OF_EDGES[member.edges]]
         keys += ["chien2021adaptive"] if member.propagation in ("hops", "relations") else []
+        keys += ["frasca2020sign"] if member.propagation == "columns" else []
         keys += ["luo2024classic"] if member.method == "gcn-lpa" and (member.batch_norm or member.layer_norm) else []
     keys += ["zhu2002learning"] if recipe.votes or recipe.lpa_weight > 0 else []
     keys += ["chiang2019cluster"] if recipe.clusters else []

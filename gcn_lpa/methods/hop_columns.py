@@ -4,7 +4,7 @@ An epoch costs what the labels cost and not what the edges cost. The first layer
 predicted by K products as wide as a hidden layer; the columns of all hops of all nodes are never held at once.
 
 Words are first reduced: B holds the leading right singular vectors of their columns (randomised: Halko et al. 2011). B and the
-spread of each hop's columns are learned from the columns of the training graph, without labels, and kept as buffers.
+scale of each hop's columns are learned from the columns of the training graph, without labels, and kept as buffers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HopColumns(nn.Module):
     """f(Σ_k P^k x B V_k) with a perceptron f whose first layer the V_k are; P is the matrix it is given, [n, c]."""
 
     basis: Tensor | None  # B, [d, r]; None: columns are read as they are
-    scale: Tensor  # 1 / the spread of each column at each hop, 0 where there is none, [K + 1, r]
+    scale: Tensor  # one over the spread of each column at each hop, 0 where it is constant, [K + 1, r]
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
@@ -57,17 +57,18 @@ class HopColumns(nn.Module):
         }  # of train and validation nodes
 
     def begin(self, graph: Graph, smoothing: SparseMatrix) -> None:
-        """Learn B and the scales from the columns of a graph."""
+        """Learn B and the spreads from the columns of a graph."""
         with torch.no_grad():
             if self.basis is not None and self.kept is not None:
                 key, kept = ("directions", self.seed), self.kept
                 self.basis.copy_(graph.once(key, lambda: directions(graph, kept, self.scale.shape[1], self.seed)))
+            spread = torch.zeros_like(self.scale)
             for columns, k, walked in self.walk(graph, smoothing):
-                self.scale[k, columns] = graph.pattern.moments(walked)[0].sqrt()
+                spread[k, columns] = graph.pattern.moments(walked)[0].sqrt()
             words = slice(0 if self.kept is None else len(self.kept), None)
             if self.kept is not None:  # the directions of words keep their sizes beside one another
-                self.scale[:, words] = self.scale[:, words].square().mean(dim=1, keepdim=True).sqrt()
-            self.scale.copy_(torch.where(self.scale < LEAST_SPREAD, 0, 1 / self.scale))
+                spread[:, words] = spread[:, words].square().mean(dim=1, keepdim=True).sqrt()
+            self.scale.copy_(torch.where(spread > LEAST_SPREAD, 1 / spread, 0.0))
 
     def walk(self, graph: Graph, smoothing: SparseMatrix) -> Any:
         """(columns, k, P^k x B of these columns), in blocks of columns."""

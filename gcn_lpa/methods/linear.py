@@ -62,14 +62,25 @@ class FeaturesOnly(AtOnce):
         x, y = rows_of(graph, nodes), labels_at(graph, nodes).numpy()
 
         def layers() -> list[tuple[np.ndarray, np.ndarray]]:
-            if y.dtype.kind == "f":
-                return [chosen_ridge(x, y, self.seed)]
-            return affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+            if y.dtype.kind != "f":
+                return affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+            return self.perceptron_layers(x, y) if self.hidden else [chosen_ridge(x, y, self.seed)]
 
         found = graph.pattern.agreed(layers)
         for k, (weight, bias) in enumerate(found):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
+
+    def perceptron_layers(self, x: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(W, b) of each layer of scikit-learn's perceptron for numbers."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPRegressor
+
+        options: dict[str, Any] = {"hidden_layer_sizes": self.hidden, "max_iter": self.recipe.epochs}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # as of classes
+            fitted = MLPRegressor(**options, random_state=self.seed).fit(x, y)
+        return list(zip(fitted.coefs_, fitted.intercepts_, strict=True))
 
     def forward(self, graph: Graph) -> Tensor:
         x = graph.x @ self.get_buffer("weight0") + self.get_buffer("bias0")

@@ -188,6 +188,7 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=(*COLUMNS, "hidden", "epochs"),
             features="own",
+            for_numbers=True,
         ),
         Method(
             "lr",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,16 +34,13 @@ STATUS = ("labeled", "reached", "unreachable")
 
 def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     """What the script needs to draw the graph and to name what is drawn."""
-    graph, names = subject.graph, subject.trained.class_names
+    graph, (label, names) = subject.graph, subject.drawn_as
     predicted, truth = subject.prediction.probabilities, subject.trained.labels_of(graph)
     texts: dict[str, Any] = {}
-    if (scale := subject.trained.target.scale) is None:
-        label, true = predicted.argmax(dim=1).numpy(), truth.numpy()
-    else:  # numbers are drawn by the range they are in
+    true = truth.numpy()
+    if (scale := subject.trained.target.scale) is not None:  # whether one is known is all that its range is asked for
         value, given = (scale.words(z) for z in (predicted[:, 0], truth))
-        label, true = np.searchsorted(subject.ranges, value), np.where(np.isnan(given), -1, 0)
-        edges_of = [f"{edge:g}" for edge in subject.ranges]
-        names = (f"below {edges_of[0]}", *(f"{a} to {b}" for a, b in pairwise(edges_of)), f"from {edges_of[-1]}")
+        true = np.where(np.isnan(given), -1, 0)
     edges = learned_edges(subject)
     source, target, weight, links = edges.row, edges.col, edges.data, edges.tocsr()
     nodes = sample(links, listed, MOST_NODES)

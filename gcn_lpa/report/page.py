@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 import gcn_lpa
-from gcn_lpa.calibration import FEWEST, Intervals
+from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.describe import describe
 from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
@@ -79,18 +80,23 @@ class OpenRun:
 
     @property
     def sure(self) -> torch.Tensor:
-        """How sure each prediction is, [n]: its probability; of numbers the narrowest interval by the width of its own."""
+        """How sure each prediction is, [n]: its probability; of numbers how much members and votes agree, ½ where as usual."""
         if self.trained.target.scale is None:
             return self.prediction.probabilities.amax(dim=1)
-        intervals, predicted = self.trained.calibration, self.prediction.uncalibrated
-        unit = intervals.unit(predicted) if isinstance(intervals, Intervals) else torch.ones_like(predicted[:, 0])
-        return unit.min() / unit
+        spread = self.prediction.uncalibrated[:, 1]
+        usual = spread.median().clamp_min(1e-12)
+        return usual / (usual + spread)
 
     @cached_property
-    def ranges(self) -> list[float]:
-        """Between which predicted numbers are drawn alike: five ranges with as many nodes in each."""
+    def drawn_as(self) -> tuple[np.ndarray, tuple[str, ...]]:
+        """What each node is drawn as, [n], and its name: the predicted class; of numbers one of five ranges with as many nodes."""
+        if self.trained.target.scale is None:
+            return self.prediction.probabilities.argmax(dim=1).numpy(), self.trained.class_names
         values = self.trained.target.words(self.prediction.uncalibrated[:, 0])
-        return [float(f"{edge:.3g}") for edge in np.unique(np.quantile(values, [0.2, 0.4, 0.6, 0.8]))]
+        ends = np.unique([float(f"{end:.3g}") for end in np.quantile(values, [0.2, 0.4, 0.6, 0.8])])
+        texts = [f"{end:g}" for end in ends]
+        between = (f"{low} to {high}" for low, high in pairwise(texts))
+        return np.searchsorted(ends, values), (f"below {texts[0]}", *between, f"from {texts[-1]}")
 
     @cached_property
     def by_confidence(self) -> list[int]:

@@ -131,8 +131,8 @@ def _draw_nodes(
     width = 0.2 + 2.2 * thin * np.sqrt(inside.data[heavy] / inside.data.max(initial=1e-9))
     axes.add_collection(LineCollection(list(ends), linewidths=width, colors="#BBBBBB", alpha=thin**0.7, zorder=1))
     outline = 0.7 if len(kept) <= MOST_OUTLINED else 0.0
-    probabilities = subject.prediction.probabilities.numpy()[kept]
-    label, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    drawn, names = subject.drawn_as
+    label, sure = drawn[kept], subject.sure.numpy()[kept]
     given = subject.kind[kept] == 1
     reached = np.array([subject.prediction.status[at] != "unreachable" for at in kept.tolist()])
     keys: list[tuple[str, dict[str, Any], str]] = []
@@ -142,7 +142,7 @@ def _draw_nodes(
             one = (label == k) & reached & here
             border = {"edgecolor": edge, "linewidth": outline, "zorder": 2 + (edge == "black")}
             axes.scatter(*xy[one].T, s=largest * (0.15 + 0.85 * sure[one] ** 2), **border, **look)
-        keys.append((_short(subject.trained.class_names[k]), look, "none"))
+        keys.append((_short(names[k]), look, "none"))
     if (~reached).any():
         axes.scatter(*xy[~reached].T, s=0.3 * largest, color=PALE, edgecolor=GREY, linewidth=outline, zorder=2)
         keys.append(("out of reach of any label", {"color": PALE, "marker": "o"}, GREY))

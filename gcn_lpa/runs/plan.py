@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcn_lpa.data.checks import check_seed, meant
-from gcn_lpa.data.databases import is_address, moved, refuse_password
+from gcn_lpa.data.checks import check_seed, is_address, meant, refuse_password
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import read_json
 from gcn_lpa.data.splits import require_classes
@@ -39,8 +38,9 @@ class Source:
     def at(self, place: str) -> Source:
         """The same graph elsewhere: another path, or a database without a table, sqlite:///new.db, for all tables."""
         if is_address(place) and "?" not in place:
-            options = {key: moved(value, place) for key, value in self.options.items()}
-            return Source(moved(self.name, place), self.root, options)
+            named = {"": self.name, **self.options}
+            moved = {key: f"{place}?{text.partition('?')[2]}" for key, text in named.items() if is_address(text)}
+            return Source(moved.pop("", self.name), self.root, {**self.options, **moved})
         is_table = is_address(place) or not Path(place).is_dir()
         options = {key: value for key, value in self.options.items() if is_table or key != "nodes"}
         return Source(place, self.root, options)

@@ -29,8 +29,7 @@ from gcn_lpa.calibration import (
     reliability,
 )
 from gcn_lpa.cut import Cut, Rule
-from gcn_lpa.data.checks import WARNING, some
-from gcn_lpa.data.databases import is_address, write_rows
+from gcn_lpa.data.checks import WARNING, is_address, some
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.edge_columns import TYPE
@@ -321,6 +320,8 @@ def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> No
         excel_safe: put a ' before text that a spreadsheet would run as a formula, in CSV.
     """
     if is_address(path):
+        from gcn_lpa.data.databases import write_rows
+
         write_rows(str(path), table)
     elif Path(path).suffix == ".parquet":
         write_output(path, parquet_bytes(table))

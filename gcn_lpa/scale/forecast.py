@@ -25,13 +25,14 @@ from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
 from gcn_lpa.methods.trees import ROUNDS, VOTE_FOLDS, WORDS
 from gcn_lpa.recipes import TABLE_COLUMNS, Recipe
 
-USUAL = {"table": 350, "words": 80, "columns": 100}  # epochs until training stops: of networks, and of hop columns
+USUAL = {"table": 350, "words": 80, "columns": 150}  # epochs until training stops: of networks, and of hop columns
 PASSES = 3  # over the edges in an epoch: forward, backward, validation
 OPERATIONS = 60  # of torch in an epoch, beside the products: each costs its call
 TREE = 6e-4  # seconds for a tree of 32 leaves, however few its rows
-BINNED = 2e-9  # seconds for a row and column of a tree
+BINNED = 4e-9  # seconds for a row and column of a tree
 LONG = 5.0  # seconds from which on a forecast is worth a line
 STARTING = 2.0  # seconds: scikit-learn is imported, processes begin
+MOVED = 60  # multiply-adds that a number of the rows of labelled nodes costs in a step: dropout, relu, gradients
 FIT = 200  # steps of scikit-learn's logistic regression
 
 
@@ -101,9 +102,11 @@ def _network(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> f
     if recipe.propagation == "columns":
         width = (d if d <= MOST_COLUMNS else RANK) * (recipe.propagation_steps + 1)
         once = (read * width + PASSES * entries * width) / machine.sparse
-        return once + min(usual, USUAL["columns"]) * (
-            PASSES * num_labels * width * recipe.hidden / machine.dense + OPERATIONS * machine.call
+        rows = (
+            num_labels * (width + recipe.hidden) * MOVED / machine.sparse
+            + PASSES * num_labels * width * recipe.hidden / machine.dense
         )
+        return once + USUAL["columns"] * (rows + OPERATIONS * machine.call)
     walked = recipe.propagation_steps * c if recipe.propagation != "layers" else hidden + c
     edges = entries * (walked + (4 * recipe.edge_rank if recipe.edges != "fixed" else 0))
     columns = recipe.hidden * (2 if recipe.propagation == "layers" and recipe.residual else 1)
@@ -118,7 +121,7 @@ def _at_once(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> f
     """One fit of a method without steps, and one to all labels."""
     c, entries, d = graph.num_classes, graph.adjacency.num_entries, graph.num_features
     width = 4 * min(d, MOST_OF_TREES) if d <= MOST_OF_TREES else 2 * WORDS
-    votes = 2 * entries * c * (VOTE_FOLDS + 1) * recipe.propagation_steps / machine.sparse
+    votes = 6 * entries * c * (VOTE_FOLDS + 1) * recipe.propagation_steps / machine.sparse
     if recipe.method == "trees":
         trees = ROUNDS * (1 if c == 2 else c) * (TREE + num_labels * width * BINNED)
         return 1.3 * trees + 2 * votes + 4 * entries * min(d, MOST_OF_TREES) / machine.sparse

@@ -212,7 +212,9 @@ WORDS = {
     "a data set misspelt": words("'corra' is neither a data set nor a folder; did you mean cora?", "info corra"),
     "a method misspelt": words("unknown method 'gnc'; there are mlp, lr,", "train {data} --method gnc"),
     "a method of a comparison misspelt": words("did you mean gcn?", "compare {data} --methods lpa,gnc"),
-    "a recipe misspelt": words("unknown recipe 'defualt'; there are default, best", "train {data} --recipe defualt"),
+    "a recipe misspelt": words(
+        "unknown recipe 'defualt'; there are default, quick, best", "train {data} --recipe defualt"
+    ),
     "a split misspelt": words("unknown split 'unifrom'; there are uniform,", "train {data} --split unifrom"),
     "a setting misspelt": words(
         "'epoch=3' is not NAME=VALUE with a field of the recipe", "tune {data} --set epoch=3 --out {data}/s"

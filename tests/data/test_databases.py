@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import gcn_lpa
 from gcn_lpa.cli.app import app, main
-from gcn_lpa.data.databases import ENGINES, Address, check_new_table, read_address, refuse_password, write_rows
+from gcn_lpa.data.checks import refuse_password
+from gcn_lpa.data.databases import ENGINES, Address, check_new_table, read_address, write_rows
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.runs.plan import Source, make_plan

@@ -316,9 +316,17 @@ def test_the_target_of_streamers_is_no_feature(tmp_path, target, rest):
     ]
 
 
+def test_the_views_of_streamers_are_numbers_and_no_feature(tmp_path):
+    tiny_streamers(tmp_path / "streamers_es.npz")
+    graph = load("streamers-es", tmp_path, target="views")
+    assert graph.numbers is not None and graph.class_names == ()
+    assert graph.y.dtype == torch.float64 and graph.labeled.all()
+    assert [block.name for block in graph.blocks] == ["games", "days", "mature, partner"]
+
+
 def test_a_target_that_streamers_do_not_have_is_refused(tmp_path):
     tiny_streamers(tmp_path / "streamers_es.npz")
-    with pytest.raises(ValueError, match="target = 'games'; it is one of mature, partner"):
+    with pytest.raises(ValueError, match="target = 'games'; it is one of views, mature, partner"):
         load("streamers-es", tmp_path, target="games")
 
 

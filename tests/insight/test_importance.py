@@ -7,13 +7,16 @@ import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.datasets import load
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.table import read_delimited
-from gcn_lpa.insight.importance import EDGES, LABELS, OTHERS, importance, prediction_parts
+from gcn_lpa.edges import Free
+from gcn_lpa.insight.importance import EDGES, LABELS, OTHERS, _edges_shuffled, _judges, importance, prediction_parts
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.learning.updated import carried
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import posteriors
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import LAYERS, Recipe
 from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
 
 QUICK = Recipe(
@@ -188,3 +191,25 @@ def test_positions_of_columns_are_where_their_features_are(tmp_path):
         assert set(changed) <= set(found[name])
         assert torch.equal(y[:, found[name]], x.flip(0)[:, found[name]])
     assert len(rows.columns) == len(MIXED)
+
+
+def test_free_weights_move_with_the_edges_that_are_shuffled():
+    """Each entry of the moved graph has the weight of the entry that it came from, found one by one."""
+    club = load("karate")
+    recipe = LAYERS.replace(edges="free", loss="literal", features="raw", residual=False, epochs=5)
+    trained = learn(club, recipe=recipe, device="cpu")
+    judge = _judges(trained, club)[0]
+    order = torch.from_numpy(np.random.default_rng(0).permutation(club.num_nodes))
+    form = next(module for module in judge.trained.model.modules() if isinstance(module, Free))
+    before, weight = judge.prepared.pattern, form.of_entries(judge.prepared).tolist()
+    learned = dict(zip(zip(before.row.tolist(), before.col.tolist(), strict=True), weight, strict=True))
+    after = _edges_shuffled(judge, order, np.random.default_rng(0)).pattern
+    model = carried(judge.trained.model, judge.prepared, after, order.argsort())
+    moved = next(module for module in model.modules() if isinstance(module, Free)).weight.tolist()
+    cells = zip(after.row.tolist(), after.col.tolist(), strict=True)
+    assert moved == [learned[int(order[i]), int(order[j])] for i, j in cells]
+    same = torch.arange(club.num_nodes)
+    unmoved = _edges_shuffled(judge, same, np.random.default_rng(0))
+    assert torch.equal(judge.probabilities(unmoved, same), judge.probabilities(judge.prepared))
+    found = importance(trained, club, repeats=1)
+    assert {row.name for row in found.rows} == {EDGES, LABELS}

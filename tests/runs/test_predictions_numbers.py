@@ -120,7 +120,7 @@ def test_intervals_are_those_of_the_other_folds_by_hand(kept):
     assert predictions(few, run.graph)[["low", "high"]].isna().all(axis=None)
 
 
-def test_every_command_speaks_of_numbers_in_80_columns(kept):
+def test_every_command_speaks_of_numbers(kept, tmp_path):
     _, out, _ = kept
     said = {}
     for words in (
@@ -137,6 +137,11 @@ def test_every_command_speaks_of_numbers_in_80_columns(kept):
         said[command] = done.stdout
         if command in ("evaluate", "calibrate"):
             assert max(map(len, done.stdout.splitlines())) <= 100
+    for words, kind in (("explain --node h3 --picture", "PNG"), ("report --picture map --out", "PNG")):
+        command, *options = words.split()
+        done = CliRunner().invoke(app, [command, str(out), *options, str(tmp_path / f"{command}.png")])
+        assert done.exit_code == 0, (words, done.output)
+        assert (tmp_path / f"{command}.png").read_bytes()[1:4] == kind.encode()
     assert "R² " in said["evaluate"] and "mean absolute error" in said["evaluate"]
     assert "of 90 %" in said["calibrate"]
     assert "LPA predicts" in said["explain"] and "standard score" in said["explain"]

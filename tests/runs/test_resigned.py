@@ -96,7 +96,11 @@ CHANGES = {
     "trained: no columns": ("trained.json", put("num_columns", 0), "num_columns is 0; it is at least 1"),
     "recipe: features": ("recipe.json", put("features", "l2"), "idf goes with features 'tfidf'"),
     "trained: kind of features": ("trained.json", put("x_kind", "none"), "x_kind is 'none'; it is one of given"),
-    "trained: one class less": ("trained.json", put("class_names", ["no"]), "beyond the 1 of trained.json"),
+    "trained: one class less": (
+        "trained.json",
+        put("class_names", ["no"]),
+        "beyond the 1 classes, .no. of trained.json",
+    ),
     "trained: a class twice": ("trained.json", put("class_names", ["no", "no"]), "names a class twice"),
     "trained: other class names": ("trained.json", put("class_names", ["yes", "no"]), "not those of the graph"),
     "columns: decimal": (
