@@ -72,7 +72,9 @@ def compared(folder, source, recipe, ranks, alone):
         "members": ["first", *together.recipe.members.split()],
         "nodes predicted": len(rows),
         "classes that differ": int((rows.label.to_numpy() != table.label.to_numpy().astype(str)).sum()),
-        "largest gap of a probability": float(np.abs(rows.probability - table.probability.astype(float)).max()),
+        "largest gap of a probability": float(
+            np.abs(rows.probability.to_numpy() - table.probability.to_numpy().astype(float)).max()
+        ),
         "trees have the same bits": same,
         "seconds of ranks": round(seconds, 1),
     }

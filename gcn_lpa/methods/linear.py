@@ -28,7 +28,8 @@ from gcn_lpa.regression import Numbers
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite
 PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
 SUREST = 700  # nodes at most, in equal numbers of each class, that the model itself labels for the second fit
-BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
+BLOCK = 1 << 24  # numbers of four bytes in a block of walks, 64 MB
+AT_ONCE = 1 << 14  # rows that are read in float64
 INNER_FOLDS = 5  # of the training nodes, for choices inside training
 MANY = 1000  # training nodes from which one of these folds is enough
 FEW = 20  # training nodes below which nothing is chosen
@@ -226,11 +227,9 @@ class SmoothedLR(AtOnce):
             at.append(surest)
             classes.append(torch.full_like(surest, k))
             weights.append(weights[0].new_full((len(surest),), int((labels == k).sum()) / max(1, number)))
-        every = torch.cat(at)
-        more, labels, mass = (
-            self.rows(graph, every),
-            *(collected(torch.cat(a), every).cpu() for a in (classes, weights)),
-        )
+        every, order = torch.cat(at).sort()
+        labels, mass = (collected(torch.cat(array)[order], every).cpu() for array in (classes, weights))
+        more = self.rows(graph, every)
         if len(labels) > len(rows):
             self.keep(*agreed(lambda: learn(more, labels, mass.numpy(), scale)))
 
@@ -256,18 +255,26 @@ class SmoothedLR(AtOnce):
         self.bias.copy_(torch.from_numpy(bias))
 
     def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:
-        """Rows of M x, of the nodes of all processes, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes."""
-        pattern, places = graph.pattern, graph.pattern.places(nodes)
+        """Rows of M x, of the nodes of all processes, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes.
+
+        Sums are in float64: in float32 the solver magnifies in which order they were added.
+        """
+        pattern, places, adjacency = graph.pattern, graph.pattern.places(nodes), graph.adjacency.to(torch.float64)
         number = int(pattern.total(torch.tensor(len(nodes))))
         found = np.empty((number, self.num_given), dtype=np.float32)
-        width = max(1, BLOCK // pattern.most_rows)
+        width = max(1, BLOCK // (2 * pattern.most_rows))
         for start in range(0, number, width):
             stop = min(number, start + width)
             here = (places >= start) & (places < stop)
-            ends = torch.zeros(graph.num_nodes, stop - start, device=graph.device)
+            ends = torch.zeros(graph.num_nodes, stop - start, dtype=torch.float64, device=graph.device)
             ends[nodes[here], places[here] - start] = 1
-            walked = personalized_back(graph.adjacency, ends, self.recipe)
-            rows = (graph.x.T @ walked).T if isinstance(graph.x, SparseMatrix) else walked.T @ graph.x
+            walked, x = personalized_back(adjacency, ends, self.recipe), graph.x
+            if isinstance(x, SparseMatrix):
+                rows = (x.to(torch.float64).T @ walked).T
+            else:
+                rows = torch.zeros(stop - start, x.shape[1], dtype=torch.float64, device=x.device)
+                for some in torch.arange(len(x), device=x.device).split(AT_ONCE):
+                    rows += walked[some].T @ x[some].double()
             found[start:stop] = pattern.total(rows[:, : self.num_given].contiguous()).cpu().numpy()
         return found
 
