@@ -24,8 +24,9 @@ import torch  # noqa: E402
 from gcn_lpa.data.datasets import load  # noqa: E402
 from gcn_lpa.data.files import write_json  # noqa: E402
 from gcn_lpa.data.splits import split  # noqa: E402
+from gcn_lpa.engine.devices import environment  # noqa: E402
 from gcn_lpa.methods.registry import members_of  # noqa: E402
-from gcn_lpa.runs.folder import environment, load_trained  # noqa: E402
+from gcn_lpa.runs.folder import load_trained  # noqa: E402
 from gcn_lpa.runs.plan import Source, make_plan  # noqa: E402
 from gcn_lpa.runs.predictions import predict_run  # noqa: E402
 from gcn_lpa.runs.train_run import train_run  # noqa: E402
