@@ -337,6 +337,15 @@ def together(root: Path) -> list[str]:
     return markdown([f"{found['steps']} steps by up to four ranks", ""], rows)
 
 
+@block
+def ensembles_in_parts(root: Path) -> list[str]:
+    rows = []
+    for name, facts in result(root, "ensembles-in-parts")["cases"].items():
+        rows.append([name, f"{facts['classes that differ']} of {facts['nodes predicted']:,}"])
+        rows[-1].append(f"{facts['largest gap of a probability']:.0e}")
+    return markdown(["graph, recipe", "classes that differ", "largest gap of a probability"], rows)
+
+
 # performance
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gcn_lpa.edges import edge_form
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import Remembered
-from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot
+from gcn_lpa.engine.sparse import Key, Pattern, SparseMatrix, dropout, glorot
 from gcn_lpa.losses import READINGS, Loss, labels_of
 from gcn_lpa.recipes import Recipe
 
@@ -54,8 +54,8 @@ class OverNodes(nn.Module):
         super().__init__()
         self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
-    def forward(self, x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, dim=0, correction=0)
+    def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
+        variance, mean = pattern.moments(x)
         return (x - mean) * (self.scale * (variance + 1e-5).rsqrt()) + self.shift
 
 
@@ -95,9 +95,13 @@ class Convolutions(nn.Module):
             if self.biases:
                 x = x + self.biases[k]
             if k < last:
-                x = (self.norms[k](x) if self.norms else x).relu()
+                x = (self.normed(k, x, smoothing) if self.norms else x).relu()
         logits = cast(Tensor, x)
         return logits if at is None else logits.index_select(0, at)
+
+    def normed(self, k: int, x: Tensor, smoothing: SparseMatrix) -> Tensor:
+        norm = self.norms[k]
+        return cast(Tensor, norm(x, smoothing.pattern) if isinstance(norm, OverNodes) else norm(x))
 
 
 class GCNLPA(nn.Module):

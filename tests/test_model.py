@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from gcn_lpa.edges import EDGE_FORMS
-from gcn_lpa.engine.sparse import Key, random_share
+from gcn_lpa.engine.sparse import Key, SparseMatrix, random_share
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import SEED_LAYER
 from gcn_lpa.model import GCNLPA, OverNodes
@@ -367,9 +367,9 @@ def test_batch_norm_is_that_of_torch_with_the_whole_graph_as_the_batch():
             one.copy_(torch.linspace(0.5, 2, 6))
         for one in (norm.shift, theirs.bias):
             one.copy_(torch.linspace(-1, 1, 6))
-    expected = theirs(x)
-    assert torch.allclose(norm(x), expected, atol=1e-6)
-    assert torch.equal(norm.eval()(x), norm.train()(x))
+    expected, pattern = theirs(x), SparseMatrix.identity(50).pattern
+    assert torch.allclose(norm(x, pattern), expected, atol=1e-6)
+    assert torch.equal(norm.eval()(x, pattern), norm.train()(x, pattern))
 
 
 def test_batch_norm_and_layer_norm_exclude_each_other():

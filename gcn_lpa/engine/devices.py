@@ -1,4 +1,4 @@
-"""Where a computation runs: the device, and how many threads of the CPU."""
+"""Where a computation runs: the device, how many threads of the CPU, and the processes that share the rows of a matrix."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import contextlib
 import os
 import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
+import scipy.sparse
 import torch
+from torch import Tensor
 
 import gcn_lpa
 
 SMALL = 2_000_000  # numbers in a layer, rows times width
+Result = TypeVar("Result")
+Rows = TypeVar("Rows", Tensor, scipy.sparse.csr_array)
 
 _lock = threading.Lock()
 _num_open = 0  # blocks of `num_threads` that have begun and not ended, in all threads
@@ -90,3 +94,37 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+class OneProcess:
+    """What the rows of a square matrix, nodes of a graph, are to the processes that share them: here one process has all.
+
+    `scale.ranks.Part` has the same methods for several processes. All of them call each method, in the same order.
+    """
+
+    is_part = False
+    ids: Tensor | None = None  # of the columns in the whole matrix, [m]; None: their positions
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """What stands in each row, [n, …], for each column, [m, …]: in a square matrix the same."""
+        return x
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of what each process has."""
+        return values
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Variance and mean of each column over the nodes of all processes, [d] each."""
+        return torch.var_mean(x, dim=0, correction=0)
+
+    def collected(self, rows: Rows, at: Tensor) -> Rows:
+        """`rows` belong to the nodes `at` of this process; those of all processes in the order of the whole graph."""
+        return rows
+
+    def places(self, at: Tensor) -> Tensor:
+        """Which of the collected rows are those of the nodes `at` of this process, [m]."""
+        return torch.arange(len(at), device=at.device)
+
+    def agreed(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which one process does for all of them."""
+        return work()

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gcn_lpa.engine import operations as ops
+from gcn_lpa.engine.devices import OneProcess
 
 LARGEST_LOG = 60.0  # of a ratio of degrees: only where A is far from symmetric are there larger ones
 EDGE_LAYER = 1000  # names random bits that are not a layer's dropout
@@ -48,17 +49,15 @@ class Key(NamedTuple):
         return torch.full((1,), self.step, dtype=torch.int64, device=device)
 
 
-class Pattern:
+class Pattern(OneProcess):
     """Where the entries of a matrix are: the columns of row i are col[rowptr[i] : rowptr[i + 1]], ascending.
 
     Nothing changes after construction, so what is derived from a pattern is worked out once and kept with it.
 
-    Where several processes share the rows of a matrix (`scale.ranks.Part`), `gathered`, `ids`, `total` and `most_rows` are
-    about all of them.
+    Where several processes share the rows of a matrix (`scale.ranks.Part`), its columns are in the order of `ids`: sums then have
+    the bits of one process.
     """
 
-    is_part = False
-    ids: Tensor | None = None  # of the columns in the whole matrix, [m]; None: their positions
     cut_from: tuple[str, Tensor] | None = None  # fingerprint of a larger pattern, and the number of each entry there
     # arrays of the pattern whose transpose this is, and not the pattern: two that hold each other would outlive their graph
     _transpose_of: tuple[Tensor, Tensor, Tensor] | None = None
@@ -182,13 +181,13 @@ class Pattern:
             moved.cut_from = self.cut_from[0], self.cut_from[1].to(device)
         return moved
 
-    def gathered(self, x: Tensor) -> Tensor:
-        """What stands in each row, [n, …], for each column, [m, …]: in a square matrix the same."""
-        return x
+    def within(self, kept: Tensor) -> Pattern:
+        """The pattern of the entries in a mask, [E]."""
+        return Pattern(*self._entries(kept), self.shape)
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum of what each process has."""
-        return values
+    def _entries(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        number = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
+        return number.index_select(0, self.rowptr.long()), self.col[kept]
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ_j over the entries of each row, [E] -> [n]."""
@@ -359,6 +358,10 @@ class SparseMatrix:
         logs = self.with_values(self.values.log())
         self._log = logs if self.is_constant else None
         return logs
+
+    def without_diagonal(self) -> SparseMatrix:
+        kept = self.pattern.row != self.pattern.col
+        return SparseMatrix(self.pattern.within(kept), self.values[kept])
 
     def diagonal(self) -> Tensor:
         """a_ii, zero where it is not stored, [n]."""

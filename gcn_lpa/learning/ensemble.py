@@ -115,7 +115,8 @@ def parts_of(ensemble: Ensemble, prepared: Graph) -> Parts:
         if ensemble.edge_parameters():
             walks.append(ensemble.transition(prepared))
         seeds = prepared.target.seeds(prepared.y, prepared.adjacency.dtype)
-        where = "cpu" if prepared.adjacency.num_entries * prepared.target.vote_width <= NEAR else prepared.device
+        is_near = prepared.adjacency.num_entries * prepared.target.vote_width <= NEAR
+        where = "cpu" if is_near and not prepared.pattern.is_part else prepared.device
         shares = [share for walk in walks for share in label_votes(walk.detach().to(where), seeds.to(where))]
     return Parts(members, tuple(map(prepared.target.voted, shares)), prepared.target)
 
@@ -125,7 +126,7 @@ def label_votes(matrix: SparseMatrix, seeds: Tensor) -> list[Tensor]:
     others = matrix.with_values(matrix.values * (matrix.pattern.row != matrix.pattern.col))
     total = matrix.pattern.spread_rows(others.row_sums())
     others = others.with_values(others.values / torch.where(total > 0, total, 1))
-    prior = seeds.sum(dim=0) + 1.0
+    prior = matrix.pattern.total(seeds.sum(dim=0)) + 1.0
     prior = SMOOTHING * prior / prior.sum()
     votes = []
     for mass in (others @ seeds, propagate_labels(others, seeds, REACH)):

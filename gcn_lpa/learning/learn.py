@@ -255,24 +255,25 @@ def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list
 
 
 def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted: bool = False) -> Trained:
-    """One model of each member, by name, as one; the validation nodes weigh members and label votes.
-
-    Each validation node is calibrated by weights that were fitted to others of them.
-    """
+    """One model of each member, by name, as one; the validation nodes weigh members and label votes."""
     ensemble = Ensemble([[fit.model] for fit in fits.values()]).eval()
     weights = held_out = None
     if task.val.any():
         nodes, prepared = task.val.nonzero().squeeze(1), task.prepared.to(ensemble.device)
         y = task.graph.y.cpu()[nodes]
         if recipe.votes:
-            parts = parts_of(ensemble, prepared).of(task.val)
-            probabilities = cross_fitted(parts, y, torch.arange(len(y)) % VOTE_FOLDS)
-            weights = fit_weights(parts, y)
+            weights, probabilities = weighed_by_validation(parts_of(ensemble, prepared).of(task.val), y)
         else:
             with torch.no_grad():
                 probabilities = task.graph.target.answer(ensemble(prepared).double()).cpu()[nodes]
         held_out = HeldOut(nodes, y, probabilities, "validation", None, unreachable(task.graph, task.train)[nodes])
     return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
+
+
+def weighed_by_validation(parts: Parts, y: Tensor) -> tuple[EnsembleWeights, Tensor]:
+    """The weights that validation nodes ask for; and the pooled prediction for each by weights fitted to others, [m, c]."""
+    probabilities = cross_fitted(parts, y, torch.arange(len(y)) % VOTE_FOLDS)
+    return fit_weights(parts, y), probabilities
 
 
 def _together_by_folds(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout, glorot
+from gcn_lpa.methods.linear import one_thread, rows_of
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -63,7 +64,7 @@ class HopColumns(nn.Module):
                 self.basis.copy_(graph.once(key, lambda: directions(graph, kept, self.scale.shape[1], self.seed)))
             spread = torch.zeros_like(self.scale)
             for columns, k, walked in self.walk(graph, smoothing):
-                spread[k, columns] = walked.std(dim=0)
+                spread[k, columns] = graph.pattern.moments(walked)[0].sqrt()
             words = slice(0 if self.kept is None else len(self.kept), None)
             if self.kept is not None:  # the directions of words keep their sizes beside one another
                 spread[:, words] = spread[:, words].square().mean(dim=1, keepdim=True).sqrt()
@@ -72,7 +73,7 @@ class HopColumns(nn.Module):
     def walk(self, graph: Graph, smoothing: SparseMatrix) -> Any:
         """(columns, k, P^k x B of these columns), in blocks of columns."""
         number = self.scale.shape[1]
-        width = max(1, AT_ONCE // max(1, graph.num_nodes))
+        width = max(1, AT_ONCE // max(1, graph.pattern.most_rows))
         for start in range(0, number, width):
             columns = slice(start, min(number, start + width))
             if self.basis is not None:
@@ -86,13 +87,13 @@ class HopColumns(nn.Module):
                 z = smoothing @ z
                 yield columns, k, z
 
-    def rows(self, graph: Graph, smoothing: SparseMatrix, at: Tensor) -> Tensor:
-        """The columns of all hops of these nodes, [m, (K + 1) r]."""
+    def rows(self, graph: Graph, smoothing: SparseMatrix, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns of all hops of these nodes, [m, (K + 1) r], and the numbers that name their random bits, [m]."""
         rows = torch.empty(len(at), *self.scale.shape, device=at.device)
         with torch.no_grad():
             for columns, k, walked in self.walk(graph, smoothing):
                 rows[:, k, columns] = walked.index_select(0, at) * self.scale[k, columns]
-        return rows.flatten(1)
+        return rows.flatten(1), graph.pattern.places(at)
 
     def forward(
         self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
@@ -101,7 +102,8 @@ class HopColumns(nn.Module):
             z: Tensor = self.first_layer(graph, smoothing)
         else:
             at = torch.arange(graph.num_nodes, device=graph.device) if at is None else at
-            rows = self._rows[self.training](graph, smoothing, at)
+            rows, places = self._rows[self.training](graph, smoothing, at)
+            key = None if key is None else key._replace(rows=places)
             z = dropout(rows, self.recipe.dropout, key, layer=0) @ self.weights[0]
         z = z + self.biases[0]
         for k in range(1, len(self.weights)):
@@ -129,21 +131,21 @@ def kept_columns(graph: Graph) -> Tensor | None:
 
 def directions(graph: Graph, kept: Tensor, width: int, seed: int) -> Tensor:
     """B, [d, r]: a column of the identity for each kept one, then the leading directions of the others."""
-    x = graph.x.to_scipy() if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()
-    number, d = x.shape
+    pattern, d = graph.pattern, graph.num_features
+    number, at = int(pattern.total(torch.tensor(graph.num_nodes))), torch.arange(graph.num_nodes, device=graph.device)
     if number > SAMPLE:
-        x = x[np.linspace(0, number - 1, SAMPLE).astype(np.int64)]
+        chosen = torch.from_numpy(np.linspace(0, number - 1, SAMPLE).astype(np.int64)).to(graph.device)
+        at = at[torch.isin(at if pattern.ids is None else pattern.ids[: len(at)], chosen)]
+    x = rows_of(graph, at)
     others, rank = np.setdiff1d(np.arange(d), kept.numpy()), width - len(kept)
     basis = np.zeros((d, width), dtype=np.float32)
     basis[kept.numpy(), np.arange(len(kept))] = 1
-    basis[others, len(kept) :] = leading(x[:, others], rank, seed)
+    basis[others, len(kept) :] = pattern.agreed(lambda: leading(x[:, others], rank, seed))
     return torch.from_numpy(basis)
 
 
 def leading(x: Any, rank: int, seed: int) -> np.ndarray:
     """The right singular vectors of the `rank` largest singular values, [d, rank], to the accuracy of a few power iterations."""
-    from gcn_lpa.methods.linear import one_thread
-
     x = scipy.sparse.csr_array(x, dtype=np.float64) if scipy.sparse.issparse(x) else x.astype(np.float64)
     width = min(rank + MORE, *x.shape)
     with one_thread():  # sums are added in one order

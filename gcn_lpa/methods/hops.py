@@ -119,6 +119,17 @@ def walk_edge_types(own: Tensor, gamma: Tensor, matrices: Sequence[SparseMatrix]
     return [own * z, *(matrix.polynomial(of_hops[r], z) for r, matrix in enumerate(matrices))]
 
 
+def personalized_back(adjacency: SparseMatrix, ends: Tensor, recipe: Recipe) -> Tensor:
+    """Mᵀ E, where M v is `personalized` PageRank of v along D^-½AD^-½."""
+    smoothing = adjacency.symmetric_normalized()
+    if not smoothing.pattern.is_part:
+        return personalized(smoothing.T, ends, recipe)
+    start = torch.zeros_like(ends, requires_grad=True)  # the backward pass brings home what is for other processes
+    with torch.enable_grad():
+        walked = personalized(smoothing, start, recipe)
+    return torch.autograd.grad((walked * ends).sum(), start)[0]
+
+
 def personalized(
     smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
 ) -> Tensor:

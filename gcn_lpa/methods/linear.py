@@ -18,17 +18,18 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.hops import personalized
+from gcn_lpa.methods.hops import personalized, personalized_back
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.regression import Numbers
 
 UNSEEN = -1e4  # logit of a class that no training node has: its probability is 0 and its loss finite
 PENALTY = 10.0  # C of scikit-learn, for rows of length 1 on average
 SUREST = 700  # nodes at most, in equal numbers of each class, that the model itself labels for the second fit
-BLOCK = 1 << 24  # numbers in a block of walks, 64 MB
+BLOCK = 1 << 24  # numbers of four bytes in a block of walks, 64 MB
+AT_ONCE = 1 << 14  # rows that are read in float64
 INNER_FOLDS = 5  # of the training nodes, for choices inside training
 MANY = 1000  # training nodes from which one of these folds is enough
 FEW = 20  # training nodes below which nothing is chosen
@@ -59,13 +60,15 @@ class FeaturesOnly(AtOnce):
         return LogisticRegression(solver="lbfgs", random_state=self.seed)
 
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        rows, y = nodes.cpu().numpy(), graph.y.index_select(0, nodes).cpu().numpy()
-        x = graph.x.to_scipy()[rows] if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()[rows]
-        if y.dtype.kind != "f":
-            layers = affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
-        else:
-            layers = self.perceptron_layers(x, y) if self.hidden else [chosen_ridge(x, y, self.seed)]
-        for k, (weight, bias) in enumerate(layers):
+        x, y = rows_of(graph, nodes), labels_at(graph, nodes).numpy()
+
+        def layers() -> list[tuple[np.ndarray, np.ndarray]]:
+            if y.dtype.kind != "f":
+                return affine_layers(self.estimator(), x, y, graph.target.width, len(self.hidden))
+            return self.perceptron_layers(x, y) if self.hidden else [chosen_ridge(x, y, self.seed)]
+
+        found = graph.pattern.agreed(layers)
+        for k, (weight, bias) in enumerate(found):
             self.get_buffer(f"weight{k}").copy_(torch.from_numpy(weight))
             self.get_buffer(f"bias{k}").copy_(torch.from_numpy(bias))
 
@@ -163,6 +166,26 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+def rows_of(graph: Graph, nodes: Tensor, columns: np.ndarray | None = None) -> Any:
+    """The features of nodes, of all processes, a sparse matrix or an array, [m, d].
+
+    Args:
+        columns: that are wanted; None: all.
+    """
+    at = nodes.cpu().numpy()
+    x = (graph.x.to_scipy() if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy())[at]
+    x = x if columns is None else x[:, columns]
+    if scipy.sparse.issparse(x):
+        return graph.pattern.collected(scipy.sparse.csr_array(x), nodes)
+    return graph.pattern.collected(torch.from_numpy(x), nodes).numpy()
+
+
+def labels_at(graph: Graph, nodes: Tensor) -> Tensor:
+    """The labels of nodes, of all processes, on the CPU, [m]."""
+    labels: Tensor = graph.pattern.collected(graph.y.index_select(0, nodes), nodes)
+    return labels.cpu()
+
+
 def only(graph: Graph, nodes: Tensor) -> Graph:
     """The graph with the labels of `nodes` and no others."""
     return graph.reveal(torch.zeros_like(graph.labeled).index_fill(0, nodes, True))
@@ -189,35 +212,41 @@ class SmoothedLR(AtOnce):
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        nodes, y = nodes.cpu(), only(graph, nodes).y.cpu()
-        labels, rows = y[nodes], self.rows(graph, nodes)
+        y, collected = only(graph, nodes).y, graph.pattern.collected
+        labels, rows = labels_at(graph, nodes), self.rows(graph, nodes)
         scale = float(np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).mean())) or 1.0
-        self.learn(rows, labels, np.ones(len(nodes)), scale)
+        learn, agreed = self.learned, graph.pattern.agreed
+        self.keep(*agreed(lambda: learn(rows, labels, np.ones(len(rows)), scale)))
         if labels.is_floating_point():  # a predicted number is no label to learn from: it would say the same again
             return
-        every, classes, weights = [nodes], [labels], [np.ones(len(nodes))]
-        for k, surest in self.surest(graph, y):
-            every.append(surest)
+        at, classes, weights = [nodes], [y[nodes]], [torch.ones(len(nodes), dtype=torch.float64, device=y.device)]
+        with torch.no_grad():
+            certainty, guess = self(graph).double().log_softmax(dim=1).max(dim=1)
+        for k in labels.unique().tolist():
+            surest, number = self.surest(graph.pattern, certainty, (guess == k) & (y < 0))
+            at.append(surest)
             classes.append(torch.full_like(surest, k))
-            weights.append(np.full(len(surest), int((labels == k).sum()) / len(surest)))
-        if len(every) > 1:
-            self.learn(self.rows(graph, torch.cat(every)), torch.cat(classes), np.concatenate(weights), scale)
+            weights.append(weights[0].new_full((len(surest),), int((labels == k).sum()) / max(1, number)))
+        every, order = torch.cat(at).sort()
+        labels, mass = (collected(torch.cat(array)[order], every).cpu() for array in (classes, weights))
+        more = self.rows(graph, every)
+        if len(labels) > len(rows):
+            self.keep(*agreed(lambda: learn(more, labels, mass.numpy(), scale)))
 
-    def learn(self, rows: np.ndarray, y: Tensor, weights: np.ndarray, scale: float) -> None:
-        """Fit W and b to rows, which are divided by `scale` in place."""
+    def learned(self, rows: np.ndarray, y: Tensor, weights: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """W and b fitted to rows, which are divided by `scale` in place."""
         from sklearn.linear_model import LogisticRegression
 
         rows /= scale
         if y.is_floating_point():
             weight, bias = ridge(rows, y.numpy(), PENALTY)
-            self.keep(weight / scale, bias)
-            return
+            return weight / scale, bias
         if self.recipe.class_weights == "balanced":
             mass = np.bincount(y.numpy(), weights)
             weights = weights * mass.sum() / ((mass > 0).sum() * mass[y.numpy()])
         estimator = LogisticRegression(C=PENALTY, max_iter=200)
         weight, bias = affine_layers(estimator, rows, y.numpy(), self.num_classes, 0, weights)[0]
-        self.keep(weight / scale, bias)
+        return weight / scale, bias
 
     def keep(self, weight: np.ndarray, bias: np.ndarray) -> None:
         """Take over W, of the given columns, and b."""
@@ -226,27 +255,35 @@ class SmoothedLR(AtOnce):
         self.bias.copy_(torch.from_numpy(bias))
 
     def rows(self, graph: Graph, nodes: Tensor) -> np.ndarray:
-        """Rows of M x, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes."""
-        back, start = graph.adjacency.symmetric_normalized().T, 0
-        found = np.empty((len(nodes), self.num_given), dtype=np.float32)
-        for part in nodes.split(max(1, BLOCK // graph.num_nodes)):
-            ends = torch.zeros(graph.num_nodes, len(part), device=graph.device)
-            ends[part.to(graph.device), torch.arange(len(part), device=graph.device)] = 1
-            walked = personalized(back, ends, self.recipe)
-            rows = (graph.x.T @ walked).T if isinstance(graph.x, SparseMatrix) else walked.T @ graph.x
-            found[start : start + len(part)] = rows[:, : self.num_given].cpu().numpy()
-            start += len(part)
+        """Rows of M x, of the nodes of all processes, [m, d]: (Mᵀ E)ᵀ x, where column j of E is 1 at the j-th of the nodes.
+
+        Sums are in float64: in float32 the solver magnifies in which order they were added.
+        """
+        pattern, places, adjacency = graph.pattern, graph.pattern.places(nodes), graph.adjacency.to(torch.float64)
+        number = int(pattern.total(torch.tensor(len(nodes))))
+        found = np.empty((number, self.num_given), dtype=np.float32)
+        width = max(1, BLOCK // (2 * pattern.most_rows))
+        for start in range(0, number, width):
+            stop = min(number, start + width)
+            here = (places >= start) & (places < stop)
+            ends = torch.zeros(graph.num_nodes, stop - start, dtype=torch.float64, device=graph.device)
+            ends[nodes[here], places[here] - start] = 1
+            walked, x = personalized_back(adjacency, ends, self.recipe), graph.x
+            if isinstance(x, SparseMatrix):
+                rows = (x.to(torch.float64).T @ walked).T
+            else:
+                rows = torch.zeros(stop - start, x.shape[1], dtype=torch.float64, device=x.device)
+                for some in torch.arange(len(x), device=x.device).split(AT_ONCE):
+                    rows += walked[some].T @ x[some].double()
+            found[start:stop] = pattern.total(rows[:, : self.num_given].contiguous()).cpu().numpy()
         return found
 
-    def surest(self, graph: Graph, y: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class with a label, the nodes without one that are predicted to be of it with the highest probability."""
-        with torch.no_grad():
-            certainty, guess = self(graph).cpu().double().log_softmax(dim=1).max(dim=1)
-        for k in y[y >= 0].unique().tolist():
-            nodes = ((guess == k) & (y < 0)).nonzero().squeeze(1)
-            order = certainty[nodes].argsort(descending=True, stable=True)
-            if len(nodes):
-                yield k, nodes[order[: max(1, SUREST // self.num_classes)]]
+    def surest(self, pattern: Pattern, certainty: Tensor, among: Tensor) -> tuple[Tensor, int]:
+        """The nodes of a mask, of all processes, of which the model is most certain: those of this process, and how many in all."""
+        nodes, most = among.nonzero().squeeze(1), max(1, SUREST // self.num_classes)
+        nodes = nodes[certainty[nodes].argsort(descending=True, stable=True)[:most]]
+        order = pattern.collected(certainty[nodes], nodes).argsort(descending=True, stable=True)[:most]
+        return nodes[torch.isin(pattern.places(nodes), order)], len(order)
 
     def forward(self, graph: Graph) -> Tensor:
         return personalized(graph.adjacency.symmetric_normalized(), graph.x @ self.weight, self.recipe) + self.bias

@@ -105,7 +105,8 @@ def correct_and_smooth(smoothing: SparseMatrix, guess: Tensor, truth: Tensor, re
     labeled = truth.sum(dim=1, keepdim=True) > 0
     error = torch.where(labeled, truth - guess, 0.0)
     spread = personalized(smoothing, error, recipe, (-1.0, 1.0))
-    size, mean = spread.abs().sum(dim=1, keepdim=True), error.abs().sum() / labeled.sum().clamp_min(1)
+    total, size = smoothing.pattern.total, spread.abs().sum(dim=1, keepdim=True)
+    mean = total(error.abs().sum()) / total(labeled.sum()).clamp_min(1)
     far = size * 1000 <= mean  # hardly any error arrives: their code leaves such nodes unscaled
     corrected = guess + spread * torch.where(far, 1.0, mean / torch.where(far, 1.0, size))
     smoothed = personalized(smoothing, torch.where(labeled, truth, corrected), recipe, (0.0, 1.0)) + LEAST
@@ -193,6 +194,9 @@ class GRAND(Network):
         number = (
             torch.ones_like(labels.target, dtype=cost.dtype).sum() if labels.weight is None else labels.weight.sum()
         )
+        if labels.total is not None:  # each process has its share of the mean
+            gap = gap * (len(goal) / labels.total(gap.new_tensor(len(goal))))
+            number = labels.total(number)
         trust = (number / (ENOUGH * graph.target.width)).clamp_max(1.0)
         return Loss(cost + trust * gap, cost.new_zeros(()), 0.0)
 

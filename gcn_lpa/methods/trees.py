@@ -28,7 +28,7 @@ from torch import Tensor
 from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.cpu_kernels import sums_of_trees
 from gcn_lpa.engine.fused import Remembered
-from gcn_lpa.engine.sparse import SparseMatrix
+from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.linear import (
@@ -37,9 +37,11 @@ from gcn_lpa.methods.linear import (
     UNSEEN,
     affine_layers,
     inner_folds,
+    labels_at,
     one_thread,
     only,
     ridge,
+    rows_of,
     stratified_folds,
 )
 from gcn_lpa.recipes import Recipe
@@ -158,21 +160,24 @@ class NeighbourLR(NearbyColumns):
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        shown, rows = only(graph, nodes), nodes.cpu().numpy()
-        y = shown.y.index_select(0, nodes).cpu().numpy()
+        shown, y = only(graph, nodes), labels_at(graph, nodes).numpy()
         center, spread = np.zeros(self.width), np.ones(self.width)
         if self.is_wide:
-            x = self.wide_rows(shown, rows)
+            x = self.wide_rows(shown, nodes.cpu().numpy())
         else:
-            every = self.columns(shown).double().cpu().numpy()
+            every = self.columns(shown).double()
             every[:, self.no_line] = 0
-            x = every[rows]
-            center, least = x.mean(axis=0), LEAST_SPREAD * np.array([column.std() for column in every.T])
+            x = graph.pattern.collected(every.index_select(0, nodes), nodes).cpu().numpy()
+            center, least = x.mean(axis=0), LEAST_SPREAD * graph.pattern.moments(every)[0].sqrt().cpu().numpy()
             spread = np.maximum(x.std(axis=0), least)
             spread = np.where(spread > 1e-9, spread, 1)
             x = (x - center) / spread
-        scale, penalty = self.chosen(x, y)
-        weight, bias = self.fitted(self.scaled(x, scale), y, penalty)
+
+        def learned() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            scale, penalty = self.chosen(x, y)
+            return scale, *self.fitted(self.scaled(x, scale), y, penalty)
+
+        scale, weight, bias = graph.pattern.agreed(learned)
         weight = weight * (scale / spread)[:, None]
         self.weight.copy_(torch.from_numpy(weight))
         self.bias.copy_(torch.from_numpy(bias - center @ weight))
@@ -287,30 +292,31 @@ class Trees(NearbyColumns):
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        shown = only(graph, nodes)
-        labels = shown.y.index_select(0, nodes)
+        shown, y = only(graph, nodes), labels_at(graph, nodes).numpy()
         if self.picked is not None:
             candidates = torch.arange(self.num_given) if self.reads_words else table_columns(shown)
-            x = shown.x.to_scipy() if isinstance(shown.x, SparseMatrix) else shown.x.cpu().numpy()
-            shares = share_between(x[nodes.cpu().numpy()][:, candidates.numpy()], labels.cpu().numpy())
+            shares = share_between(rows_of(shown, nodes, candidates.numpy()), y)
             best = np.argsort(-shares, kind="stable")[: len(self.picked)]
             self.picked.copy_(candidates[torch.from_numpy(np.sort(best))])
-        x, y = self.columns(shown).index_select(0, nodes).double().cpu().numpy(), labels.cpu().numpy()
-        self.empty(0)
+        x = graph.pattern.collected(self.columns(shown).index_select(0, nodes), nodes).double().cpu().numpy()
+        bias, *trees = (torch.from_numpy(array) for array in graph.pattern.agreed(lambda: self.grown(x, y)))
+        self.bias.copy_(bias)
+        self.feature, self.threshold, self.value = (tree.to(self.bias.device) for tree in trees)
+
+    def grown(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """bias, feature, threshold and value as learned from these rows."""
         if y.dtype.kind == "f":
             grown = self.estimator(y).fit(x, y)
-            self.keep(grown._predictors, np.zeros(1, np.int64))
-            self.bias.copy_(torch.from_numpy(grown._baseline_prediction.ravel()))
-            return
+            return grown._baseline_prediction.ravel(), *self.complete(grown._predictors, np.zeros(1, np.int64))
         seen = np.unique(y)
         bias = np.full(self.num_classes, UNSEEN)
         bias[seen] = 0
-        if len(seen) > 1:
-            grown = self.estimator(y).fit(x, y)
-            columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
-            bias[columns] = grown._baseline_prediction.ravel()
-            self.keep(grown._predictors, columns)
-        self.bias.copy_(torch.from_numpy(bias))
+        if len(seen) == 1:
+            return bias, *self.complete([], seen)
+        grown = self.estimator(y).fit(x, y)
+        columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
+        bias[columns] = grown._baseline_prediction.ravel()
+        return bias, *self.complete(grown._predictors, columns)
 
     def estimator(self, y: np.ndarray) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -328,8 +334,8 @@ class Trees(NearbyColumns):
             return HistGradientBoostingRegressor(**options)
         return HistGradientBoostingClassifier(**options, class_weight=self.balance)
 
-    def keep(self, rounds: Any, columns: np.ndarray) -> None:
-        """Copy scikit-learn's trees, a list for each round, into complete ones of the classes `columns`."""
+    def complete(self, rounds: Any, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """scikit-learn's trees, a list for each round, as complete ones of the classes `columns`: feature, threshold, value."""
         inner, leaves = ((len(rounds), size, self.num_classes) for size in (INNER, LEAVES))
         feature, threshold, value = np.zeros(inner, np.int64), np.zeros(inner), np.zeros(leaves)
         for r, trees in enumerate(rounds):
@@ -342,8 +348,7 @@ class Trees(NearbyColumns):
                     threshold[r, slots, k] = np.where(splits, nodes["num_threshold"], 0)
                     at = np.stack([np.where(splits, nodes[side], at) for side in ("left", "right")], axis=1).ravel()
                 value[r, :, k] = tree.nodes["value"][at]
-        device = self.bias.device
-        self.feature, self.threshold, self.value = (torch.from_numpy(a).to(device) for a in (feature, threshold, value))
+        return feature, threshold, value
 
     def forward(self, graph: Graph) -> Tensor:
         x = self.columns(graph)
@@ -372,10 +377,7 @@ class Trees(NearbyColumns):
 
 def without_loops(graph: Graph) -> SparseMatrix:
     """D⁻¹A without self-loops."""
-    matrix = graph.adjacency.to_scipy()
-    matrix = matrix - scipy.sparse.diags_array(matrix.diagonal(), format="csr")
-    matrix.eliminate_zeros()
-    return SparseMatrix.from_scipy(matrix).row_normalized().to(graph.device)
+    return graph.adjacency.without_diagonal().row_normalized()
 
 
 def table_columns(graph: Graph) -> Tensor:
@@ -386,12 +388,13 @@ def table_columns(graph: Graph) -> Tensor:
     ranges = [torch.arange(block.start, block.stop) for block in single_columns(graph.blocks)]
     if not ranges:
         return torch.zeros(0, dtype=torch.int64)
-    columns = torch.cat(ranges)
+    columns, total = torch.cat(ranges), graph.pattern.total
     if isinstance(graph.x, SparseMatrix):
         filled = torch.bincount(graph.x.pattern.col.cpu().long(), minlength=int(columns[-1]) + 1)[columns]
     else:
         filled = (graph.x != 0).sum(dim=0).cpu()[columns]
-    return columns[(filled >= LEAST_FILLED * graph.num_nodes) | (filled == filled.max())]
+    filled, number = total(filled), int(total(torch.tensor(graph.num_nodes)))
+    return columns[(filled >= LEAST_FILLED * number) | (filled == filled.max())]
 
 
 def columns_of(graph: Graph, columns: Tensor | None) -> Tensor:
@@ -430,10 +433,10 @@ def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Te
     """Mean, minimum and maximum of each column over the neighbours, [n, d] each; a node without neighbours has its own."""
     rowptr = walk.pattern.rowptr.long()
     alone = (rowptr.diff() == 0).unsqueeze(1)
-    width = max(1, BLOCK // max(1, walk.num_entries))
+    width, given = max(1, BLOCK // max(1, walk.num_entries)), walk.pattern.gathered(x)
     least, most = torch.empty_like(x), torch.empty_like(x)
     for k in range(0, x.shape[1], width):
-        sent = x[:, k : k + width].index_select(0, walk.pattern.col.long())
+        sent = given[:, k : k + width].index_select(0, walk.pattern.col.long())
         for name, columns in (("min", least), ("max", most)):
             columns[:, k : k + width] = torch.segment_reduce(sent, name, offsets=rowptr, axis=0, unsafe=True)
     return neighbour_means(walk, x), torch.where(alone, x, least), torch.where(alone, x, most)
@@ -441,10 +444,11 @@ def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Te
 
 def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, seed: int) -> Tensor:
     """What the labels that reach a node say, but for those of its own fold: `target.vote_columns`, three times, [n, 3c]."""
-    folds, seeds = vote_folds(target.strata(y), seed), target.seeds(y)
-    votes = label_shares(walk, seeds, target, steps)
-    at_once = max(1, BLOCK // max(1, 3 * seeds.numel()))  # folds side by side: a wide product is as fast
-    for hidden in torch.arange(int(folds.max()) + 1, device=y.device).split(at_once):
+    folds, seeds = vote_folds(target.strata(y), seed, walk.pattern), target.seeds(y)
+    votes, numbers = label_shares(walk, seeds, target, steps), torch.arange(VOTE_FOLDS, device=y.device)
+    # folds side by side: a wide product is as fast
+    at_once = max(1, BLOCK // max(1, 3 * seeds.shape[1] * walk.pattern.most_rows))
+    for hidden in numbers.split(at_once):
         shown = (folds.unsqueeze(1) != hidden).to(seeds.dtype)
         shares = label_shares(walk, seeds.unsqueeze(1) * shown.unsqueeze(2), target, steps)
         for k, fold in enumerate(hidden):
@@ -452,12 +456,13 @@ def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, s
     return votes
 
 
-def vote_folds(y: Tensor, seed: int) -> Tensor:
+def vote_folds(y: Tensor, seed: int, pattern: Pattern) -> Tensor:
     """A fold for every labelled node, -1 for the others, [n]; each class is spread over the folds as evenly as can be."""
-    nodes = np.flatnonzero(y.cpu().numpy() >= 0)
-    folds = torch.full((len(y),), -1)
-    folds[torch.from_numpy(nodes)] = torch.from_numpy(stratified_folds(y.cpu().numpy()[nodes], VOTE_FOLDS, seed))
-    return folds.to(y.device)
+    nodes = (y >= 0).nonzero().squeeze(1)
+    every = stratified_folds(pattern.collected(y[nodes], nodes).cpu().numpy(), VOTE_FOLDS, seed)
+    folds = torch.full((len(y),), -1, device=y.device)
+    folds[nodes] = torch.from_numpy(every).to(y.device)[pattern.places(nodes)]
+    return folds
 
 
 def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) -> Tensor:

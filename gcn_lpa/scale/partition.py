@@ -25,7 +25,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.describe import node_hops
+from gcn_lpa.data.describe import node_hops, unreachable
 from gcn_lpa.data.files import encode_json, holding
 from gcn_lpa.data.scaling import Scaling
 from gcn_lpa.data.splits import Split
@@ -33,7 +33,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.tasks import clusters, with_target
 from gcn_lpa.predict import has_nothing, status_of
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import Case, Recipe, case_of
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import SPLIT_PARTS, checked, storable_names
 from gcn_lpa.runs.plan import Source
@@ -42,6 +42,7 @@ from gcn_lpa.scale.ranks import Halo, Part, Ranks
 FACTS, SCALINGS, NODES, NAMES_FILE = storage.PARTS, "scalings.safetensors", "nodes.safetensors", "nodes.json"
 WAYS = ("metis", "ranges")
 STATUS = ("labeled", "reached", "unreachable")
+FROM = ("train", "val", "none")  # which labels reach a node: those that train, those of validation nodes alone, or none
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class PartFacts:
     entries: tuple[int, ...]
     pattern: str  # fingerprint of the adjacency
     looped: str  # with self-loops
+    case: Case  # of the graph and its training labels, by which a recipe is chosen
     columns: Any = None  # what was made of each column of the table of nodes
 
     @property
@@ -104,11 +106,10 @@ def cut(graph: Graph, owner: np.ndarray) -> list[dict[str, Tensor]]:
     place, found = np.zeros(len(owner), dtype=np.int64), []
     for rank, (nodes, halo) in enumerate(zip(own, halos, strict=True)):
         place[nodes], place[halo] = np.arange(len(nodes)), len(nodes) + np.arange(len(halo))
-        rows = matrix[nodes]
+        rows = matrix[nodes]  # their entries stay in the order of the whole graph, and so do sums over them
         rows = scipy.sparse.csr_array(
             (rows.data, place[rows.indices], rows.indptr), (len(nodes), len(nodes) + len(halo))
         )
-        rows.sort_indices()
         sent = [place[other[owner[other] == rank]] for other in halos]
         arrays = {
             "ids": np.concatenate([nodes, halo]),
@@ -175,18 +176,19 @@ def write_partition(
         entries=tuple(len(shard["adjacency.col"]) for shard in shards),
         pattern=graph.pattern.fingerprint,
         looped=graph.with_self_loops().pattern.fingerprint,
+        case=case_of(graph, parts.train),
         columns=None if graph.columns is None else graph.columns.to_json(),
     )
     kind = parts.train.long() + 2 * parts.val.long() + 3 * parts.test.long()  # SPLIT_PARTS
     status = torch.tensor([STATUS.index(word) for word in status_of(node_hops(graph, given))])
-    nothing = has_nothing(graph) & (status == STATUS.index("unreachable"))
-    x, structure = graph.x, None if graph.x_kind == "identity" else torch.from_numpy(graph.structural_features())
+    reach = unreachable(graph, parts.train).long() + unreachable(graph, given)
+    nothing = has_nothing(graph) & (reach == FROM.index("none"))
+    x, structure = graph.x, torch.from_numpy(graph.structural_features())
 
     def part(rank: int) -> bytes:
         own, shard = shards[rank]["ids"][: rows[rank]], shards[rank]
-        shard |= {"y": known.y[own], "kind": kind[own], "nothing": nothing[own]}
-        if structure is not None:
-            shard["structure"] = structure[own]
+        shard |= {"y": known.y[own], "kind": kind[own], "nothing": nothing[own], "reach": reach[own]}
+        shard["structure"] = structure[own]
         if isinstance(x, SparseMatrix):
             cells = SparseMatrix.from_scipy(x.to_scipy()[own.numpy()])
             shard |= {"x.rowptr": cells.pattern.rowptr, "x.col": cells.pattern.col, "x.values": cells.values}
@@ -246,6 +248,7 @@ class RankPart:
     val: Tensor
     val_y: Tensor  # classes of `val`
     nothing: Tensor  # nodes of which nothing is known: neither features nor a label that could reach them, [own]
+    reach: Tensor  # numbers of FROM, [own]
     scaling: Scaling
 
     @property
@@ -269,14 +272,18 @@ def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks
         scaling = _scaling_of(recipe, facts, files.read(SCALINGS))
     with files.explained(name):
         tensors = files.read(name)
-        adjacency = decode_matrix(tensors, "adjacency", (own, own + halo_size))
+        halo = _halo_of(tensors, facts, ranks.rank)
+        adjacency = decode_matrix(tensors, "adjacency", (own, own + halo_size), halo.ids)
         if not ((adjacency.values > 0) & torch.isfinite(adjacency.values)).all():
             raise ValueError("an edge has a weight that is not positive and finite")
-        halo = _halo_of(tensors, facts, ranks.rank)
         problem = f"kind, y and nothing are not a part of the split, one of {len(facts.known)} classes and a mark for each node"
         kind = checked(tensors["kind"], (own,), torch.int64, problem, 0, 3)
         y = checked(tensors["y"], (own,), torch.int64, problem, -1, len(facts.known) - 1)
         nothing = checked(tensors["nothing"], (own,), torch.bool, problem)
+        reach = checked(tensors["reach"], (own,), torch.int64, "reach does not say whose labels reach a node", 0, 2)
+        structure = tensors["structure"].numpy()
+        if structure.ndim != 2 or len(structure) != own or not np.isfinite(structure).all():
+            raise ValueError(f"structure is not a row of finite numbers for each of {own} nodes")
         train, val = (kind == SPLIT_PARTS.index(part) for part in ("train", "val"))
         if (y[train | val] < 0).any():
             raise ValueError(f"y is not one of {len(facts.known)} classes wherever nodes train or validate")
@@ -288,26 +295,43 @@ def read_part(folder: str | Path, facts: PartFacts, recipe: Recipe, ranks: Ranks
             cells = decode_matrix(tensors, "x", shape)
             checked(cells.values, cells.values.shape, torch.float32, problem)
             raw = cells.to_scipy()
-        scaled = scaling(raw, tensors["structure"].numpy() if scaling.num_added else None)
+        scaled = scaling(raw, structure if scaling.num_added else None)
         if scaled.shape != (own, facts.num_columns + scaling.num_added):
             raise ValueError(problem)
     is_sparse = scipy.sparse.issparse(scaled)
     x = SparseMatrix.from_scipy(scaled) if is_sparse else torch.from_numpy(scaled.astype(np.float32))
-    matrix = adjacency.to_scipy()
+    rowptr, col, values = adjacency.pattern.rowptr, adjacency.pattern.col, adjacency.values
     if recipe.self_loops:
-        loops = scipy.sparse.diags_array((matrix.diagonal() == 0).astype(np.float32), shape=matrix.shape, format="csr")
-        loops.eliminate_zeros()
-        matrix = scipy.sparse.csr_array(matrix + loops)
-        matrix.sort_indices()
-    rowptr, col, values = (torch.from_numpy(array) for array in (matrix.indptr, matrix.indices, matrix.data))
-    part, shown = SparseMatrix(Part(rowptr, col, halo, ranks), values.float()), torch.where(train, y, -1)
-    graph = Graph(part, x, shown, facts.known, range(own), facts.graph, facts.directed, x_kind=facts.x_kind)
+        rowptr, col, values = with_loops(adjacency, halo.ids)
+    part, shown = SparseMatrix(Part(rowptr, col, halo, ranks), values), torch.where(train, y, -1)
+    about = facts.known, range(own), facts.graph, facts.directed
+    blocks = scaling.blocks_of(x.shape[1])
+    graph = Graph(part, x, shown, *about, x_kind=facts.x_kind, blocks=blocks)
+    graph = graph.with_structural_features(structure)
     train_at, val_at = (mask.nonzero().squeeze(1) for mask in (train, val))
-    return RankPart(graph, train_at, val_at, y[val], nothing, scaling)
+    return RankPart(graph, train_at, val_at, y[val], nothing, reach, scaling)
 
 
-def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> SparseMatrix:
-    """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be."""
+def with_loops(matrix: SparseMatrix, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """rowptr, col and values with a self-loop of weight 1 in every row without one; `ids` are the columns in the whole graph."""
+    row, col = matrix.pattern.row.long(), matrix.pattern.col.long()
+    own = torch.arange(matrix.shape[0])
+    missing = own[~torch.zeros(len(own), dtype=torch.bool).index_fill(0, row[row == col], True)]
+    row, col = torch.cat([row, missing]), torch.cat([col, missing])
+    values = torch.cat([matrix.values, torch.ones(len(missing))])
+    order = torch.from_numpy(np.lexsort((ids[col].numpy(), row.numpy())))
+    rowptr = torch.cat([torch.zeros(1, dtype=torch.int64), row.bincount(minlength=len(own)).cumsum(0)])
+    return rowptr, col[order], values[order]
+
+
+def decode_matrix(
+    tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int], ids: Tensor | None = None
+) -> SparseMatrix:
+    """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be.
+
+    Args:
+        ids: by which the columns ascend; None: by their numbers.
+    """
     rowptr, col, values = (tensors[f"{name}.{part}"] for part in ("rowptr", "col", "values"))
     problem = f"the rows of {name} are not those of a matrix of {shape[0]} x {shape[1]}"
     (num_rows, num_columns), m, whole = shape, len(col), (torch.int32, torch.int64)
@@ -318,7 +342,8 @@ def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, in
     size = rowptr.long().diff()
     if int(rowptr[0]) != 0 or int(rowptr[-1]) != m or int(size.min()) < 0:
         raise ValueError(problem)
-    place = torch.repeat_interleave(torch.arange(num_rows), size) * num_columns + col
+    width, number = (num_columns, col) if ids is None else (int(ids.max()) + 1, ids[col.long()])
+    place = torch.repeat_interleave(torch.arange(num_rows), size) * width + number
     if not (place.diff() > 0).all():
         raise ValueError(problem)
     return SparseMatrix(Pattern(rowptr, col, shape), values)

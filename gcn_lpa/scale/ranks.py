@@ -13,15 +13,19 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import numpy as np
+import scipy.sparse
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gcn_lpa.engine.devices import Rows
 from gcn_lpa.engine.sparse import Pattern
 from gcn_lpa.train import World
 
@@ -77,6 +81,20 @@ class Ranks(World):
         with self._answered():
             dist.gather(longest, received)
         return None if received is None else [padded[:size] for padded, size in zip(received, sizes, strict=True)]
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        """What `work` gives in rank 0, in all of them."""
+        content = bytearray(pickle.dumps(self.first(work)))
+        size = torch.tensor(len(content))
+        with self._answered():
+            dist.broadcast(size, 0)
+            sent = (
+                torch.frombuffer(content, dtype=torch.uint8)
+                if self.rank == 0
+                else torch.empty(int(size), dtype=torch.uint8)
+            )
+            dist.broadcast(sent, 0)
+        return cast(T, pickle.loads(sent.numpy().tobytes()))
 
     def _padded(self, rows: Tensor) -> tuple[list[int], Tensor]:
         """How many rows each rank has, and those of this one with zeros below: ranks exchange equal numbers of them."""
@@ -209,8 +227,56 @@ class Part(Pattern):
     def total(self, values: Tensor) -> Tensor:
         return self.ranks.total(values)
 
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        number = self.total(torch.tensor(float(len(x)), device=x.device))
+        mean = self._sum(x) / number
+        return self._sum((x - mean).square()) / number, mean
+
+    def _sum(self, x: Tensor) -> Tensor:
+        return _Total.apply(self.ranks, x.sum(dim=0))  # type: ignore[no-any-return, no-untyped-call]
+
+    def collected(self, rows: Rows, at: Tensor) -> Rows:
+        if isinstance(rows, Tensor):
+            return torch.cat(self.ranks.collected(rows)).index_select(0, self._order(at)[0].to(rows.device))
+        csr = scipy.sparse.csr_array(rows)
+        csr.sort_indices()
+        arrays = (np.diff(csr.indptr).astype(np.int64), csr.indices.astype(np.int64), csr.data)
+        size, col, values = (torch.cat(self.ranks.collected(torch.from_numpy(array))).numpy() for array in arrays)
+        every = scipy.sparse.csr_array((values, col, np.concatenate([[0], size.cumsum()])), (len(size), csr.shape[1]))
+        return scipy.sparse.csr_array(every[self._order(at)[0].cpu().numpy()])
+
+    def places(self, at: Tensor) -> Tensor:
+        order, start = self._order(at)
+        place = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
+        return place[start : start + len(at)]
+
+    def _order(self, at: Tensor) -> tuple[Tensor, int]:
+        """How rows of the nodes `at`, those of rank 0 first, are brought into the order of the graph; where ours begin."""
+        ids = self.ranks.collected(self.halo.ids.index_select(0, at))
+        return torch.cat(ids).argsort(), sum(map(len, ids[: self.ranks.rank]))
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        return self.ranks.agreed(work)
+
+    def within(self, kept: Tensor) -> Part:
+        return Part(*self._entries(kept), self.halo, self.ranks)
+
     def to(self, device: torch.device | str) -> Part:
         return Part(self.rowptr.to(device), self.col.to(device), self.halo.to(device), self.ranks)
+
+
+class _Total(torch.autograd.Function):
+    """The sum over all ranks; the gradient of each is the sum of all their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, values: Tensor) -> Tensor:
+        ctx.ranks = ranks
+        return ranks.total(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.ranks.total(grad)
 
 
 class _Gathered(torch.autograd.Function):

@@ -1,13 +1,14 @@
 """Training on the parts of a graph, one process each: what `torchrun … -m gcn_lpa train DIR` does.
 
-Every rank builds the same W and has the free edge weights of its own rows. The steps are those of `fit`; rank 0 writes the run
-folder, which is like that of any other run, and predictions.csv.
+Members learn one after the other. Of a model that is trained by steps, every rank builds the same W and has the free edge weights
+of its own rows; the steps are those of `fit`. One that is fitted at once is fitted in rank 0 to the rows of all training nodes.
+Ensemble weights and calibration are fitted in rank 0 to the predictions for all validation nodes, by the functions of one process.
+Rank 0 writes the run folder, which is like that of any other run, and predictions.csv.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -15,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gcn_lpa.calibration import Calibration, Intervals
 from gcn_lpa.data.checks import check_seed
@@ -28,23 +27,26 @@ from gcn_lpa.edges import Free
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import Ensemble
+from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights, Parts, parts_of
+from gcn_lpa.learning.learn import weighed_by_validation
 from gcn_lpa.learning.tasks import Batch, Validation
-from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.methods.registry import METHODS, members_of
+from gcn_lpa.methods.trees import MOST_COLUMNS, NUM_PLACES
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.predict import prediction_table
-from gcn_lpa.recipes import Recipe, case_for
+from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import Results, TrainedRun, save_run
 from gcn_lpa.runs.plan import Plan, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import table_text
 from gcn_lpa.runs.storage import PREDICTIONS
 from gcn_lpa.runs.train_run import CheckpointFolder, claimed, clear, is_finished
-from gcn_lpa.scale.partition import STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
+from gcn_lpa.scale.partition import FROM, STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
 from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, num_restarts, refused
 from gcn_lpa.target import Classes
 from gcn_lpa.train import (
     Checkpoint,
     DivergedError,
+    Fit,
     JobName,
     Run,
     Watch,
@@ -54,16 +56,31 @@ from gcn_lpa.train import (
 )
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
-METHODS_IN_PARTS = ("gcn-lpa", "gcn", "gcn-same", "lpa")
+NOT_IN_PARTS = ("gat", "graphsage", "lpa-leave-one-out")
 
 
-def require_in_parts(recipe: Recipe) -> None:
-    """Refuse by name what several processes cannot do exactly."""
+def require_in_parts(recipe: Recipe, num_columns: int = 0) -> None:
+    """Refuse by name what several processes cannot do exactly.
+
+    Args:
+        num_columns: of the graph, raw.
+    """
+    for name, member in members_of(recipe).items():
+        try:
+            _require_member(member, num_columns)
+        except ValueError as error:
+            raise ValueError(f"member {name}: {error}; leave it out with --members" if name else str(error)) from None
+
+
+def _require_member(recipe: Recipe, num_columns: int) -> None:
     has_lpa = recipe.method == "gcn-lpa" and recipe.lpa_weight * recipe.lpa_iterations * recipe.lpa_ratio > 0
+    able = [name for name in METHODS if name not in NOT_IN_PARTS]
+    is_wide = recipe.method == "neighbour-lr" and num_columns + NUM_PLACES[-1] > MOST_COLUMNS
     reasons = {
-        f"method {recipe.method!r}: {', '.join(METHODS_IN_PARTS)} can": recipe.method not in METHODS_IN_PARTS,
-        f"members = {recipe.members!r}: they learn from the whole graph; leave them out": bool(recipe.members),
-        "votes: their weights need the predictions for all nodes at once; --no-votes leaves them out": recipe.votes,
+        f"method {recipe.method!r}: {', '.join(able)} can": recipe.method in NOT_IN_PARTS,
+        f"method 'neighbour-lr' on {num_columns:,} columns: 'trees' or 'smoothed-lr' can": is_wide,
+        "edge_weights: what is learned of columns of edges needs the whole graph; --no-edge-weights": recipe.edge_weights,
+        "propagation = 'relations': parts do not tell edge types apart; 'hops' can": recipe.propagation == "relations",
         f"clusters = {recipe.clusters}: each rank has its part already; --clusters 0": bool(recipe.clusters),
         "edges = 'gaussian': it compares the features of nodes in two parts; 'cosine' sends few numbers of each": (
             recipe.edges == "gaussian"
@@ -100,7 +117,7 @@ class Order:
     timeout: float = TIMEOUT
 
     def plan(self, facts: PartFacts) -> Plan:
-        """The settings that `gcn-lpa train` would choose; of our own recipes without members and votes."""
+        """The settings that `gcn-lpa train` would choose for the whole graph with this split."""
         check_seed(self.seed)
         if facts.seed not in (None, self.seed):
             raise ValueError(
@@ -108,13 +125,10 @@ class Order:
             )
         if self.method is not None and self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
-        labels_per_class = facts.sizes[0] / max(1, len(facts.class_names))
-        case = case_for(facts.num_columns if facts.x_kind == "given" else None, labels_per_class)
-        recipe = chosen_recipe(self.recipe, self.method, facts.graph, case, by_folds=False)
-        if self.recipe in ("default", "best") and (recipe.votes or recipe.members):
-            recipe = recipe.replace(votes=False, members="", origin=f"{recipe.origin}; in parts, without votes")
+        has_time = choose_device(self.device).type == "cuda"
+        recipe = chosen_recipe(self.recipe, self.method, facts.graph, facts.case, by_folds=False, has_time=has_time)
         recipe = with_changes(recipe, self.changes)
-        require_in_parts(recipe)
+        require_in_parts(recipe, facts.num_columns if facts.x_kind == "given" else 0)
         return Plan(facts.source, facts.content, recipe, self.seed, facts.split, checkpoint_every=self.checkpoint_every)
 
 
@@ -145,11 +159,10 @@ def train_parts(order: Order, watch: Watch | None = None) -> TrainedRun | None:
         if not bool(ranks.total(torch.tensor(int(bool(ranks.first(lambda: _claimed(order, together.plan, held))))))):
             return None
         recipe, watch = together.plan.recipe, watch or Watch()
-        name = JobName(epochs=num_epochs(recipe))
         if watch.on_plan is not None:
-            watch.on_plan([name])
+            watch.on_plan(list(together.names))
         with num_threads(order.threads, layer=max(facts.rows) * max(recipe.hidden, len(facts.known))):
-            return together.run(name, watch)
+            return together.run(watch)
 
 
 def _claimed(order: Order, plan: Plan, held: contextlib.ExitStack) -> bool:
@@ -168,9 +181,9 @@ class RankCheckpoints:
     always a save that all ranks have, whenever one of them is killed.
     """
 
-    def __init__(self, ranks: Ranks, run: Path) -> None:
+    def __init__(self, ranks: Ranks, run: Path, name: str = "fit") -> None:
         self.ranks = ranks
-        self.next, self.other = (CheckpointFolder(run, "fit", f"-rank-{ranks.rank}-{turn}") for turn in "ab")
+        self.next, self.other = (CheckpointFolder(run, name, f"-rank-{ranks.rank}-{turn}") for turn in "ab")
 
     def save(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         self.next.save(tensors, meta)
@@ -206,56 +219,95 @@ class _Together:
     def __init__(self, order: Order, plan: Plan, facts: PartFacts, ranks: Ranks, device: torch.device) -> None:
         self.order, self.plan, self.facts, self.ranks, self.device = order, plan, facts, ranks, device
         self.part: RankPart = read_part(order.folder, facts, plan.recipe, ranks)
-        self.model: Any = METHODS[plan.recipe.method].build(plan.recipe, self.part.graph, plan.seed).to(device)
         self.graph = self.part.graph.to(device)
-        ranks.own = own_parameters(self.model)
+        recipes = members_of(plan.recipe)
+        self.names = {JobName("fit", name, num_epochs(member)): member for name, member in recipes.items()}
 
-    def run(self, name: JobName, watch: Watch) -> TrainedRun | None:
+    def run(self, watch: Watch) -> TrainedRun | None:
         try:
-            run = self.fitted(name, watch)
+            fits = [self.fitted(name, recipe, watch) for name, recipe in self.names.items()]
         except DivergedError as error:
             raise refused(str(error)) from None
-        if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
-            raise KeyboardInterrupt
+        ensemble = Ensemble([[fit.model] for fit in fits]).eval()
         counts, unknown = torch.tensor(self.facts.label_counts).double(), self.part.nothing.unsqueeze(1)
-        with torch.no_grad():
-            probabilities = F.softmax(self.model(self.graph).double(), dim=1).cpu()
         shares = counts / counts.sum()
-        before = torch.where(unknown, shares, probabilities)  # before calibration, [own, c]
-        held_out = self.held_out(before)
-        calibration = None if held_out is None else held_out.calibration()
+        output, weights, held_out = self.predicted(ensemble)
+        before = torch.where(unknown, shares, output)  # before calibration, [own, c]
+        calibration = None if held_out is None else self.ranks.agreed(held_out.calibration)
         assert not isinstance(calibration, Intervals)  # parts of a graph have classes
-        after = before if calibration is None else torch.where(unknown, shares, calibration(before))
+        after = before
+        if calibration is not None and calibration.changes:
+            after = torch.where(unknown, shares, calibration(before, self.part.reach == FROM.index("none")))
         ranked = before.argsort(dim=1, descending=True, stable=True)[:, :2]
         guesses = self.in_order(torch.cat([ranked.double(), after.gather(1, ranked[:, :1])], dim=1))
-        weights = self.edge_weights()
-        return self.ranks.first(lambda: self.kept(run, held_out, calibration, guesses, weights))
+        edges = [self.edge_weights(fit.model) for fit in fits]
 
-    def fitted(self, name: JobName, watch: Watch) -> Run:
-        part, plan, facts = self.part, self.plan, self.facts
+        def kept() -> TrainedRun:
+            assert guesses is not None
+            for done, of_edges in zip(fits, edges, strict=True):
+                self.complete(done.model.cpu(), of_edges)
+            return self.kept(ensemble, fits[0].run, weights, held_out, calibration, guesses)
+
+        return self.ranks.first(kept)
+
+    def fitted(self, name: JobName, recipe: Recipe, watch: Watch) -> Fit:
+        """Train a member, as `Job.run` does in one process."""
+        part, plan, facts, method = self.part, self.plan, self.facts, METHODS[recipe.method]
+        model: Any = method.build(recipe, part.graph, plan.seed).to(self.device)
+        self.ranks.own = own_parameters(model)
         batch = Batch(self.graph, part.train, part.ids, part.ids).to(self.device)
         validation = Validation(self.graph, part.val.to(self.device), part.val_y.to(self.device), facts.sizes[1])
         options: dict[str, Any] = {"seed": plan.seed, "world": self.ranks}
-        if METHODS[plan.recipe.method].at_once:
-            return fit_at_once(self.model, self.graph, batch.nodes, validation, plan.recipe, **options)
-        watch = dataclasses.replace(
-            watch,
-            checkpoints=lambda _: RankCheckpoints(self.ranks, self.order.out),
-            every=plan.checkpoint_every,
-            resume=True,
-            facts={"graph": facts.content, "split": facts.split_hash, "cut": facts.cut},
-        )
-        return fit(self.model, [batch], validation, plan.recipe, capture="never", name=name, watch=watch, **options)
+        if method.at_once:
+            run = fit_at_once(model, self.graph, batch.nodes, validation, recipe, **options)
+            if validation.number:
+                model.limit(run.best_epoch)
+            if watch.on_epoch is not None:
+                watch.on_epoch(name, run.history[-1])
+        else:
+            model.begin(self.graph)
+            saving = dataclasses.replace(
+                watch,
+                checkpoints=lambda name: RankCheckpoints(
+                    self.ranks, self.order.out, "-".join(filter(None, (name.stage, name.member)))
+                ),
+                every=plan.checkpoint_every,
+                resume=True,
+                facts={"graph": facts.content, "split": facts.split_hash, "cut": facts.cut},
+            )
+            try:
+                run = fit(model, [batch], validation, recipe, capture="never", name=name, watch=saving, **options)
+            except DivergedError as error:
+                raise DivergedError(f"member {name.member}: {error}" if name.member else str(error)) from None
+        if run.interrupted:  # the ranks may be at different epochs: their checkpoint is at one
+            raise KeyboardInterrupt
+        if watch.on_done is not None:
+            watch.on_done(name)
+        return Fit(model, run)
 
-    def held_out(self, before: Tensor) -> HeldOut | None:
-        """Of all validation nodes, in the order of the graph: every rank finds the same."""
+    def predicted(self, ensemble: Ensemble) -> tuple[Tensor, EnsembleWeights | None, HeldOut | None]:
+        """The probabilities of the nodes of this rank, [own, c]; and of all ranks the ensemble weights, and the predictions for
+        validation nodes."""
+        part, votes, target, weights = self.part, self.plan.recipe.votes, self.graph.target, None
+        with torch.no_grad():
+            parts = parts_of(ensemble, self.graph) if votes and self.facts.sizes[1] else None
+            output = target.answer(ensemble(self.graph).double()).cpu() if parts is None else None
         if self.facts.sizes[1] == 0:
-            return None
-        at = self.part.val
-        rows = torch.cat([self.part.ids[at, None].double(), self.part.val_y[:, None].double(), before[at]], dim=1)
-        rows = torch.cat(self.ranks.collected(rows))
-        rows = rows[rows[:, 0].argsort()]
-        return HeldOut(rows[:, 0].long(), rows[:, 1].long(), rows[:, 2:].contiguous(), "validation")
+            assert output is not None
+            return output, None, None
+        collected, at = part.graph.pattern.collected, part.val
+        y, reach = collected(part.val_y, at), collected(part.reach[at], at)
+        if parts is None:
+            assert output is not None
+            held_out = collected(output[at], at)
+        else:
+            rows = [collected(log[at], at) for log in parts.all]
+            number = len(parts.members)
+            every = Parts(tuple(rows[:number]), tuple(rows[number:]), target)
+            weights, held_out = self.ranks.agreed(lambda: weighed_by_validation(every, y))
+            output = weights(parts)
+        nodes, apart = collected(part.ids[at], at), reach != FROM.index("train")
+        return output, weights, HeldOut(nodes, y, held_out, "validation", None, apart)
 
     def in_order(self, own: Tensor) -> Tensor | None:
         """In rank 0 the rows of all nodes in the order of the graph, [n, …]: here of the two likeliest classes of each and the
@@ -266,15 +318,13 @@ class _Together:
         every = torch.cat(rows)
         return every[every[:, 0].argsort(), 1:]
 
-    def edge_weights(self) -> Tensor | None:
+    def edge_weights(self, model: nn.Module) -> Tensor | None:
         """In rank 0: the free edge weights of all ranks in the order of the whole graph; None where there are none."""
-        if not self.ranks.own:
+        own = own_parameters(model)
+        if not own:
             return None
-        pattern, ids = self.graph.pattern, self.part.halo.ids
-        order = np.lexsort((ids[pattern.col.long().cpu()].numpy(), pattern.row.cpu().numpy()))
-        mine = self.ranks.own[0].detach().cpu()[torch.from_numpy(order)]
-        sizes = self.ranks.gathered(torch.stack([self.part.ids, pattern.rowptr.diff().long().cpu()], dim=1))
-        weights = self.ranks.gathered(mine)
+        sizes = self.ranks.gathered(torch.stack([self.part.ids, self.graph.pattern.rowptr.diff().long().cpu()], dim=1))
+        weights = self.ranks.gathered(own[0].detach().cpu())
         if sizes is None or weights is None:
             return None
         node, size = torch.cat(sizes).unbind(dim=1)
@@ -285,37 +335,36 @@ class _Together:
         place = torch.repeat_interleave(start[node], size) + within
         return torch.empty(int(start[-1])).index_copy(0, place, torch.cat(weights))
 
-    def kept(
-        self,
-        run: Run,
-        held_out: HeldOut | None,
-        calibration: Calibration | None,
-        guesses: Tensor | None,
-        weights: Tensor | None,
-    ) -> TrainedRun:
-        """Write the run folder and the predictions. For rank 0 alone."""
-        assert guesses is not None
-        facts, recipe, out, nodes = (
-            self.facts,
-            self.plan.recipe,
-            self.order.out,
-            read_nodes(self.order.folder, self.facts),
-        )
-        model = copy.deepcopy(self.model.cpu())
+    def complete(self, model: nn.Module, weights: Tensor | None) -> None:
+        """Give a model the free edge weights of the whole graph."""
         for module in model.modules():
             if isinstance(module, Free) and weights is not None:
                 module.weight = nn.Parameter(weights)
-                module.fingerprint = facts.looped if recipe.self_loops else facts.pattern
+                module.fingerprint = self.facts.looped if self.plan.recipe.self_loops else self.facts.pattern
+
+    def kept(
+        self,
+        ensemble: Ensemble,
+        run: Run,
+        weights: EnsembleWeights | None,
+        held_out: HeldOut | None,
+        calibration: Calibration | None,
+        guesses: Tensor,
+    ) -> TrainedRun:
+        """Write the run folder and the predictions. For rank 0 alone."""
+        facts, recipe, out = self.facts, self.plan.recipe, self.order.out
+        nodes = read_nodes(self.order.folder, facts)
         trained = Trained(
-            model=Ensemble([[model]]),
+            model=ensemble,
             recipe=recipe,
             target=Classes(facts.known),
             num_columns=facts.num_columns,
             x_kind=facts.x_kind,
             scaling=self.part.scaling,
             known=known_labels(facts, nodes),
-            run=run,
+            run=dataclasses.replace(run, recipe=recipe),
             calibration=calibration,
+            weights=weights,
             columns=None if facts.columns is None else Columns.from_json(facts.columns),
             held_out=held_out,
         )

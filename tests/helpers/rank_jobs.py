@@ -6,14 +6,18 @@ import os
 import pickle
 import queue
 import socket
+import time
 import traceback
 
+import scipy.sparse
 import torch
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.learning.tasks import Batch, Validation
+from gcn_lpa.methods.hops import personalized_back
 from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.recipes import Recipe
 from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.ranks import Ranks, joined
 from gcn_lpa.scale.together import RankCheckpoints, own_parameters, train_parts
@@ -76,10 +80,46 @@ def on_ranks(size, job, *arguments):
     return [found[rank][0] for rank in range(size)]
 
 
+def wait_for(path, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.002)
+
+
 def whole_training(rank, order):
     """`train_parts`, in one rank; the accuracy where that is known."""
     found = train_parts(order)
     return None if found is None else found.results.scores.accuracy
+
+
+def trainings(rank, orders, ports):
+    """`train_parts` for one order after the other, each through a port of its own."""
+    for order, port in zip(orders, ports, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        train_parts(order)
+
+
+def shared_rows(rank, folder, x):
+    """What the ranks find together about rows of their own; `x` are rows of the whole graph."""
+    with joined(CPU, timeout=60):
+        part = read_part(folder, read_facts(folder), Recipe(), Ranks())
+        pattern, mine = part.graph.pattern, x[part.ids]
+        weights = torch.ones(x.shape[1], requires_grad=True)
+        variance, _ = pattern.moments(mine * weights)
+        (variance.sum() / pattern.ranks.size).backward()
+        return {
+            "ids": part.ids,
+            "train": part.train,
+            "product": part.graph.adjacency @ mine,
+            "variance": variance.detach(),
+            "slope": pattern.total(weights.grad),
+            "back": personalized_back(part.graph.adjacency, mine, Recipe()),
+            "rows": pattern.collected(mine[part.train], part.train),
+            "sparse": pattern.collected(scipy.sparse.csr_array(mine[part.train].numpy()), part.train).toarray(),
+            "places": pattern.places(part.train),
+            "agreed": pattern.agreed(lambda: rank),
+        }
 
 
 def keep_saving(rank, folder, numbers, timeout=20.0):

@@ -17,7 +17,7 @@ with num_threads(1):
             graph,
             number == 0,
             number == 1,
-            DEFAULT.replace(edges=edges, epochs=2, votes=False),
+            DEFAULT.replace(edges=edges, epochs=2, members="trees lr"),
             device="cpu",
             threads=1,
         )

@@ -47,8 +47,10 @@ def test_words_are_reduced_and_numbers_are_not(monkeypatch):
     model.begin(graph)
     body, x, walk = model.body, graph.x.to_dense(), model.smoothing(graph).to_dense()
     assert body.basis.shape == (32, 6)
-    z = walk @ walk @ x @ body.basis / (walk @ walk @ x @ body.basis).std(dim=0)
-    rows = body.rows(graph, model.smoothing(graph), torch.tensor([5, 2])).view(2, 4, 6)
+    z = walk @ walk @ x @ body.basis / (walk @ walk @ x @ body.basis).std(dim=0, correction=0)
+    rows, numbers = body.rows(graph, model.smoothing(graph), torch.tensor([5, 2]))
+    rows = rows.view(2, 4, 6)
+    assert numbers.tolist() == [0, 1]
     torch.testing.assert_close(rows[:, 2, :2], z[[5, 2], :2], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(body(graph, model.smoothing(graph), None, torch.tensor([5, 2])), model(graph)[[5, 2]])
 

@@ -183,7 +183,8 @@ def test_votes_come_from_the_labels_of_other_folds_alone():
     """By brute force: for every labelled node, hide its fold and walk along dense matrices."""
     graph = noisy_graph()
     y = torch.where(torch.arange(80) % 3 == 0, graph.y, -1)
-    walk, folds = without_loops(graph), vote_folds(y, 5)
+    walk = without_loops(graph)
+    folds = vote_folds(y, 5, walk.pattern)
     found, dense = votes_by_others(walk, y, graph.target, 4, 5), walk.to_dense()
     degree = (dense > 0).sum(dim=1, keepdim=True).clamp_min(1)
     for node in range(80):
@@ -203,8 +204,9 @@ def test_votes_come_from_the_labels_of_other_folds_alone():
 def test_another_label_of_its_own_changes_no_vote_for_a_node(monkeypatch):
     """With the folds as they are; other labels change them, but a fold tells nothing of its nodes."""
     graph = noisy_graph()
-    walk, folds = without_loops(graph), vote_folds(graph.y, 0)
-    monkeypatch.setattr("gcn_lpa.methods.trees.vote_folds", lambda y, seed: folds)
+    walk = without_loops(graph)
+    folds = vote_folds(graph.y, 0, walk.pattern)
+    monkeypatch.setattr("gcn_lpa.methods.trees.vote_folds", lambda y, seed, pattern: folds)
     votes = votes_by_others(walk, graph.y, graph.target, 20, 0)
     for node in range(0, 80, 7):
         other = votes_by_others(
@@ -240,7 +242,9 @@ def separation(folds_of, column):
 def test_labels_that_say_nothing_do_not_seem_to(column):
     """The band is two standard errors of the mean over the twenty draws, 0.022 each."""
     assert abs(separation(vote_folds, column)) < 0.045
-    assert separation(lambda y, seed: torch.full_like(y, -1), column) > 0.3  # a node that meets its own label again
+    assert (
+        separation(lambda y, seed, pattern: torch.full_like(y, -1), column) > 0.3
+    )  # a node that meets its own label again
 
 
 @pytest.mark.long

@@ -46,6 +46,7 @@ from tests.helpers.rank_jobs import (
     started,
     trained,
     trained_parts,
+    wait_for,
     whole_training,
 )
 
@@ -183,8 +184,9 @@ def test_a_run_in_parts_is_a_run_like_any_other(tmp_path):
     options = {"n": 120, "classes": 3, "homophily": 0.7, "noise": 1.5}
     graph, _ = cut_into(tmp_path / "cut", "sbm", 3, **options)
     changes = {"epochs": 30, "edges": "free", "loss": "held_out", "lpa_iterations": 2, "hidden": 8, "votes": False}
+    changes["members"] = ""
     found = on_ranks(3, whole_training, Order(tmp_path / "cut", tmp_path / "run", changes=changes))
-    plan, _ = make_plan(Source("sbm", None, options), changes={**changes, "members": ""})
+    plan, _ = make_plan(Source("sbm", None, options), changes=changes)
     one = train_run(plan, graph, tmp_path / "one", device="cpu")
     assert found == [one.results.scores.accuracy, None, None]
     together = load_run(tmp_path / "run")
@@ -238,13 +240,6 @@ def killed_and_resumed(folder, order, victim):
 def first_save(run):
     """What is there once a rank has saved."""
     return run / storage.CHECKPOINT / "fit-rank-0-b" / storage.MANIFEST
-
-
-def wait_for(path, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not come"
-        time.sleep(0.002)
 
 
 def whole_checkpoint(folder):
@@ -363,8 +358,8 @@ def test_a_training_that_diverges_is_told_once_and_leaves_no_run(tmp_path):
 
 
 CHANGES_REFUSED = {
-    "members": {"members": "trees"},
-    "votes": {"votes": True},
+    "edge_weights": {"edge_weights": True},
+    "relations": {"propagation": "relations"},
     "clusters": {"clusters": 4},
     "gaussian": {"edges": "gaussian"},
     "symmetric_edges": {"edges": "free", "symmetric_edges": True},
@@ -380,6 +375,13 @@ def test_what_ranks_cannot_do_exactly_is_refused_by_name(word):
     require_in_parts(Recipe())
     with pytest.raises(ValueError, match=f"several processes do not train with .*{word}"):
         require_in_parts(Recipe().replace(**CHANGES_REFUSED[word]))
+
+
+def test_a_member_that_ranks_cannot_train_is_refused_by_name():
+    recipe = Recipe().replace(members="trees neighbour-lr")
+    require_in_parts(recipe, 100)
+    with pytest.raises(ValueError, match=r"member neighbour-lr: several processes do not train .* on 1,000 columns"):
+        require_in_parts(recipe, 1000)
 
 
 def test_a_part_has_its_own_rows_and_no_label_of_a_test_node(tmp_path):
