@@ -228,6 +228,7 @@ class SparseMatrix:
 
     _log: SparseMatrix | None = None
     _symmetric: SparseMatrix | None = None
+    _between: SparseMatrix | None = None
     _turned: tuple[Tensor, int, int] | None = None  # `transposed_values`, and the versions they and the values had
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
@@ -362,6 +363,14 @@ class SparseMatrix:
     def without_diagonal(self) -> SparseMatrix:
         kept = self.pattern.row != self.pattern.col
         return SparseMatrix(self.pattern.within(kept), self.values[kept])
+
+    def between_nodes(self) -> SparseMatrix:
+        """D⁻¹A without its diagonal."""
+        if self._between is not None and self.is_constant:  # of a graph's weights, once
+            return self._between
+        walk = self.without_diagonal().row_normalized()
+        self._between = walk if self.is_constant else None
+        return walk
 
     def diagonal(self) -> Tensor:
         """a_ii, zero where it is not stored, [n]."""

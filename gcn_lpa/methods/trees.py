@@ -106,7 +106,7 @@ class NearbyColumns(AtOnce):
 
     def columns(self, graph: Graph) -> Tensor:
         """All columns of every node, [n, width]; where they are few."""
-        walk = without_loops(graph)
+        walk = graph.adjacency.between_nodes()
         votes = self.votes(graph, walk)
         if not self.num_own:
             return votes
@@ -192,7 +192,7 @@ class NeighbourLR(NearbyColumns):
         )
 
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
-        walk = without_loops(graph)
+        walk = graph.adjacency.between_nodes()
         votes = self.votes(graph, walk).cpu().numpy()[rows]
         votes[:, self.no_line - self.width + self.num_votes] = 0
         x = graph.x.to_scipy() if isinstance(graph.x, SparseMatrix) else graph.x.cpu().numpy()
@@ -228,7 +228,7 @@ class NeighbourLR(NearbyColumns):
     def forward(self, graph: Graph) -> Tensor:
         if not self.is_wide:
             return self.columns(graph) @ self.weight + self.bias
-        walk = without_loops(graph)
+        walk = graph.adjacency.between_nodes()
         own, mean, votes = self.weight.split([self.num_own, self.num_own, self.num_votes])
         logits: Tensor = graph.x @ own + walk @ (graph.x @ mean) + self.votes(graph, walk) @ votes + self.bias
         return logits
@@ -373,11 +373,6 @@ class Trees(NearbyColumns):
                 at = 2 * at + 1 + goes_right.long()
             logits = logits + value.gather(0, at - INNER)
             yield logits.float()
-
-
-def without_loops(graph: Graph) -> SparseMatrix:
-    """D⁻¹A without self-loops."""
-    return graph.adjacency.without_diagonal().row_normalized()
 
 
 def table_columns(graph: Graph) -> Tensor:

@@ -26,7 +26,6 @@ from gcn_lpa.methods.trees import (
     table_columns,
     vote_folds,
     votes_by_others,
-    without_loops,
 )
 from gcn_lpa.predict import evaluate, predict_proba
 from gcn_lpa.recipes import (
@@ -113,7 +112,7 @@ def test_neighbour_lr_gives_scikit_learn_s_own_probabilities(stored):
         graph = wide(graph)
         graph = graph if stored == "many" else dataclasses.replace(graph, x=graph.x.to_dense())
     model, prepared = fitted("neighbour-lr", graph, nodes, structure=False, features="raw")
-    walk, x = without_loops(prepared), prepared.x if stored != "many" else prepared.x.to_dense()
+    walk, x = prepared.adjacency.between_nodes(), prepared.x if stored != "many" else prepared.x.to_dense()
     x = torch.cat([x, prepared.structural_features_of_edges()], dim=1) if stored == "few columns" else x
     around = neighbour_columns(walk, x) if stored == "few columns" else [walk @ x]
     columns = torch.cat([x, *around, model.votes(prepared, walk)], dim=1).double().numpy()
@@ -148,7 +147,7 @@ def test_neighbours_columns_by_hand():
         directed=True,
         num_nodes=4,
     )
-    mean, least, most = neighbour_columns(without_loops(graph), graph.x)
+    mean, least, most = neighbour_columns(graph.adjacency.between_nodes(), graph.x)
     assert mean.ravel().tolist() == [5, 7, 7, 4]
     assert least.ravel().tolist() == [2, 7, 7, 4]
     assert most.ravel().tolist() == [6, 7, 7, 4]
@@ -156,7 +155,10 @@ def test_neighbours_columns_by_hand():
 
 def test_a_block_of_columns_at_a_time_gives_the_same(monkeypatch):
     graph = noisy_graph()
-    walk, x = without_loops(graph), torch.from_numpy(np.random.default_rng(0).normal(size=(80, 7)).astype(np.float32))
+    walk, x = (
+        graph.adjacency.between_nodes(),
+        torch.from_numpy(np.random.default_rng(0).normal(size=(80, 7)).astype(np.float32)),
+    )
     whole = neighbour_columns(walk, x)
     monkeypatch.setattr("gcn_lpa.methods.trees.BLOCK", 1)
     assert all(torch.equal(a, b) for a, b in zip(whole, neighbour_columns(walk, x), strict=True))
@@ -173,7 +175,7 @@ def test_shares_of_labels_by_hand():
     """0 - 1 - 2 - 3 with label a at 0 and b at 3; one vote against the weight of one neighbour, half for each class."""
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], num_nodes=4)
     seeds = torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 1]])
-    found = label_shares(without_loops(graph), seeds, Classes(("a", "b")), 50).exp()
+    found = label_shares(graph.adjacency.between_nodes(), seeds, Classes(("a", "b")), 50).exp()
     assert torch.allclose(found[1, :2], torch.tensor([(0.5 + 0.25) / 1, 0.25 / 1]))  # node 0 has half of the weight
     assert torch.allclose(found[1, 2:4], torch.tensor([0.25 / 0.75, (0.25 + 0.25) / 0.75]))  # 1 → 2 → 3 has a quarter
     assert torch.allclose(found[1, 4:], torch.tensor([2 / 3 + 0.005, 1 / 3 + 0.005]) / 1.01, atol=1e-4)
@@ -183,7 +185,7 @@ def test_votes_come_from_the_labels_of_other_folds_alone():
     """By brute force: for every labelled node, hide its fold and walk along dense matrices."""
     graph = noisy_graph()
     y = torch.where(torch.arange(80) % 3 == 0, graph.y, -1)
-    walk = without_loops(graph)
+    walk = graph.adjacency.between_nodes()
     folds = vote_folds(y, 5, walk.pattern)
     found, dense = votes_by_others(walk, y, graph.target, 4, 5), walk.to_dense()
     degree = (dense > 0).sum(dim=1, keepdim=True).clamp_min(1)
@@ -204,7 +206,7 @@ def test_votes_come_from_the_labels_of_other_folds_alone():
 def test_another_label_of_its_own_changes_no_vote_for_a_node(monkeypatch):
     """With the folds as they are; other labels change them, but a fold tells nothing of its nodes."""
     graph = noisy_graph()
-    walk = without_loops(graph)
+    walk = graph.adjacency.between_nodes()
     folds = vote_folds(graph.y, 0, walk.pattern)
     monkeypatch.setattr("gcn_lpa.methods.trees.vote_folds", lambda y, seed, pattern: folds)
     votes = votes_by_others(walk, graph.y, graph.target, 20, 0)
@@ -231,7 +233,7 @@ def separation(folds_of, column):
         y = torch.from_numpy(np.where(rng.random(400) < 0.15, rng.integers(0, 2, 400), -1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("gcn_lpa.methods.trees.vote_folds", folds_of)
-            votes = votes_by_others(without_loops(graph), y, Classes(("a", "b")), 20, seed)[y >= 0]
+            votes = votes_by_others(graph.adjacency.between_nodes(), y, Classes(("a", "b")), 20, seed)[y >= 0]
         rank, is_one = votes[:, column].argsort().argsort().double(), y[y >= 0] == 1
         found.append(float(rank[is_one].mean() - rank[~is_one].mean()) / len(is_one))
     return np.mean(found)
@@ -450,7 +452,8 @@ def test_the_place_in_the_graph_stands_once_beside_features(name, structure):
     if not structure:
         torch.testing.assert_close(columns[:, 3:7], graph.structural_features_of_edges())
         torch.testing.assert_close(
-            columns[:, 10:14], neighbour_columns(without_loops(prepared), graph.structural_features_of_edges())[0]
+            columns[:, 10:14],
+            neighbour_columns(prepared.adjacency.between_nodes(), graph.structural_features_of_edges())[0],
         )
 
 
@@ -589,8 +592,8 @@ def test_of_many_words_trees_read_those_that_tell_most_about_the_labels(tmp_path
     prepared = trained.prepare(graph)
     columns, chosen = model.columns(prepared), prepared.x.to_dense()[:, model.picked]
     assert torch.equal(columns[:, :WORDS], chosen)
-    mean = without_loops(prepared) @ chosen
-    reached = without_loops(prepared).pattern.rowptr.diff() > 0
+    mean = prepared.adjacency.between_nodes() @ chosen
+    reached = prepared.adjacency.between_nodes().pattern.rowptr.diff() > 0
     assert torch.equal(columns[reached, WORDS + 4 : 2 * WORDS + 4], mean[reached])
     said = predict_proba(trained, graph)
     assert (said.argmax(dim=1) == graph.y)[90:].double().mean() > 0.8
