@@ -31,7 +31,6 @@ from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.trees import without_loops
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of, signed_rank_test
@@ -77,7 +76,7 @@ def columns_of(graph: Graph, *, neighbours: bool) -> scipy.sparse.csr_array:
     structure = graph.structural_features_of_edges().numpy().astype(float)
     structure = np.sign(structure) * np.log1p(np.abs(structure))
     structure = (structure - structure.mean(axis=0)) / structure.std(axis=0).clip(1e-9)
-    return scipy.sparse.csr_array(scipy.sparse.hstack([x, without_loops(graph).to_scipy() @ x, structure]))
+    return scipy.sparse.csr_array(scipy.sparse.hstack([x, graph.adjacency.between_nodes().to_scipy() @ x, structure]))
 
 
 def ridge(x: scipy.sparse.csr_array, y: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.methods.trees import neighbour_columns, without_loops
+from gcn_lpa.methods.trees import neighbour_columns
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.runs.plan import Source, make_plan
@@ -280,7 +280,7 @@ def nearby(place: str) -> tuple[Graph, np.ndarray, np.ndarray]:
     graph = load(place)
     prepared = recipe_for(case_of(graph, graph.labeled)).prepare(graph)
     x = prepared.x.to_dense() if hasattr(prepared.x, "to_dense") else prepared.x
-    columns = torch.cat([x, *neighbour_columns(without_loops(graph), x)], dim=1).double().numpy()
+    columns = torch.cat([x, *neighbour_columns(graph.adjacency.between_nodes(), x)], dim=1).double().numpy()
     return graph, columns, np.flatnonzero(graph.labeled.numpy())
 
 
