@@ -15,6 +15,7 @@ id that is a number in one table and text in another is one id.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import datetime
 import math
@@ -91,7 +92,7 @@ class Address:
             raise ValueError(f"{self.database}: {problem}") from error
 
 
-class Engine:
+class Engine(abc.ABC):
     """A kind of database; what is here is that of one in a file."""
 
     example: str
@@ -101,15 +102,17 @@ class Engine:
     def is_place(self, place: str) -> bool:
         return place.startswith("/") and len(place) > 1
 
+    @abc.abstractmethod
     def errors(self) -> tuple[Errors, Errors]:
         """The errors of the driver, and those of a lost connection."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def connect(self, place: str, writes: bool) -> Any:
-        raise NotImplementedError
+        """A connection that only reads, unless it `writes`."""
 
+    @abc.abstractmethod
     def rows(self, connection: Any, query: str) -> Rows:
-        raise NotImplementedError
+        """What one SELECT finds."""
 
     def order(self, connection: Any, table: str) -> str:
         """What makes the rows of a table come in the same order each time."""
