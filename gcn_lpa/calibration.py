@@ -14,6 +14,7 @@ alike. Sets are made from uncalibrated probabilities, so that the nodes which fi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ class Calibration:
     @property
     def changes(self) -> bool:
         """Whether any probability is corrected."""
-        return self.calibrator != Calibrator() or self.unreachable is not None
+        return self.calibrator != Calibrator() or self.unreachable not in (None, Calibrator())
 
     def __call__(self, probabilities: Tensor, unreachable: Tensor | None = None) -> Tensor:
         """Calibrated probabilities, [n, c]; `unreachable`: the nodes that no given label reaches, a mask [n]."""
@@ -207,19 +208,35 @@ class Calibration:
             unreachable: the nodes that no label reached when they were predicted, [m].
         """
         apart = torch.zeros_like(y, dtype=torch.bool) if unreachable is None else unreachable
-        if int(apart.sum()) < FEWEST or len(y) - int(apart.sum()) < FEWEST:
+        number = int(apart.sum())
+        if number < FEWEST or len(y) - number < FEWEST:
             apart = torch.zeros_like(apart)
         fold = torch.arange(len(y)) % FOLDS if fold is None else fold
-        calibrators, gains = [], []
-        for group in (~apart, apart):
-            gain = crossed_gain(probabilities[group], y[group], fold[group])
-            least = 0.0 if rarest(y[group], probabilities.shape[1]) is not None else SURE
-            is_supported = len(gain) > 1 and float(gain.mean()) > least * float(gain.std()) / math.sqrt(len(gain))
-            calibrators.append(fit_calibrator(probabilities[group], y[group]) if is_supported else Calibrator())
-            gains.append(gain)
-        own = calibrators[1] if apart.any() else None
-        gain, number = torch.cat(gains), 0 if unreachable is None else int(unreachable.sum())
-        return cls(calibrators[0], protocol, len(y), own, number, float(gain.mean()) if len(gain) else None)
+        others, gain = supported(probabilities[~apart], y[~apart], fold[~apart])
+        own, gain_apart = supported(probabilities[apart], y[apart], fold[apart])
+        gains = torch.cat([gain, gain_apart])
+        return cls(
+            others,
+            protocol,
+            len(y),
+            own if apart.any() else None,
+            number,
+            float(gains.mean()) if len(gains) else None,
+        )
+
+    def with_cut_off(self, probabilities: Tensor, y: Tensor) -> Calibration:
+        """The same, with a calibrator for nodes that no label reaches by held-out nodes that were predicted without their edges,
+        [m, c] and [m], where it makes their labels likelier than the one of all others.
+        """
+        own, gain = supported(probabilities, y, torch.arange(len(y)) % FOLDS)
+        return dataclasses.replace(self, unreachable=own) if len(gain) else self
+
+
+def supported(probabilities: Tensor, y: Tensor, fold: Tensor) -> tuple[Calibrator, Tensor]:
+    """The calibrator that labels ask for, none where it would not make those of other folds likelier; and by how much it does."""
+    gain = crossed_gain(probabilities, y, fold)
+    is_likelier = len(gain) > 1 and float(gain.mean()) > 0
+    return fit_calibrator(probabilities, y) if is_likelier else Calibrator(), gain
 
 
 def crossed_gain(probabilities: Tensor, y: Tensor, fold: Tensor) -> Tensor:
