@@ -149,19 +149,26 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
 
 def calibrated(found: Calibration | Intervals) -> str:
     """What was done to probabilities, and why; of numbers what intervals are by."""
-    from gcn_lpa.calibration import Intervals
+    from gcn_lpa.calibration import Calibrator, Intervals
 
     if isinstance(found, Intervals):
         varies = "all as wide" if found.base is None else "narrower where members and votes agree"
         return f"intervals by the errors of {found.num_nodes:,} held-out labels, {varies}"
     if not found.changes:
         return "the model's own: correcting them would not make held-out labels likelier"
-    apart = (
-        ""
-        if found.unreachable is None
-        else f", of nodes that no label reaches by {found.num_unreachable:,} of their own"
+    on = f"calibrated on {found.num_nodes:,} held-out labels" if found.calibrator != Calibrator() else "the model's own"
+    return (
+        on if found.unreachable in (None, Calibrator()) else f"{on}; of nodes that no label reaches, {apart_on(found)}"
     )
-    return f"calibrated on {found.num_nodes:,} held-out labels{apart}"
+
+
+def apart_on(found: Calibration) -> str:
+    """What calibrates nodes that no label reaches, where they are calibrated apart."""
+    from gcn_lpa.calibration import FEWEST
+
+    if found.num_unreachable >= FEWEST:
+        return f"calibrated on {found.num_unreachable:,} of their own"
+    return "calibrated on held-out nodes that were predicted without their edges"
 
 
 def going_on(folder: Path) -> str:
@@ -347,12 +354,12 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     elif fitted == Calibrator():
         numbers = f"temperature  none: by {which}, correcting would not make labels likelier"
     apart = calibration.unreachable
-    own = "as they are" if apart == Calibrator() else "corrected by themselves"
+    own = "as the model gives them" if apart == Calibrator() else apart_on(calibration)
     few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
         f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}" if few else f"  {numbers}",
-        *([] if apart is None else [f"  unreachable  {counted(calibration.num_unreachable, 'node')} of them, {own}"]),
+        *([] if apart is None else [f"  unreachable  nodes that no label reaches: {own}"]),
         f"  ECE          {percent(found.ece_before)} before, {percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "
