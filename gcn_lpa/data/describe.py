@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import WARNING, is_missing, some, type_word
+from gcn_lpa.data.checks import NO_LABEL, WARNING, is_missing, some, type_word
 from gcn_lpa.data.table import USUAL_NAMES, Table, is_text, number, series
 from gcn_lpa.engine.sparse import SparseMatrix
 
@@ -244,6 +244,18 @@ def guessed_label(table: Table, column: str, labels: np.ndarray) -> str:
             "label=… which it is, or label='' for none (features=… can then name this column), or task=regression to predict it"
         )
     return f"column {column!r} is read as the label; option label=… says otherwise"
+
+
+def label_asked_for(columns: Sequence[ColumnSummary]) -> list[str]:
+    """A warning where no column is read as the label, and some could be one: of few values, those with empty cells first."""
+    found = sorted((one for one in columns if one.kind in ("category", "boolean")), key=lambda one: one.missing == 0)
+    if not found:
+        return []
+    shown = ", ".join(f"{one.name!r} ({one.about})" for one in found[:3])
+    return [
+        f"{WARNING}{NO_LABEL}, and {shown} {'is a feature' if len(found) == 1 else 'are features'}: option "
+        f"label={found[0].name} says which is the label, label='' that there is none"
+    ]
 
 
 def look_like_numbers(column: str, labels: np.ndarray) -> str | None:
