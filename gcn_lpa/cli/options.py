@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
-from gcn_lpa.cli.text import VisibleStream, cut_lines, percent, print_json, run_lines, visible
+from gcn_lpa.cli.text import VisibleStream, cut_lines, fitted, percent, print_json, run_lines, visible
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def _typed(texts: Iterable[str] | None, types: Mapping[str, type], what: str) ->
 
 def show(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
     """Print a result: its facts as JSON, or its lines."""
-    print_json(facts) if as_json else print(*lines, sep="\n")
+    print_json(facts) if as_json else print(*fitted(lines), sep="\n")
 
 
 def print_run(trained: TrainedRun, as_json: bool, start: float, *, has_page: bool = False) -> None:

@@ -287,7 +287,9 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
         return HELPS, sentence, with_graph.method
     compared = f"{rate}, {signed(gain)} points against features alone ({features})"
     plain = next(line.over_features for line in lines if line.method == "gcn")
-    if plain is not None and not plain.is_noise and plain.mean < 0:  # gcn-lpa can pass the edges by, gcn cannot
+    if (
+        gain.mean <= 0 and plain is not None and not plain.is_noise and plain.mean < 0
+    ):  # gcn-lpa can pass the edges by, gcn cannot
         also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
         return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
     if (gain.interval or 0) > WIDE:
@@ -402,7 +404,7 @@ def suggestions(
 
 def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
     """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
-    probabilities, names = predicted.uncalibrated, predicted.trained.class_names
+    probabilities, names = predicted.probabilities, predicted.trained.class_names
     if predicted.trained.target.scale is not None:
         low, high = predicted.interval()
         value = predicted.trained.target.words(probabilities[:, 0])

@@ -68,7 +68,7 @@ def cross_fit(
     recipe: Recipe = DEFAULT,
     *,
     folds: int = 5,
-    repeats: int = 3,
+    repeats: int = 1,
     seed: int = 0,
     device: str = "auto",
     threads: int | None = None,

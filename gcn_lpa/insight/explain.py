@@ -141,9 +141,9 @@ class Explainer:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
         at, classes, scale = self.graph.index_of(node), self.graph.class_names, self.graph.numbers
         with few_threads(self.graph, self.trained.recipe):
-            names, probabilities = [*classes, None], self.prediction.uncalibrated[at]
+            names, probabilities = [*classes, None], self.prediction.probabilities[at]
             votes, others = self._votes(at, top)
-            is_prior = not torch.equal(probabilities, self.prediction.output[at])  # see `Prediction.uncalibrated`
+            is_prior = not torch.equal(self.prediction.uncalibrated[at], self.prediction.output[at])
             features, feature_notes = ((), []) if is_prior else self._features(at, top)
             notes = (*self._notes(at, is_prior), *feature_notes)
         near = self.distance[at]
@@ -160,7 +160,7 @@ class Explainer:
         }
         if scale is not None:
             return Explanation(**about, **self._number(at, votes))
-        label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (probabilities, self.scores[at]))
+        label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (self.prediction.uncalibrated[at], self.scores[at]))
         scores = self.scores[at].numpy().round(EQUAL)
         return Explanation(
             **about,
@@ -224,8 +224,8 @@ class Explainer:
             if self.graph.numbers is not None:
                 columns |= self._number_columns(rows)
             else:
-                probabilities, scores = self.prediction.uncalibrated[rows], self.scores[rows].numpy().round(EQUAL)
-                labels, lpa = winners(probabilities), winners(self.scores[rows])
+                probabilities, scores = self.prediction.probabilities[rows], self.scores[rows].numpy().round(EQUAL)
+                labels, lpa = winners(self.prediction.uncalibrated[rows]), winners(self.scores[rows])
                 agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
                 columns |= {
                     "label": [names[k] for k in labels.tolist()],
