@@ -330,7 +330,7 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
         facts: dict[str, Any] = {"out": str(out), "rows": len(table), "status": by_status}
         facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
-        show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
+        print_json(facts) if as_json else print(f"{len(table):,} rows{parts} in {out}", *cut_lines(cut), sep="\n")
     elif as_json:
         records = records_of(table)
         print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})
