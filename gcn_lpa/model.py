@@ -129,7 +129,7 @@ class GCNLPA(nn.Module):
                 f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
             )
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        self.capturable = self.stackable = recipe.propagation != "columns"  # see `methods.contract.Model`
+        self.capturable, self.stackable = True, recipe.propagation != "columns"  # see `methods.contract.Model`
         self.body: Body = (body or Convolutions)(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
         if recipe.residual and isinstance(self.body, Convolutions):  # W' after the edges: the same start without them

@@ -36,14 +36,14 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     **dict.fromkeys(("lpa_iterations", "propagation_steps"), 10_000),
     **dict.fromkeys(("hidden", "edge_rank"), 100_000),
     "clusters": 1_000_000,
-    "folds": 1_000,
+    **dict.fromkeys(("folds", "models"), 100),
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
 LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     "at least 1": (
-        ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps", "folds"),
+        ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps", "folds", "models"),
         lambda x: x >= 1,
     ),
     "not negative": (("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "clusters"), lambda x: x >= 0),
@@ -123,6 +123,11 @@ class Recipe:
         5,
         "in how many parts labels are held out in turn, where no nodes are given for it; 1: one part of a fifth, and then the "
         "models learn from all labels",
+        added=True,
+    )
+    models: int = _field(
+        1,
+        "models of each member, with seeds of their own, where nodes to hold out are given; of folds each has one",
         added=True,
     )
     clusters: int = _field(
@@ -280,7 +285,7 @@ LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
 LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
-FOR_CLASSES = ("grand", "label-input", "correct-and-smooth")  # members that predict no numbers
+FOR_CLASSES = ("grand", "strong-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
@@ -423,7 +428,7 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
             recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
         if case.labels == "few":
-            more = "strong-hops"
+            more = "strong-hops strong-grand"
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if has_time and case.labels != "few":
@@ -443,7 +448,7 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
     names = [*recipe.members.split(), *more.split()]
     if "trees" in names and "neighbour-lr" not in names and case.columns != "words":
         names.insert(1, "neighbour-lr")
-    return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")
+    return recipe.replace(members=" ".join(names), models=3 if has_time else 1, origin=f"best, beside {recipe.origin}")
 
 
 def quick_for(case: Case) -> Recipe:
