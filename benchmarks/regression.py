@@ -162,12 +162,12 @@ def scored(job: dict, root: str | None, device: str) -> dict:
     recipe = METHODS["lpa"].fair(choose_recipe(told, train)) if row == "LPA" else row
     facts = {}
     if row == "default":
-        trained = learn(graph, train, seed=seed, device=device)  # which finds the scale by itself
+        trained = learn(graph, train, seed=seed, device=device, threads=1)  # which finds the scale by itself
         predicted = Prediction.of(trained, graph).table()
         z = on_scale(graph, predicted["value"].to_numpy())
         facts = {"intervals": intervals(graph, predicted, rows, y)}
     elif row in ("best", "LPA"):
-        trained = learn(told, train, recipe=recipe, seed=seed, device=device)
+        trained = learn(told, train, recipe=recipe, seed=seed, device=device, threads=1)
         z = Prediction.of(trained, told).table()["value"].to_numpy()
     elif row == "GCN (PyG)":
         z = gcn(graph, columns_of(graph, neighbours=False), y, rows, seed)
