@@ -170,12 +170,18 @@ class Prediction:
 
     def interval(self, level: float = USUAL_LEVEL) -> tuple[Tensor, Tensor]:
         """From where to where numbers are, as often as `level` says, [n] each; infinite where too few labels were held out."""
-        held_out, intervals, scale = self.trained.held_out, self.trained.calibration, self.trained.target.scale
+        scale, z = self.trained.target.scale, self.uncalibrated[:, 0]
         assert scale is not None
-        z, half = self.uncalibrated[:, 0], torch.full_like(self.uncalibrated[:, 0], math.inf)
-        if held_out is not None and isinstance(intervals, Intervals):
-            half = intervals.halves((held_out.probability, held_out.y), self.uncalibrated, level)
+        half = self.trained.radius(level) * self.unit
         return scale.undone(z - half), scale.undone(z + half)
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """What the errors of predicted numbers are measured in at each node, [n]."""
+        intervals = self.trained.calibration
+        if not isinstance(intervals, Intervals):
+            return torch.ones_like(self.uncalibrated[:, 0])
+        return intervals.unit(self.uncalibrated, self.unreachable)
 
     def _number_table(self, level: float, *, hops: bool) -> Any:
         import pandas

@@ -154,6 +154,13 @@ class Trained:
         ]
         return html_table("Trained", rows)
 
+    def radius(self, level: float) -> float:
+        """Half the width of the interval of a number, in units of its node; infinite where too few labels were held out."""
+        kept, intervals = self.held_out, self.calibration
+        if kept is None or not isinstance(intervals, Intervals):
+            return math.inf
+        return intervals.radius(kept.probability, kept.y, kept.unreachable, level)
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Of the columns of its probabilities."""

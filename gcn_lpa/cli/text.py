@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcn_lpa.calibration import Calibration, Intervals
     from gcn_lpa.cut import Cut, Expected
     from gcn_lpa.insight.advise import Advice
     from gcn_lpa.insight.compare import Comparison
@@ -140,28 +139,11 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
         lines += wrapped(f"  {'probabilities are not calibrated' if is_of_classes else 'intervals are rough'}: {few}")
     elif not run.interrupted and calibration is not None:
-        lines += wrapped(f"  {'probabilities are ' if is_of_classes else ''}{calibrated(calibration)}")
+        lines += wrapped(f"  {calibration}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
     return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
-
-
-def calibrated(found: Calibration | Intervals) -> str:
-    """What was done to probabilities, and why; of numbers what intervals are by."""
-    from gcn_lpa.calibration import Intervals
-
-    if isinstance(found, Intervals):
-        varies = "all as wide" if found.base is None else "narrower where members and votes agree"
-        return f"intervals by the errors of {found.num_nodes:,} held-out labels, {varies}"
-    if not found.changes:
-        return "the model's own: correcting them would not make held-out labels likelier"
-    apart = (
-        ""
-        if found.unreachable is None
-        else f", of nodes that no label reaches by {found.num_unreachable:,} of their own"
-    )
-    return f"calibrated on {found.num_nodes:,} held-out labels{apart}"
 
 
 def going_on(folder: Path) -> str:
@@ -368,7 +350,7 @@ def interval_lines(found: IntervalReport) -> list[str]:
     return fitted(
         [
             f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
-            f"  intervals    {calibrated(found.intervals)}, {nodes[found.intervals.protocol]} nodes",
+            f"  {found.intervals}, {nodes[found.intervals.protocol]} nodes",
             f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
             f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
             f"  promise      {found.promise}",

@@ -173,15 +173,16 @@ def intervals_of(
         predicted, truth, half = (
             held_out.probability,
             y,
-            intervals.crossed(held_out.probability, y, held_out.fold, level),
+            intervals.crossed(held_out.probability, y, held_out.fold, held_out.unreachable, level),
         )
     else:
         labels = trained.labels_of(run.graph)
         known = run.split.test & trained.target.known(labels)
         if not known.any():
             raise ValueError("the run has no test nodes on which its intervals could be scored")
-        predicted, truth = (prediction or Prediction.of(trained, run.graph)).uncalibrated[known], labels[known]
-        half = intervals.halves((held_out.probability, y), predicted, level)
+        prediction = prediction or Prediction.of(trained, run.graph)
+        predicted, truth = prediction.uncalibrated[known], labels[known]
+        half = trained.radius(level) * prediction.unit[known]
     z = predicted[:, 0]
     widths = (scale.undone(z + half) - scale.undone(z - half)).quantile(z.new_tensor([0.1, 0.5, 0.9]))
     few = "none: too few labels were held out for intervals of this level"
