@@ -251,12 +251,13 @@ def importance_lines(found: Importances) -> list[str]:
         (
             *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
             f"{row.likelihood:+.3f} ± {row.likelihood_interval:.3f}",
+            "" if row.alone is None else f"{row.alone:+.3f} ± {row.alone_interval:.3f}",
         )
         for row in found.rows
     ]
     nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
     lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
-    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
+    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood", "it alone"), rows)
     for name in found.leaking:
         leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
         lines += ["", *wrapped(f"{leak}; option features=… leaves it out")]
