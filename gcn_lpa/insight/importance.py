@@ -133,7 +133,7 @@ def importance(
     accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
     nodes, at_of = torch.cat([judge.nodes for judge in judges]), dict(places)
     rows = [
-        dataclasses.replace(row, leaks=_told_by(judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS)
+        dataclasses.replace(row, leaks=told_by(judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS)
         if row.kind == "column"
         else row
         for row in rows
@@ -172,7 +172,7 @@ def _among_alike(told: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return order
 
 
-def _told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
+def told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
     """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
     if len(y) < 2 * FOLDS or len(y.unique()) < 2:
         return 0.0
