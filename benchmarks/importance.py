@@ -184,7 +184,9 @@ def alone(nodes: pandas.DataFrame, only: str = "") -> dict[str, float]:
     y, x = target.translated(graph.y, graph.target), graph.with_features("auto").x
     every = torch.arange(graph.num_nodes)
     return {
-        name: told_by(x, at, every, y) for name, at in graph.columns.positions().items() if at and only in ("", name)
+        name: told_by(target, x, at, every, y)
+        for name, at in graph.columns.positions().items()
+        if at and only in ("", name)
     }
 
 

@@ -409,15 +409,6 @@ class Intervals:
         apart = "" if self.unreachable == 1 else f", {self.unreachable:.2g} times as wide where no label reaches"
         return f"intervals by the errors of {self.num_nodes:,} held-out labels, {varies}{apart}"
 
-    @property
-    def changes(self) -> bool:
-        """No prediction is corrected."""
-        return False
-
-    def __call__(self, predicted: Tensor, unreachable: Tensor | None = None) -> Tensor:
-        """The predictions as they are."""
-        return predicted
-
     def unit(self, predicted: Tensor, unreachable: Tensor | None) -> Tensor:
         """What errors are measured in at each node, [m]; of predicted scores and their spread, [m, 2]."""
         unit = torch.ones_like(predicted[:, 0]) if self.base is None else predicted[:, 1] + self.base

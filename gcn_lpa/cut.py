@@ -5,12 +5,10 @@ false alarm. A call pays where p · fn, what a miss would cost, is more than (1 
 calibrated. The cut with the least costs on the held-out nodes themselves follows their accidents, and costs more on others.
 
 What a cut will do is estimated by cross-fitting: it is chosen on four fifths of the held-out nodes and counted on the last, in
-turn, so that no node has a say in the cut it is counted by. The nodes that are cut are predicted by the models of all folds
-together, which separate hits better than those of one: the share of hits among the called is as much higher as the mean of their
-probabilities is. Two binomials with Jeffreys' priors, one of the hits among the called nodes and one of those among the rest, then
-give the numbers to expect of the nodes that are cut, with 95 % intervals: few held-out nodes leave their shares uncertain, and few
-nodes scatter around them. Out-of-fold predictions depend on each other, as their models share labels, and count as fewer nodes
-(Bates, Hastie, Tibshirani 2021: intervals of cross-validation that ignore it are too narrow).
+turn. Nodes that are cut are predicted by the models of all folds together, which separate hits better than those of one: the share
+of hits among the called is as much higher as their mean probability is. Two binomials with Jeffreys' priors, of the hits among the
+called nodes and among the rest, then give the numbers to expect, with 95 % intervals. Out-of-fold predictions depend on each other,
+as their models share labels, and count as fewer nodes (Bates, Hastie, Tibshirani 2021).
 """
 
 from __future__ import annotations
@@ -25,9 +23,7 @@ from torch import Tensor
 FOLDS = 5  # of held-out nodes that have none: each is counted by a cut that the others chose
 DRAWS = 20_000  # of the numbers to expect; the same each time
 LOW, HIGH = 0.025, 0.975
-DEPENDENT = (
-    1.5  # out-of-fold predictions that count as one: of 1, 1.5 and 2.25 what held on development draws of two tables
-)
+DEPENDENT = 1.5  # out-of-fold predictions that count as one: of 1, 1.5 and 2.25 what held on development draws
 FEWEST_CALLED = 5  # held-out nodes that a precision is estimated from at least
 
 
@@ -118,8 +114,11 @@ class Expected:
 
     @classmethod
     def of(cls, draws: np.ndarray) -> Expected:
-        low, high = np.quantile(draws, (LOW, HIGH))
-        return cls(float(draws.mean()), float(low), float(high))
+        return cls(float(draws.mean()), *np.quantile(draws, (LOW, HIGH)).tolist())
+
+    def words(self, form: str = "{:.0f}", times: float = 1, unit: str = "") -> str:
+        mean, low, high = (form.format(times * end) for end in (self.mean, self.low, self.high))
+        return f"{mean}{unit} ({low} to {high})"
 
 
 @dataclass(frozen=True)

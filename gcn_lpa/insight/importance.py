@@ -2,9 +2,8 @@
 
 `importance` shuffles one thing at a time between the nodes, a column, the structural features, the edges, the labels nearby, or a
 column of the edges, and looks at how much worse held-out labels are then predicted: each by models that did not learn from it.
-Where columns repeat each other the models use all of them, and each may matter although none would be missed. So a column is also
-shuffled only among nodes of which the other columns say nearly the same about it (Strobl et al. 2008): what is lost then is what it
-tells alone, and columns rank by it nearly as they do by training without each of them.
+Where columns repeat each other each may matter, and none be missed. So a column is also shuffled among nodes alone of which the
+other columns say nearly the same about it (Strobl et al. 2008): what is lost then is what it tells alone.
 
 `prediction_parts` takes the information behind one prediction away piece by piece: each column of the node, the columns of all
 other nodes, the labels nearby. What a piece is worth is how much the log-odds of the predicted class fall when it goes, the mean
@@ -34,6 +33,7 @@ from gcn_lpa.learning.learn import member_jobs
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.learning.updated import carried, has_free_weights
 from gcn_lpa.predict import check_trained, posteriors
+from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
 STRUCTURE, EDGES, LABELS, OTHERS = "structural features", "edges", "labels nearby", "columns of other nodes"
@@ -133,7 +133,9 @@ def importance(
     accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
     nodes, at_of = torch.cat([judge.nodes for judge in judges]), dict(places)
     rows = [
-        dataclasses.replace(row, leaks=told_by(judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS)
+        dataclasses.replace(
+            row, leaks=told_by(trained.target, judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS
+        )
         if row.kind == "column"
         else row
         for row in rows
@@ -143,10 +145,8 @@ def importance(
 
 
 def _told_by_others(places: Sequence[Sequence[int]], x: Tensor | SparseMatrix) -> list[np.ndarray]:
-    """What the other columns say of each column at every node, in one number, [n]: ridge regression on them, whose penalty weighs
-    as one node for each feature. Empty where there is no other column, or too many to look at.
-
-    All are solved at once: with T the inverse of the correlations, what is left of columns a is X T_a T_aa⁻¹.
+    """What the other columns say of each at every node, in one number, [n]: ridge regression, whose penalty weighs as one node for
+    each feature. With T the inverse of all correlations, what is left of columns a is X T_a T_aa⁻¹. Empty: too few, or too many.
     """
     if len(places) < 2 or sum(map(len, places)) > MOST_FEATURES:
         return []
@@ -172,20 +172,21 @@ def _among_alike(told: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return order
 
 
-def told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
+def told_by(target: Target, x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
     """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
     if len(y) < 2 * FOLDS or len(y.unique()) < 2:
         return 0.0
     from sklearn.model_selection import KFold, cross_val_predict
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+    from sklearn.tree import DecisionTreeRegressor
 
     rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
-    is_number, truth = y.is_floating_point(), y.numpy()
-    tree = (DecisionTreeRegressor if is_number else DecisionTreeClassifier)(max_leaf_nodes=LEAVES, random_state=0)
-    guess = cross_val_predict(tree, rows, truth, cv=KFold(FOLDS, shuffle=True, random_state=0))
-    if is_number:
-        return float(1 - np.square(guess - truth).mean() / truth.var())
-    return float(1 - (guess != truth).mean() / (1 - np.bincount(truth).max() / len(y)))
+    tree = DecisionTreeRegressor(
+        max_leaf_nodes=LEAVES, random_state=0
+    )  # squared errors of classes are their Gini index
+    seeds = target.seeds(y, torch.float64).numpy()
+    told = cross_val_predict(tree, rows, seeds, cv=KFold(FOLDS, shuffle=True, random_state=0))
+    credit, chance = target.credit(target.voted(torch.from_numpy(told)), y), target.chance(y)
+    return (float(credit.mean()) - chance) / (1 - chance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,14 +390,11 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int | No
     x = prepared.x
     if isinstance(x, SparseMatrix) and own:  # of words those that the node has, each by itself
         own = _filled(own, prepared, at)
-    empty = _means(x) if own else x
 
     def log_odds(gone: Sequence[str]) -> float:
         graph = prepared
         if own:
-            graph = _with_features(
-                graph, _without(x, empty, at, [k for name, k in own if name in gone], OTHERS in gone)
-            )
+            graph = _with_features(graph, _without(x, at, [k for name, k in own if name in gone], OTHERS in gone))
         if LABELS in gone:
             graph = dataclasses.replace(graph, y=torch.full_like(graph.y, graph.target.unknown))
         predicted = posteriors(trained, graph)[at]
@@ -433,17 +431,13 @@ def _filled(own: list[tuple[str, list[int]]], prepared: Graph, at: int) -> list[
     return [pair for pair in (*found, *(pair for pair in own if pair[0] == STRUCTURE)) if pair[1]]
 
 
-def _means(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-    """The mean row for dense features; for sparse ones, which are mostly zero, a row of zeros."""
-    if isinstance(x, Tensor):
-        return x.mean(dim=0, keepdim=True)
-    return SparseMatrix.from_scipy(scipy.sparse.csr_array((1, x.shape[1]), dtype=np.float32))
-
-
-def _without(x: Any, empty: Any, at: int, gone: Sequence[Sequence[int]], others: bool) -> Tensor | SparseMatrix:
-    """The features with the columns `gone` of a node, and with `others` all rows but its own, as they are on average."""
+def _without(x: Any, at: int, gone: Sequence[Sequence[int]], others: bool) -> Tensor | SparseMatrix:
+    """The features with the columns `gone` of a node, and with `others` all rows but its own, as they are on average; sparse ones,
+    which are mostly zero, with zeros.
+    """
     columns = [k for group in gone for k in group]
     if isinstance(x, Tensor):
+        empty = x.mean(dim=0, keepdim=True)
         changed = empty.expand_as(x).clone() if others else x.clone()
         changed[at] = x[at]
         changed[at, columns] = empty[0, columns]
