@@ -284,7 +284,6 @@ FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features wan
 LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
 FOR_CLASSES = ("grand", "strong-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
@@ -349,7 +348,7 @@ def case_of(graph: Graph, train: Tensor) -> Case:
 
     case = case_for(
         graph.num_features if graph.x_kind == "given" else None,
-        int(train.sum()) / (LIKE_CLASSES if graph.numbers is not None else max(1, graph.num_classes)),
+        int(train.sum()) / max(1, graph.target.vote_width),
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )

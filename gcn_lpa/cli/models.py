@@ -321,7 +321,7 @@ def calibrate(
     loaded = gcn_lpa.load_run(run, data)
     if loaded.trained.target.scale is not None:
         if picture is not None:
-            raise ValueError("a reliability diagram is of the confidence in classes, and this run predicts numbers")
+            loaded.trained.target.only_classes("a reliability diagram is of classes, and this run predicts numbers")
         of_numbers = intervals_of(loaded, level=level)
         return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
     found = calibrate_run(loaded, level=level, score=score)
@@ -367,10 +367,12 @@ def edges(
 
 def print_edge_effects(weights: EdgeWeights, out: str | None, excel_safe: bool, as_json: bool) -> None:
     """What each column of the edges says about their weight: sentences and a table for people, or a file of it."""
-    from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
+    from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 
     if out is not None:
-        return options.print_or_write(effect_table(weights), out, excel_safe, as_json)
+        import pandas
+
+        return options.print_or_write(pandas.DataFrame(edge_effects(weights)), out, excel_safe, as_json)
     rows, said = edge_effects(weights), effect_sentences(weights)
     facts = {"used": weights.is_used, "gain": weights.gain, "error": weights.error, "sentences": said}
     options.show(

@@ -273,10 +273,9 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     """
     if graph.num_edges == 0:
         raise ValueError(f"graph {graph.name!r} has no edge to audit")
-    if graph.numbers is not None:
-        raise ValueError(
-            "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
-        )
+    graph.target.only_classes(
+        "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
+    )
     source, target = edge_ends(graph)
     around, names = joined(graph), graph.class_names
     posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)

@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,23 +79,13 @@ class OpenRun:
 
     @property
     def sure(self) -> torch.Tensor:
-        """How sure each prediction is, [n]: its probability; of numbers how much members and votes agree, ½ where as usual."""
-        if self.trained.target.scale is None:
-            return self.prediction.probabilities.amax(dim=1)
-        spread = self.prediction.uncalibrated[:, 1]
-        usual = spread.median().clamp_min(1e-12)
-        return usual / (usual + spread)
+        """How sure each prediction is, [n]."""
+        return self.trained.target.sureness(self.prediction.probabilities)
 
     @cached_property
     def drawn_as(self) -> tuple[np.ndarray, tuple[str, ...]]:
-        """What each node is drawn as, [n], and its name: the predicted class; of numbers one of five ranges with as many nodes."""
-        if self.trained.target.scale is None:
-            return self.prediction.probabilities.argmax(dim=1).numpy(), self.trained.class_names
-        values = self.trained.target.words(self.prediction.uncalibrated[:, 0])
-        ends = np.unique([float(f"{end:.3g}") for end in np.quantile(values, [0.2, 0.4, 0.6, 0.8])])
-        texts = [f"{end:g}" for end in ends]
-        between = (f"{low} to {high}" for low, high in pairwise(texts))
-        return np.searchsorted(ends, values), (f"below {texts[0]}", *between, f"from {texts[-1]}")
+        """What each node is drawn as, [n], and its name."""
+        return self.trained.target.groups(self.prediction.probabilities)
 
     @cached_property
     def by_confidence(self) -> list[int]:
