@@ -229,7 +229,7 @@ DEFAULT = Recipe(
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
 FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric", "training": "joint"}
-HOP_COLUMNS: dict[str, Any] = {"propagation": "columns", "propagation_steps": 3, **FIXED_EDGES}
+HOP_COLUMNS: dict[str, Any] = {**FIXED_EDGES, "propagation": "columns", "propagation_steps": 3, "normalization": "row"}
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
     features="row",
@@ -308,6 +308,7 @@ WITHOUT_FEATURES = LAYERS.replace(
     propagation_steps=10,
     features="raw",
     residual=False,
+    patience=100,
     members="hops appnp",
     origin="default where nodes have no features",
 )
@@ -457,9 +458,8 @@ def quick_for(case: Case) -> Recipe:
     """
     recipe = QUICK.replace(folds=1 if case.is_sure else QUICK.folds)
     if case.columns == "table" and not case.is_large:
-        recipe = recipe.replace(
-            propagation="hops", propagation_steps=DEFAULT.propagation_steps, members="trees hop-columns"
-        )
+        hops = {name: getattr(DEFAULT, name) for name in ("propagation", "propagation_steps", "normalization")}
+        recipe = recipe.replace(**hops, members="trees hop-columns")
     if case.labels != "few" or case.columns == "none":
         return recipe
     return recipe.replace(structure=False, members="trees smoothed-lr lr" if case.columns == "table" else "smoothed-lr")
