@@ -163,7 +163,7 @@ def contents(
         matters = section(lambda: importance(trained, graph, repeats=SHUFFLES, seed=run.plan.seed))
         if fitted.value is None:
             say("looking for suspicious labels and edges")
-            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
+            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, **options))
     labels = edges = fitted
     if fitted.value is not None:
         labels = section(lambda: rank_labels(graph, fitted.value))
