@@ -91,7 +91,7 @@ def evaluate(
         if positive is not None or data is not None:
             raise BadParameter("--cite reads the recipe of the run alone; --positive and --data go with scores")
         entries = gcn_lpa.Trained.from_pretrained(run).citations()
-        return options.show(as_json, {"bibtex": entries}, [entries])
+        return text.print_json({"bibtex": entries}) if as_json else print(entries)
 
     results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
     options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))

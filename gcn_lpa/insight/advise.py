@@ -355,7 +355,7 @@ def suggestions(
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
     graph, names, target = explainer.graph, explainer.trained.class_names, explainer.trained.target
     labeled = target.known(explainer.given)
-    if len(names) < 2 and target.scale is None:
+    if target.vote_width < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
     open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
