@@ -318,6 +318,16 @@ def test_nodes_that_no_label_reaches_are_calibrated_apart():
     assert (few.unreachable, few.num_unreachable) == (None, 10)  # too few to fit anything to
 
 
+def test_without_enough_unreachable_nodes_those_predicted_without_their_edges_calibrate_them():
+    near, cut_off = coin(200, 1), coin(100, 2, lambda p: 0.5 + 0 * p)
+    found = Calibration.fitted(*near, "reserved").with_cut_off(*cut_off)
+    assert found.unreachable == fit_calibrator(*cut_off)
+    assert found.calibrator == Calibration.fitted(*near, "reserved").calibrator
+    assert found.changes
+    few = tuple(part[:10] for part in cut_off)
+    assert Calibration.fitted(*near, "reserved").with_cut_off(*few).unreachable is None
+
+
 def test_the_curve_of_a_rare_class_is_right_where_it_is_unlikely():
     """The model says a third of what is true; the curve of the likeliest class would follow the many surely honest."""
     chance = generator()

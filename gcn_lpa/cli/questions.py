@@ -91,7 +91,7 @@ def evaluate(
         if positive is not None or data is not None:
             raise BadParameter("--cite reads the recipe of the run alone; --positive and --data go with scores")
         entries = gcn_lpa.Trained.from_pretrained(run).citations()
-        return options.show(as_json, {"bibtex": entries}, [entries])
+        return text.print_json({"bibtex": entries}) if as_json else print(entries)
 
     results = evaluate_run(gcn_lpa.load_run(run, data), positive=positive)
     options.show(as_json, dataclasses.asdict(results), text.evaluation_lines(results))
@@ -224,7 +224,7 @@ def audit(
     top: Annotated[int | None, Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
     out: options.Out = None,
     folds: Annotated[int, Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
-    repeats: Annotated[int, Option(min=1, help="How often that is done, with new folds.")] = 3,
+    repeats: Annotated[int, Option(min=1, help="How often that is done, with new folds.")] = 1,
     seed: Annotated[int | None, Option(help="Of folds and first weights; without one, that of the run.")] = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
@@ -251,7 +251,7 @@ def audit(
         found = rank(audited.trained, audited.graph, **chosen)
     rows = found.findings[: top or (None if as_json or out is not None else 20)]
     facts = {**found.to_dict(), "out": None}
-    lines = text.fitted([*(line for row in rows for line in str(row).splitlines()), "", found.summary])
+    lines = [*map(str, rows), "", found.summary]
     facts["findings"] = [dataclasses.asdict(row) for row in rows] if out is None else []
     if out is not None:
         write_table(out, found.to_frame().head(len(rows)), excel_safe=excel_safe)
@@ -368,8 +368,11 @@ def compare(
 
 
 def suggestion_lines(found: Iterable[Suggestion]) -> list[str]:
-    rows = (
-        (str(one.id), f"{one.score:.3f}", one.guess, text.percent(one.probability), f"{one.reach:.2f}", one.why)
+    rows = [
+        (
+            *(str(one.id), f"{one.score:.3f}", one.guess, text.percent(one.probability)),
+            *(one.runner_up, text.percent(one.runner_up_probability), f"{one.reach:.2f}"),
+        )
         for one in found
-    )
-    return text.table_lines(("id", "score", "guess", "probability", "reach", "why"), rows)
+    ]
+    return text.table_lines(("id", "score", "guess", "", "or", "", "reach"), rows)

@@ -68,7 +68,7 @@ def cross_fit(
     recipe: Recipe = DEFAULT,
     *,
     folds: int = 5,
-    repeats: int = 3,
+    repeats: int = 1,
     seed: int = 0,
     device: str = "auto",
     threads: int | None = None,
@@ -138,6 +138,20 @@ def cross_fit(
     )
 
 
+def kept_fit(prediction: Prediction) -> CrossFit:
+    """The same from what training kept, where it held out every label in turn: nothing is trained."""
+    trained, graph, held_out = prediction.trained, prediction.graph, prediction.trained.held_out
+    if held_out is None or held_out.fold is None:
+        raise ValueError(
+            "left out: training did not hold out each label in turn; `gcn-lpa report RUN` trains models for it"
+        )
+    probabilities = prediction.uncalibrated.index_copy(0, held_out.node, held_out.probability)
+    learns = trained.recipe.method == "gcn-lpa" and trained.recipe.edges != "fixed"
+    settings = trained.run.best_epoch, int(held_out.fold.max()) + 1, 1, trained.run.seed, trained.recipe
+    weights = _log_multiples(trained, graph).exp() if learns else None
+    return CrossFit(probabilities, weights, held_out.mask(graph), settings, trained.target)
+
+
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
     """log a*_ij / a_ij, both row-normalised, for each entry of the raw graph's adjacency, [E]."""
     prepared = trained.prepare(graph).to(trained.device)
@@ -182,7 +196,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
 
     Two kinds of evidence count: log p, the probability of the label by models that were not trained on it; and log(1 + v), v its
-    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common.
+    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common. Where there is no vote
+    at all, log p alone counts.
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
@@ -195,7 +210,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     target = labels[nodes].numpy()
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
-    coefficients, doubts = log_ratios(evidence[is_given], evidence[~is_given], evidence)  # of every label of the nodes
+    alone = (votes.sum(dim=1) == 0).numpy()
+    coefficients, doubts = label_ratios(evidence[is_given], evidence[~is_given], evidence, alone)  # of every label
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (around.to_scipy() > 0) @ seeds.numpy()
@@ -236,7 +252,7 @@ def _rank_numbers(graph: Graph, scale: Numbers, nodes: Tensor, fitted: CrossFit,
     drawn = torch.from_numpy(np.random.default_rng(0).integers(0, len(nodes), (len(nodes), DRAWN)))
     others = evidence(truth[drawn]).reshape(-1, 2)
     own = evidence(truth[:, None]).squeeze(1)
-    coefficients, doubts = log_ratios(own, others, own)
+    coefficients, doubts = label_ratios(own, others, own, (total == 0).squeeze(1).numpy())
     size, words = float(truth.std(correction=0)) or 1.0, scale.words(truth)
     findings = []
     for k in np.argsort(-doubts, kind="stable").tolist():
@@ -418,6 +434,16 @@ def log_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray) -> tuple
     flat = rows.reshape(-1, len(mean))
     ratios = ((flat - mean) / scale) @ model.coef_[0] + intercept
     return model.coef_[0].tolist(), ratios.reshape(rows.shape[:-1])
+
+
+def label_ratios(
+    given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray
+) -> tuple[list[float], np.ndarray]:
+    """`log_ratios` of model and votes; of the model alone for nodes without a label near, where no vote is no evidence."""
+    coefficients, doubts = log_ratios(given, random, rows)
+    if alone.any():
+        doubts[alone] = log_ratios(given[:, :1], random[:, :1], rows[alone][..., :1])[1]
+    return coefficients, doubts
 
 
 def suspicion_of(log_ratio: float, rate: float) -> float:

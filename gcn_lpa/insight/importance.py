@@ -237,7 +237,7 @@ def _judge(trained: Trained, task: Task, fold: int | None) -> Judge:
     if fold is not None:
         jobs, members = member_jobs(task, trained.recipe, trained.run.seed), []
         for job, models in zip(jobs, model.members, strict=True):
-            members.append([_refitted(job, models[fold], trained.device) if job.method.at_once else models[fold]])
+            members.append([_refitted(job, models[0], trained.device) if job.method.at_once else models[fold]])
         model = Ensemble(members).eval()
     judge = dataclasses.replace(trained, model=model)
     nodes = task.val.nonzero().squeeze(1)

@@ -28,7 +28,7 @@ from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.advise import suggestions as suggested
-from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
+from gcn_lpa.insight.audit import cross_fit, kept_fit, rank_edges, rank_labels
 from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.importance import importance
@@ -149,25 +149,25 @@ def contents(
     """What the page about a run says, for its template.
 
     Args:
-        trains: also train models, to compare with rivals and to find suspicious labels and edges.
+        trains: also compare with rivals, shuffle columns, and train models that find suspicious labels where training kept none.
         say: called with what is being done.
     """
     run, graph, trained = subject.run, subject.graph, subject.trained
-    rivals = labels = edges = matters = Section(
-        None, "left out: it needs models to be trained; make the page without --quick"
-    )
+    rivals = matters = Section(None, "left out, as it takes longer than training: `gcn-lpa report RUN` adds it")
+    fitted = section(lambda: kept_fit(subject.prediction))
     if trains:
         options: dict[str, Any] = {"seed": run.plan.seed, "device": device}
         say("comparing with rivals")
         rivals = section(lambda: advise(graph, repeats=REPEATS, **options))
         say("shuffling columns")
         matters = section(lambda: importance(trained, graph, repeats=SHUFFLES, seed=run.plan.seed))
-        say("looking for suspicious labels and edges")
-        fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
-        labels = edges = fitted
-        if fitted.value is not None:
-            labels = section(lambda: rank_labels(graph, fitted.value))
-            edges = section(lambda: rank_edges(graph, fitted.value))
+        if fitted.value is None:
+            say("looking for suspicious labels and edges")
+            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, **options))
+    labels = edges = fitted
+    if fitted.value is not None:
+        labels = section(lambda: rank_labels(graph, fitted.value))
+        edges = section(lambda: rank_edges(graph, fitted.value))
     say("choosing nodes to label next")
     suggestions = section(lambda: suggested(subject.explainer, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")
