@@ -150,8 +150,9 @@ def require_classes(graph: Graph) -> None:
             f"{graph.name!r} has no labelled node to train on; {asked or 'give some of its nodes a label'}"
         )
     if len(classes) == 1:
+        kind = "classes" if graph.class_names else "numbers"
         label = graph.target.words(classes.cpu()).tolist()[0]
-        raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell nodes apart it takes two different ones")
+        raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell {kind} apart it takes labels of two")
 
 
 def _split_of(
