@@ -167,7 +167,7 @@ def graph_of(name: str, root: str | None, noise: float, seed: int, bare: bool = 
 
 
 def positions_of(graph: Graph) -> np.ndarray:
-    """The sizes of the entries of the eigenvectors of D^-½AD^-½ after the first, those of the largest eigenvalues, [n, POSITIONS]."""
+    """|v_i| of the eigenvectors of D^-½AD^-½ with the largest eigenvalues but the first, [n, POSITIONS]."""
     matrix = graph.adjacency.symmetric_normalized().to_scipy().astype(np.float64)
     start = np.random.Generator(np.random.PCG64(0)).standard_normal(graph.num_nodes)
     values, vectors = scipy.sparse.linalg.eigsh(matrix, POSITIONS + 1, which="LA", v0=start, tol=1e-4)
