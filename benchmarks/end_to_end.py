@@ -82,7 +82,7 @@ def measured(folder: Path, given: argparse.Namespace) -> dict:
     task = task_of(graph, parts.train, parts.val, recipe)
     done("prepare")
     with num_threads(given.threads):
-        fits = {job.name.member: job.run(choose_device(given.device)) for job in member_jobs(task, recipe, seed=0)}
+        fits = {job.name.member: [job.run(choose_device(given.device))] for job in member_jobs(task, recipe, seed=0)}
     done("train")
     with num_threads(given.threads):
         trained = together(task, recipe, fits)

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import pandas
 import torch
-from end_to_end import write_files
 from tables import LABELED, TABLES, nearby, write_folder, write_minesweeper, write_table
 
 from gcn_lpa import load
@@ -71,15 +70,7 @@ def written(folder: Path, graph: str, seed: int, root: str | None) -> list[tuple
     if graph == "minesweeper":
         return write_minesweeper(folder, seed, root)
     if "/" in graph:  # nodes/edges, generated
-        write_files(folder, *(int(float(number)) for number in graph.split("/")))
-        nodes = pandas.read_csv(folder / "nodes.csv")
-        labels, given = (
-            nodes["label"].tolist(),
-            np.random.default_rng([seed, 11]).permutation(len(nodes)) < LABELED * len(nodes),
-        )
-        nodes.loc[~given, "label"] = ""
-        nodes.to_csv(folder / "nodes.csv", index=False)
-        return list(zip(labels, given.tolist(), strict=True))
+        return write_large(folder, *(int(float(number)) for number in graph.split("/")), seed)
     found = load(graph, root)
     x = found.x.to_scipy()
     words = [" ".join(f"w{j}" for j in x.indices[x.indptr[i] : x.indptr[i + 1]]) for i in range(found.num_nodes)]
@@ -88,6 +79,38 @@ def written(folder: Path, graph: str, seed: int, root: str | None) -> list[tuple
     edges = [(i, j) for i, j in zip(found.row.tolist(), found.col.tolist(), strict=True) if i < j]
     write_folder(folder, {"words": words}, labels, given, edges)
     return list(zip(labels, given.tolist(), strict=True))
+
+
+def write_large(folder: Path, num_nodes: int, num_edges: int, seed: int) -> list[tuple[str, bool]]:
+    """Ten classes, degrees by a power law, eight numbers, a category and a text; half of the edges stay in a class, 1 % of the
+    nodes have a label.
+    """
+    random, count = np.random.default_rng([seed, 29]), 10
+    classes = random.integers(0, count, num_nodes)
+    columns = {f"number_{k}": random.normal(0.5 * (classes == k), 1.0).round(4) for k in range(8)}
+    columns["place"] = np.char.add("place ", (random.zipf(1.5, num_nodes) % 40).astype(str))
+    words, vocabulary = (
+        random.zipf(1.2, (num_nodes, 8)) % 3000,
+        np.array([f"word{k}" for k in range(3000 + 10 * count)]),
+    )
+    tells = random.random(num_nodes) < 0.3  # a word of its class
+    words[tells, 0] = 3000 + 10 * classes[tells] + random.integers(0, 10, tells.sum())
+    columns["text"] = [" ".join(row) for row in vocabulary[words]]
+    labels, given = np.char.add("class ", classes.astype(str)), random.permutation(num_nodes) < num_nodes // 100
+    ids = np.char.add("n", np.arange(num_nodes).astype(str))
+    pandas.DataFrame({"id": ids, "label": np.where(given, labels, ""), **columns}).to_csv(
+        folder / "nodes.csv", index=False
+    )
+    weight = random.pareto(1.5, num_nodes) + 0.1  # how often a node is chosen: degrees by a power law
+    by_class = np.argsort(classes, kind="stable")
+    sums, ends = np.cumsum(weight[by_class]), np.searchsorted(classes[by_class], np.arange(count), side="right") - 1
+    source = random.integers(0, num_nodes, num_edges)
+    last, same = sums[ends], random.random(num_edges) < 0.5
+    low = np.where(same, np.append(0.0, last)[classes[source]], 0.0)
+    high = np.where(same, last[classes[source]], last[-1])
+    target = by_class[np.searchsorted(sums, low + random.random(num_edges) * (high - low)).clip(max=num_nodes - 1)]
+    pandas.DataFrame({"source": ids[source], "target": ids[target]}).to_csv(folder / "edges.csv", index=False)
+    return list(zip(labels.tolist(), given.tolist(), strict=True))
 
 
 def measured(place: str, truth: list[tuple[str, bool]], row: str, seed: int, base: str | None) -> dict:

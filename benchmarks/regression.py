@@ -1,29 +1,34 @@
 """Numbers to predict: the default and the best beside rivals, and whether intervals hold what they promise.
 
-    python benchmarks/regression.py --first 100 --draws 10 --out benchmarks/results/numbers-cpu.json
+    python benchmarks/regression.py --first 100 --draws 10 --best --workers 16 --out benchmarks/results/numbers-cpu.json
 
-Streamers have views, read on a log scale, log(1 + views); 10 or 50 % of them are known. The tables are generated, and 40 % of their
-numbers are known: money is skewed, as the exponential of a sum; noisy numbers are half noise. Of each there is one in which the
-edges tell, one in which columns do, and one in which both do. Seeds below 100 are for development; every third graph, streamers-es
-and the tables of both, had no say in any choice.
+Streamers have views, read on a log scale, log(1 + views); pages of chameleon have the fifth that their traffic is in, 0 to 4. Of
+both 10 or 50 % of the nodes are known. The tables are generated, and 40 % of their numbers are known: money is skewed, as the
+exponential of a sum; noisy numbers are half noise. Of each there is one in which the edges tell, one in which columns do, one in
+which both do, and one in which edges do and a quarter of the nodes has none. Seeds below 100 are for development; every third
+graph, streamers-es and the tables of both, had no say in any choice.
 
 Rivals, all told to learn the same scale: scikit-learn's ridge regression on own columns, and on own columns, the neighbours' means
 and degrees, with the penalty chosen by cross-validation; its boosted trees on the latter; label propagation of numbers; and a GCN
 of PyTorch Geometric, two layers of width 64, with a fifth of the labels to choose the epoch. R² and the mean absolute error are on
-that scale, on the nodes without a label. Intervals are those of 90 % that the default predicts.
+that scale, on the nodes without a label. Intervals are those of 90 % that the default predicts; of the nodes without a label,
+neighbours agree at the half whose neighbours' true numbers spread least.
+
+Every training is a line of a ledger; a run that was ended goes on, and `--any-code` trains nothing and takes the newest lines.
 """
 
 import argparse
-import itertools
-import json
 import sys
 import time
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import pandas
 import scipy.sparse
 import scipy.spatial
 import torch
+from ledgers import newest
 
 from gcn_lpa import learn, load
 from gcn_lpa.data.files import write_json
@@ -34,10 +39,14 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of, signed_rank_test
+from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 ALPHAS = np.logspace(-2, 4, 13)
 KINDS = ("money", "skewed", "noisy")
-TELLING = ("edges", "columns", "both")
+TELLING = ("edges", "columns", "both", "isolated")
+REAL = ("streamers-engb", "streamers-es", "chameleon")
+ROWS = ("default", "best", "ridge, own columns", "ridge, neighbours' too", "boosted trees", "LPA", "GCN (PyG)")
 
 
 def table(kind: str, telling: str, seed: int, n: int = 1200) -> Graph:
@@ -47,11 +56,14 @@ def table(kind: str, telling: str, seed: int, n: int = 1200) -> Graph:
     near = scipy.spatial.cKDTree(place).query(place, k=6)[1][:, 1:]
     field = np.sin(7 * place[:, 0]) + np.cos(5 * place[:, 1])
     columns = x[:, 0] + 0.5 * np.maximum(x[:, 1], 0) * x[:, 0]
-    signal = {"edges": field, "columns": columns, "both": field + columns}[telling]
+    signal = {"columns": columns, "both": field + columns}.get(telling, field)
     signal = (signal - signal.mean()) / signal.std()
     y = signal + {"money": 0.5, "skewed": 0.3, "noisy": 1.0}[kind] * rng.normal(size=n)
     y = np.exp(y) * 1000 if kind == "money" else np.exp(1.5 * y) if kind == "skewed" else y
     edges = np.stack([np.repeat(np.arange(n), 5), near.ravel()], axis=1)
+    if telling == "isolated":
+        apart = rng.random(n) < 0.25
+        edges = edges[~apart[edges].any(axis=1)]
     return Graph.from_edges(edges, num_nodes=n, x=x, y=y, task="regression", name=f"{kind}, {telling}")
 
 
@@ -64,7 +76,7 @@ def known(graph: Graph, share: float, seed: int) -> torch.Tensor:
 
 def on_scale(graph: Graph, y: np.ndarray) -> np.ndarray:
     """Numbers on the scale that all are scored on."""
-    return y if graph.name.startswith("noisy") else np.log1p(np.maximum(y, 0))
+    return y if graph.name.startswith(("noisy", "chameleon")) else np.log1p(np.maximum(y, 0))
 
 
 def columns_of(graph: Graph, *, neighbours: bool) -> scipy.sparse.csr_array:
@@ -129,77 +141,101 @@ def gcn(graph: Graph, x: scipy.sparse.csr_array, y: np.ndarray, rows: np.ndarray
     return best[1]
 
 
-def one(graph: Graph, share: float, seed: int, *, best: bool) -> dict[str, dict[str, float]]:
-    """R², mean absolute error and seconds of every method, and of the default what its intervals hold."""
-    train = known(graph, share, seed)
-    rows, y, found = train.numpy(), on_scale(graph, graph.y.numpy()), {}
-    own, wide = (columns_of(graph, neighbours=it) for it in (False, True))
+@cache
+def graph_of(name: str, seed: int, root: str | None) -> Graph:
+    if ", " in name:
+        return table(*name.split(", "), seed)
+    if name != "chameleon":
+        return load(name, root, target="views")
+    graph = load("chameleon-filtered", root)
+    adjacency, x = (matrix.to_scipy() for matrix in (graph.adjacency, graph.x))
+    return Graph.from_scipy(adjacency, x=x, y=graph.y.double().numpy(), task="regression", name=name)
+
+
+def scored(job: dict, root: str | None, device: str) -> dict:
+    """R², mean absolute error and seconds of one method, and of the default what its intervals hold."""
+    seed, row, start = job["seed"], job["row"], time.perf_counter()
+    graph = graph_of(job["graph"], seed * (", " in job["graph"]), root)
+    train = known(graph, job["known"], seed)
+    rows, y = train.numpy(), on_scale(graph, graph.y.numpy())
     told = graph.labeled_by(torch.from_numpy(y), graph.target)
+    recipe = METHODS["lpa"].fair(choose_recipe(told, train)) if row == "LPA" else row
+    facts = {}
+    if row == "default":
+        trained = learn(graph, train, seed=seed, device=device, threads=1)  # which finds the scale by itself
+        predicted = Prediction.of(trained, graph).table()
+        z = on_scale(graph, predicted["value"].to_numpy())
+        facts = {"intervals": intervals(graph, predicted, rows, y)}
+    elif row in ("best", "LPA"):
+        trained = learn(told, train, recipe=recipe, seed=seed, device=device, threads=1)
+        z = Prediction.of(trained, told).table()["value"].to_numpy()
+    elif row == "GCN (PyG)":
+        z = gcn(graph, columns_of(graph, neighbours=False), y, rows, seed)
+    else:
+        x = columns_of(graph, neighbours=row != "ridge, own columns")
+        z = boosted(x, y, rows, seed) if row == "boosted trees" else ridge(x, y, rows)
+    off = (z - y)[~rows]
+    r2, seconds = 1 - float(np.square(off).mean() / y[~rows].var()), round(time.perf_counter() - start, 1)
+    print(job, round(r2, 3), seconds, facts, flush=True)
+    return {"r2": r2, "mae": float(np.abs(off).mean()), "seconds": seconds, "device": device, **facts}
 
-    def ours(recipe: object) -> np.ndarray:
-        return (
-            Prediction.of(learn(told, train, recipe=recipe, seed=seed, device="cpu"), told).table()["value"].to_numpy()
-        )
 
-    def default() -> np.ndarray:
-        trained = learn(graph, train, seed=seed, device="cpu")  # which finds the scale by itself
-        table = Prediction.of(trained, graph).table()[~rows]
-        low, high = (on_scale(graph, table[end].to_numpy()) for end in ("low", "high"))
-        held = (low <= y[~rows]) & (y[~rows] <= high)
-        width, spread = high - low, np.abs(on_scale(graph, table["value"].to_numpy()) - y[~rows])
-        half = np.argsort(width, kind="stable")
-        found["intervals"] = {
-            "coverage": float(held.mean()),
-            "width": float(np.median(width)),
-            "error of the narrower half": float(spread[half[: len(half) // 2]].mean()),
-            "error of the wider half": float(spread[half[len(half) // 2 :]].mean()),
-        }
-        return on_scale(graph, Prediction.of(trained, graph).table()["value"].to_numpy())
-
-    methods = {
-        "default": default,
-        "best": lambda: ours("best"),
-        "ridge, own columns": lambda: ridge(own, y, rows),
-        "ridge, neighbours' too": lambda: ridge(wide, y, rows),
-        "boosted trees": lambda: boosted(wide, y, rows, seed),
-        "LPA": lambda: ours(METHODS["lpa"].fair(choose_recipe(told, train))),
-        "GCN (PyG)": lambda: gcn(graph, own, y, rows, seed),
-    }
-    for name, method in methods.items():
-        if name == "best" and not best:
-            continue
-        start, hidden = time.perf_counter(), y[~rows]
-        off = method()[~rows] - hidden
-        r2 = 1 - float(np.square(off).mean() / hidden.var())
-        seconds = round(time.perf_counter() - start, 1)
-        found[name] = {"r2": r2, "mae": float(np.abs(off).mean()), "seconds": seconds}
-        print(graph.name, share, seed, name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)
+def intervals(graph: Graph, predicted: pandas.DataFrame, rows: np.ndarray, y: np.ndarray) -> dict[str, float | None]:
+    """How many intervals hold the number of nodes without a label, and how wide they are: of all, where neighbours agree and
+    where they do not, and of nodes that no label reaches."""
+    low, high = (on_scale(graph, predicted[end].to_numpy()) for end in ("low", "high"))
+    held, width, spread = (low <= y) & (y <= high), high - low, neighbours_spread(graph, y)
+    is_apart = (predicted["status"] == "unreachable").to_numpy()
+    known_spread = ~rows & ~np.isnan(spread)
+    agree = known_spread & (spread <= np.median(spread[known_spread]))
+    groups = {"": ~rows, "agree": agree, "differ": known_spread & ~agree, "unreached": ~rows & is_apart}
+    found: dict[str, float | None] = {}
+    for name, group in groups.items():
+        of = f" {name}".rstrip()
+        found[f"coverage{of}"] = float(held[group].mean()) if group.any() else None
+        found[f"width{of}"] = float(np.median(width[group])) if group.any() else None
     return found
 
 
-def summary(runs: list[dict[str, dict[str, float]]]) -> dict[str, object]:
+def neighbours_spread(graph: Graph, y: np.ndarray) -> np.ndarray:
+    """The standard deviation of the true numbers of the neighbours of each node; NaN where there are fewer than two."""
+    links = graph.adjacency.between_nodes().to_scipy().astype(bool).astype(float)
+    number = links.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean, square = links @ y / number, links @ np.square(y) / number
+    return np.where(number > 1, np.sqrt(np.maximum(square - np.square(mean), 0)), np.nan)
+
+
+def summary(records: list[dict]) -> dict[str, dict]:
     """Means with 95 % intervals, and of each rival by how much the default is above it, with the p of the signed-rank test."""
-    rows: dict[str, object] = {}
-    for name in runs[0]:
-        rows[name] = {key: str(mean_of(np.array([run[name][key] for run in runs]))) for key in runs[0][name]}
-        if "r2" in runs[0][name] and name != "default":
-            gain = np.array([run["default"]["r2"] - run[name]["r2"] for run in runs])
-            test = signed_rank_test(gain) if len(gain) > 1 else None
-            rows[name] |= {"default is above by": str(mean_of(gain)), "p": test}
-    return rows
+    found: dict[str, dict] = {}
+    for graph, share in dict.fromkeys((record["graph"], record["known"]) for record in records):
+        mine = [record for record in records if (record["graph"], record["known"]) == (graph, share)]
+        of = {row: [r for r in mine if r["row"] == row] for row in dict.fromkeys(r["row"] for r in mine)}
+        facts: dict[str, dict] = {}
+        for row, group in of.items():
+            facts[row] = {key: str(mean_of(np.array([r[key] for r in group]))) for key in ("r2", "mae", "seconds")}
+            if row != "default" and "default" in of:
+                gain = np.array([ours["r2"] - other["r2"] for ours, other in zip(of["default"], group, strict=True)])
+                test = signed_rank_test(gain) if len(gain) > 1 else None
+                facts[row] |= {"default is above by": str(mean_of(gain)), "p": test}
+        held = [r["intervals"] for r in of.get("default", [])]
+        every = {key: [one[key] for one in held if one[key] is not None] for key in (held[0] if held else {})}
+        facts["intervals"] = {key: str(mean_of(np.array(values))) for key, values in every.items() if values}
+        found[graph if ", " in graph else f"{graph}, {100 * share:g} %"] = {"draws": len(of[mine[0]["row"]]), **facts}
+    return found
 
 
 def tables(rows: dict) -> str:
     """R² of each method by graph, and what intervals hold, as Markdown."""
-    methods = [name for name, facts in next(iter(rows.values())).items() if isinstance(facts, dict) and "r2" in facts]
-    heads, lines = ["R², %, of hidden numbers", "draws", *methods], []
-    for name, row in rows.items():
-        lines.append([name, str(row["draws"]), *(row[method]["r2"] for method in methods)])
-    held = [[name, *(row["intervals"][key] for key in ("coverage", "width"))] for name, row in rows.items()]
-    halves = ("error of the narrower half", "error of the wider half")
-    more = [[row["intervals"][key] for key in halves] for row in rows.values()]
-    widths = ["intervals of 90 %", "hold, %", "median width, × 100", *(f"{half}, × 100" for half in halves)]
-    both = (heads, lines), (widths, [[*one, *other] for one, other in zip(held, more, strict=True)])
+    methods = [name for name in ROWS if name in next(iter(rows.values()))]
+    heads = ["R², %, of hidden numbers", "draws", *methods]
+    lines = [[name, str(row["draws"]), *(row[method]["r2"] for method in methods)] for name, row in rows.items()]
+    groups = {"": "all", " agree": "neighbours agree", " differ": "neighbours differ", " unreached": "no label reaches"}
+    names = {f"coverage{of}": f"hold, %: {words}" for of, words in groups.items()}
+    names |= {f"width{of}": f"median width, × 100: {words}" for of, words in groups.items()}
+    held = [[name, *(row["intervals"].get(key, "") for key in names)] for name, row in rows.items()]
+    both = (heads, lines), (["intervals of 90 %", *names.values()], held)
     texts = ("\n".join(f"| {' | '.join(cells)} |" for cells in (top, ["---"] * len(top), *body)) for top, body in both)
     return "\n\n".join(texts) + "\n"
 
@@ -210,30 +246,33 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--best", action="store_true", help="the recipe best too, which takes twice as long")
     parser.add_argument("--only", default="", help="graphs whose name begins so")
-    parser.add_argument("--minutes", type=float, default=1e9, help="no further draw is begun after so many")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--tables", type=Path, help="only write the tables of a result beside it")
+    parser.add_argument("--root")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--any-code", action="store_true", help="train nothing, take also what earlier code trained")
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    if given.tables is not None:
-        rows = json.loads(given.tables.read_text(encoding="utf-8"))["rows"]
-        given.tables.with_suffix(".md").write_text(tables(rows), encoding="utf-8")
-        return 0
-    names = ("streamers-engb", "streamers-es")
-    jobs = {f"{name}, 10 %": (name, 0.1) for name in names}
-    jobs |= {f"{kind}, {telling}": (None, 0.4) for kind in KINDS for telling in TELLING}
-    jobs |= {f"{name}, 50 %": (name, 0.5) for name in names}
-    jobs = {name: job for name, job in jobs.items() if name.startswith(given.only)}
-    start, runs, rows = time.perf_counter(), {name: [] for name in jobs}, {}
-    draws = range(given.first, given.first + given.draws)
-    for name, seed in sorted(itertools.product(jobs, draws), key=lambda job: (job[0].endswith("50 %"), job[1])):
-        if time.perf_counter() - start < 60 * given.minutes:
-            dataset, share = jobs[name]
-            graph = table(*name.split(", "), seed) if dataset is None else load(dataset, target="views")
-            runs[name].append(one(graph, share, seed, best=given.best))
-            rows = {name: {"draws": len(every), **summary(every)} for name, every in runs.items() if every}
-            if given.out is not None:  # after each, so that a run that is ended leaves what it has
-                write_json(given.out, {"rows": rows, "runs": runs, "first": given.first, "environment": environment()})
-    print(json.dumps(rows, indent=2, ensure_ascii=False))
+    graphs = [(f"{kind}, {telling}", 0.4) for kind in KINDS for telling in TELLING]
+    graphs += [(name, share) for share in (0.1, 0.5) for name in REAL]
+    jobs = [
+        {"graph": graph, "known": share, "seed": seed, "row": row}
+        for seed in range(given.first, given.first + given.draws)
+        for graph, share in graphs
+        for row in ROWS
+        if graph.startswith(given.only) and (given.best or row != "best")
+    ]
+    out, trained_by = given.out, {}
+    if given.any_code:
+        records, trained_by["codes"] = newest(out.with_suffix(".jsonl"), jobs)
+    else:
+        work = partial(scored, root=given.root, device=given.device)
+        records = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers)
+    rows = summary(records)
+    write_json(
+        out, {"rows": rows, "first": given.first, "code": code_hash(), **trained_by, "environment": environment()}
+    )
+    out.with_suffix(".md").write_text(tables(rows), encoding="utf-8")
+    print(tables(rows))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What kinds of edges give: the default recipe with `relation=kind` and without, on generated folders.
+r"""What kinds of edges give: the default recipe with `relation=kind` and without, on generated folders.
 
     PYTHONPATH=. python benchmarks/relations.py --seeds 10 --out benchmarks/results/relations-cpu.json
     PYTHONPATH=. python benchmarks/relations.py --arcs --seeds 4 --out benchmarks/results/relations-arcs-cpu.json
@@ -9,6 +9,13 @@ many of each, and both mostly join nodes of one class. In `neither tells` the sa
 settings were fixed before training. Both rows are `gcn-lpa train FOLDER --split uniform` with the same seed, and so the same
 nodes to learn from; the difference is paired. With --arcs the two directions of the arcs of squirrel-directed are the kinds, on its
 development splits 0 to 3.
+
+    PYTHONPATH=. python benchmarks/relations.py --acm --seeds 5 --device cuda --workers 4 \
+        --out benchmarks/results/relations-acm-h200.json
+
+With --acm the graph is that of papers that share an author or a subject, on the published splits of 20, 40 and 60 labels a class,
+whose validation nodes choose: with both types, with the edges of both and no types, and with the edges of either type alone. Each
+training is a line of a ledger; a run that was ended goes on.
 """
 
 import argparse
@@ -17,6 +24,7 @@ import dataclasses
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +38,7 @@ from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
 from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 NODES, CLASSES, COLUMNS = 1000, 4, 8
 SIGNAL = 0.5  # distance of the means of the classes in each column, where the noise is 1
@@ -39,14 +48,20 @@ GRAPHS = {  # of each kind the mean degree, and the share of its edges that join
     "neither tells": {"cites": (4, 0.4), "same city": (4, 0.4)},
 }
 ROWS = {"default": {}, "with relations": {"relation": "kind"}}
+ACM_LABELS, ACM_ROWS = (20, 40, 60), ("with types", "without", "same author", "same subject")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--arcs", action="store_true")
+    parser.add_argument("--acm", action="store_true")
+    parser.add_argument("--device", default="cpu", help="of --acm")
+    parser.add_argument("--workers", type=int, default=1, help="of --acm")
     parser.add_argument("--out", required=True)
     given = parser.parse_args()
+    if given.acm:
+        return of_acm(given)
     found: dict[str, dict[str, list]] = {}
     for graph in ["arcs of squirrel"] if given.arcs else GRAPHS:
         found[graph] = {row: [] for row in ROWS}
@@ -60,6 +75,51 @@ def main() -> int:
     for graph, facts in rows.items():
         print(graph, facts)
     return 0
+
+
+def of_acm(given: argparse.Namespace) -> int:
+    out = Path(given.out)
+    jobs = [
+        {"labels": labels, "row": row, "seed": seed}
+        for seed in range(given.seeds)
+        for labels in ACM_LABELS
+        for row in ACM_ROWS
+    ]
+    work = partial(papers, device=given.device)
+    records, rows = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers), {}
+    for labels in ACM_LABELS:
+        of = {
+            row: np.array([r["accuracy"] for r in records if (r["labels"], r["row"]) == (labels, row)])
+            for row in ACM_ROWS
+        }
+        facts = {row: {"accuracy": str(mean_of(values))} for row, values in of.items()}
+        for row in ACM_ROWS[1:]:
+            facts[row]["with types is above by"] = str(mean_of(of["with types"] - of[row]))
+        rows[f"{labels} a class"] = facts
+        print(labels, facts)
+    write_json(out, {"rows": rows, "code": code_hash(), "environment": environment()})
+    lines = [f"| labels | {' | '.join(ACM_ROWS)} |", f"|---|{'--:|' * len(ACM_ROWS)}"]
+    lines += [f"| {name} | {' | '.join(facts[row]['accuracy'] for row in ACM_ROWS)} |" for name, facts in rows.items()]
+    out.with_suffix(".md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return 0
+
+
+def papers(job: dict, device: str) -> dict:
+    graph, start = load("acm", labels=job["labels"]), time.perf_counter()
+    parts = split(graph, kind="official")
+    types = graph.edge_types
+    if job["row"] != "with types":
+        graph = dataclasses.replace(graph, edge_types=None)
+    if job["row"] in types.names:
+        graph = dataclasses.replace(graph, adjacency=types.matrices[types.names.index(job["row"])])
+    recipe = choose_recipe(graph, parts.train, by_folds=False)
+    trained = learn(graph, parts.train, parts.val, recipe, seed=job["seed"], device=device, threads=1)
+    weights = trained.edge_weights
+    facts = {"accuracy": evaluate(trained, graph, parts.test).accuracy, "shares": dict(trained.relations)}
+    facts |= {"edge_weights": None if weights is None else {"used": weights.is_used, "gain": weights.gain}}
+    facts |= {"seconds": round(time.perf_counter() - start, 1), "device": device}
+    print(job, facts, flush=True)
+    return facts
 
 
 def arcs(seed: int) -> dict[str, dict]:

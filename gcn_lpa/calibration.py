@@ -179,6 +179,25 @@ class Calibration:
     num_unreachable: int = 0  # of the held-out nodes
     gain: float | None = None  # by cross-fitting, of the log likelihood of a held-out node; None: not known
 
+    def __str__(self) -> str:
+        if not self.changes:
+            return "probabilities are the model's own: correcting them would not make held-out labels likelier"
+        on = (
+            f"calibrated on {self.num_nodes:,} held-out labels"
+            if self.calibrator != Calibrator()
+            else "the model's own"
+        )
+        if self.unreachable in (None, Calibrator()):
+            return f"probabilities are {on}"
+        return f"probabilities are {on}; of nodes that no label reaches, {self.apart}"
+
+    @property
+    def apart(self) -> str:
+        """What calibrates nodes that no label reaches, where they are calibrated apart."""
+        if self.num_unreachable >= FEWEST:
+            return f"calibrated on {self.num_unreachable:,} of their own"
+        return "calibrated on held-out nodes that were predicted without their edges"
+
     @property
     def changes(self) -> bool:
         """Whether any probability is corrected."""
@@ -214,15 +233,8 @@ class Calibration:
         fold = torch.arange(len(y)) % FOLDS if fold is None else fold
         others, gain = supported(probabilities[~apart], y[~apart], fold[~apart])
         own, gain_apart = supported(probabilities[apart], y[apart], fold[apart])
-        gains = torch.cat([gain, gain_apart])
-        return cls(
-            others,
-            protocol,
-            len(y),
-            own if apart.any() else None,
-            number,
-            float(gains.mean()) if len(gains) else None,
-        )
+        gains, own_or_none = torch.cat([gain, gain_apart]), own if apart.any() else None
+        return cls(others, protocol, len(y), own_or_none, number, float(gains.mean()) if len(gains) else None)
 
     def with_cut_off(self, probabilities: Tensor, y: Tensor) -> Calibration:
         """The same, with a calibrator for nodes that no label reaches by held-out nodes that were predicted without their edges,
@@ -394,47 +406,45 @@ def _rank(num_calibration: int, level: float) -> int:
 class Intervals:
     """How wide the intervals around predicted numbers are: conformal, by the errors of held-out predictions.
 
-    Half an interval is a quantile of |error| / (base + spread), times base + spread, where `spread` is that of the members and
-    votes around the prediction: intervals are narrower where they agree. Without a base all intervals are as wide.
+    Half an interval is a quantile of |error| / unit, times the unit of the node: base + spread, where `spread` is that of the
+    members and votes around the prediction, so that intervals are narrower where they agree; without a base 1. Nodes that no
+    label reaches are predicted from less, and have units that are as much longer as their held-out errors are.
     """
 
     base: float | None
     protocol: str  # whose errors: "reserved", "validation" or "cross-validation" nodes
     num_nodes: int
+    unreachable: float = 1.0  # how much longer the units of nodes that no label reaches are
 
     def __post_init__(self) -> None:
-        if self.base is not None and not 0 < self.base < WIDEST:
-            raise ValueError(f"base = {self.base}; it is above 0 and below {WIDEST:g}, or null")
+        for name in ("base", "unreachable"):
+            if (value := getattr(self, name)) is not None and not 0 < value < WIDEST:
+                null = ", or null" if name == "base" else ""
+                raise ValueError(f"{name} = {value}; it is above 0 and below {WIDEST:g}{null}")
 
-    @property
-    def changes(self) -> bool:
-        """No prediction is corrected."""
-        return False
+    def __str__(self) -> str:
+        varies = "all as wide" if self.base is None else "narrower where members and votes agree"
+        apart = "" if self.unreachable == 1 else f", {self.unreachable:.2g} times as wide where no label reaches"
+        return f"intervals by the errors of {self.num_nodes:,} held-out labels, {varies}{apart}"
 
-    def __call__(self, predicted: Tensor, unreachable: Tensor | None = None) -> Tensor:
-        """The predictions as they are."""
-        return predicted
-
-    def unit(self, predicted: Tensor) -> Tensor:
+    def unit(self, predicted: Tensor, unreachable: Tensor | None) -> Tensor:
         """What errors are measured in at each node, [m]; of predicted scores and their spread, [m, 2]."""
-        return torch.ones_like(predicted[:, 0]) if self.base is None else predicted[:, 1] + self.base
+        unit = torch.ones_like(predicted[:, 0]) if self.base is None else predicted[:, 1] + self.base
+        return unit if unreachable is None else torch.where(unreachable, self.unreachable * unit, unit)
 
-    def radius(self, predicted: Tensor, y: Tensor, level: float) -> float:
+    def radius(self, predicted: Tensor, y: Tensor, unreachable: Tensor | None, level: float) -> float:
         """The ⌈(m + 1) · level⌉-th smallest |error| of held-out predictions, in units; infinite where they are too few."""
         check_level(level)
-        errors, rank = (predicted[:, 0] - y).abs() / self.unit(predicted), _rank(len(y), level)
+        errors, rank = (predicted[:, 0] - y).abs() / self.unit(predicted, unreachable), _rank(len(y), level)
         return math.inf if rank > len(y) else float(errors.sort().values[rank - 1])
 
-    def halves(self, held_out: tuple[Tensor, Tensor], predicted: Tensor, level: float) -> Tensor:
-        """Half the width of the interval of each node, in standard scores, [n]; `held_out`: predictions and labels."""
-        return self.radius(*held_out, level) * self.unit(predicted)
-
-    def crossed(self, predicted: Tensor, y: Tensor, fold: Tensor, level: float) -> Tensor:
+    def crossed(self, predicted: Tensor, y: Tensor, fold: Tensor, unreachable: Tensor | None, level: float) -> Tensor:
         """Half the width of the interval of each held-out node, by the errors of the other folds, [m]."""
-        halves = torch.zeros_like(y)
+        halves = self.unit(predicted, unreachable)
         for k in fold.unique().tolist():
             here = fold == k
-            halves[here] = self.halves((predicted[~here], y[~here]), predicted[here], level)
+            apart = None if unreachable is None else unreachable[~here]
+            halves[here] *= self.radius(predicted[~here], y[~here], apart, level)
         return halves
 
     @classmethod
@@ -452,18 +462,22 @@ class Intervals:
         """
         alike = cls(None, protocol, len(y))
         middle = float(predicted[:, 1].median()) if len(y) else 0.0
-        if len(y) < FEWEST_SPREAD or middle <= 0:
-            return alike
         fold = torch.arange(len(y)) % FOLDS if fold is None else fold
+        best = alike
+        if len(y) >= FEWEST_SPREAD and middle > 0:
 
-        def scores(one: Intervals) -> Tensor:
-            halves = one.crossed(predicted, y, fold, USUAL_LEVEL)
-            return 2 * halves + 2 / (1 - USUAL_LEVEL) * ((predicted[:, 0] - y).abs() - halves).clamp_min(0)
+            def scores(one: Intervals) -> Tensor:
+                halves = one.crossed(predicted, y, fold, None, USUAL_LEVEL)
+                return 2 * halves + 2 / (1 - USUAL_LEVEL) * ((predicted[:, 0] - y).abs() - halves).clamp_min(0)
 
-        tried = [cls(times * middle, protocol, len(y)) for times in BASES]
-        best = min(tried, key=lambda one: float(scores(one).mean()))
-        gain = scores(alike) - scores(best)
-        return best if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(len(gain)) else alike
+            tried = [cls(times * middle, protocol, len(y)) for times in BASES]
+            first = min(tried, key=lambda one: float(scores(one).mean()))
+            gain = scores(alike) - scores(first)
+            best = first if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(len(gain)) else alike
+        if unreachable is None or min(int(unreachable.sum()), int((~unreachable).sum())) < FEWEST:
+            return best
+        apart, reached = (best.radius(predicted[of], y[of], None, USUAL_LEVEL) for of in (unreachable, ~unreachable))
+        return dataclasses.replace(best, unreachable=apart / reached) if apart > 0 and reached > 0 else best
 
 
 def check_score(score: str) -> None:

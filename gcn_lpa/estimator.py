@@ -26,7 +26,7 @@ from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from gcn_lpa.calibration import USUAL_LEVEL, Intervals
+from gcn_lpa.calibration import USUAL_LEVEL
 from gcn_lpa.data.datasets import as_graph
 from gcn_lpa.data.describe import told_by_neighbours
 from gcn_lpa.data.scaling import Scaling, of_sinks
@@ -306,12 +306,15 @@ class GCNLPARegressor(RegressorMixin, NodeEstimator):  # type: ignore[misc]
     def predict_interval(self, X: Any, level: float = USUAL_LEVEL) -> np.ndarray:
         """From where to where the number of every row is, as often as `level` says, [n, 2]; without folds infinite."""
         check_is_fitted(self)
-        predicted = torch.from_numpy(self._for_rows(X, self._scores))
-        held_out, intervals = self.trained_.held_out, self.trained_.calibration
-        half = torch.full_like(predicted[:, 0], torch.inf)
-        if held_out is not None and isinstance(intervals, Intervals):
-            half = intervals.halves((held_out.probability, held_out.y), predicted, level)
-        return np.stack([self._numbers((predicted[:, 0] + side * half).numpy()) for side in (-1, 1)], axis=1)
+        z, unit = self._for_rows(X, self._scores).T
+        half = self.trained_.radius(level) * unit
+        return np.stack([self._numbers(z + side * half) for side in (-1, 1)], axis=1)
+
+    def _predicted(self, graph: Graph) -> np.ndarray:
+        """The standard score of every node of a graph, and the unit of its interval, [n, 2]."""
+        with num_threads(self.threads, layer=graph.num_nodes * self.recipe_.hidden):
+            prediction = Prediction.of(self.trained_, graph)
+            return torch.stack([prediction.uncalibrated[:, 0], prediction.unit], dim=1).numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² over the rows whose number is known."""

@@ -31,6 +31,7 @@ class Metric:
     formula: Formula
     sign: int = 1  # -1 where less is better
     of_numbers: bool = False  # of predicted numbers, [..., n, 1], for numbers, [..., n]
+    constant: str = "chance"  # what a model that looks at nothing is called
 
     def __call__(
         self, probabilities: Tensor, y: Tensor, counts: Tensor | None = None, positive: int | None = None
@@ -46,65 +47,50 @@ class Metric:
         return self.formula(probabilities.double(), y, counts, positive)
 
 
-def accuracy(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    return _mean((p.argmax(dim=-1) == y).double(), counts)
-
-
-def balanced_accuracy(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    true, _, right = _counted(p, y, counts)
+def recall(p: Tensor, y: Tensor, counts: Tensor, _: int | None) -> Tensor:
+    true, _called, right = _counted(p, y, counts)
     return _mean(right / true.clamp_min(1), true > 0)
 
 
-def macro_f1(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+def f1(p: Tensor, y: Tensor, counts: Tensor, _: int | None) -> Tensor:
     true, called, right = _counted(p, y, counts)
     return _mean(2 * right / (true + called).clamp_min(1), true + called > 0)
 
 
-def log_loss(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+def log_loss(p: Tensor, y: Tensor, counts: Tensor, _: int | None) -> Tensor:
     return _mean(-p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(TINY).log(), counts)
 
 
-def brier(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
+def brier(p: Tensor, y: Tensor, counts: Tensor, _: int | None) -> Tensor:
     squares = (p - _one_hot(y, p.shape[-1])).square().sum(dim=-1)
     return _mean(squares / 2 if p.shape[-1] == 2 else squares, counts)  # of two classes that of either
 
 
-def roc_auc(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    return _ranked(p, y, counts, positive, lambda curve: curve.auc)
+def r2(p: Tensor, y: Tensor, counts: Tensor, _: int | None) -> Tensor:
+    around = torch.where(counts, y - _mean(torch.where(counts, y, 0), counts).unsqueeze(-1), 0)
+    return 1 - _mean(_errors(p, y, counts).square(), counts) / _mean(around.square(), counts).clamp_min(TINY)
 
 
-def average_precision(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    return _ranked(p, y, counts, positive, lambda curve: curve.average_precision)
-
-
-def r2(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    mean = _mean(torch.where(counts, y, 0), counts).unsqueeze(-1)
-    return 1 - _mean(_errors(p, y, counts).square(), counts) / _mean(
-        torch.where(counts, y - mean, 0).square(), counts
-    ).clamp_min(TINY)
-
-
-def mae(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    return _mean(_errors(p, y, counts).abs(), counts)
-
-
-def rmse(p: Tensor, y: Tensor, counts: Tensor, positive: int | None) -> Tensor:
-    return _mean(_errors(p, y, counts).square(), counts).sqrt()
-
-
+COMMONEST, MEAN = "always saying the commonest class", "always saying the mean"
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "accuracy", accuracy),
-        Metric("balanced_accuracy", "balanced accuracy", balanced_accuracy),
-        Metric("macro_f1", "macro-F1", macro_f1),
-        Metric("roc_auc", "ROC AUC", roc_auc),
-        Metric("average_precision", "average precision", average_precision),
+        Metric("accuracy", "accuracy", lambda p, y, n, _: _mean((p.argmax(-1) == y).double(), n), constant=COMMONEST),
+        Metric("balanced_accuracy", "balanced accuracy", recall),
+        Metric("macro_f1", "macro-F1", f1),
+        Metric("roc_auc", "ROC AUC", lambda p, y, n, k: _ranked(p, y, n, k, lambda curve: curve.auc)),
+        Metric(
+            "average_precision",
+            "average precision",
+            lambda p, y, n, k: _ranked(p, y, n, k, lambda curve: curve.average_precision),
+        ),
         Metric("log_loss", "log loss", log_loss, -1),
         Metric("brier", "Brier score", brier, -1),
-        Metric("r2", "R²", r2, of_numbers=True),
-        Metric("mae", "mean absolute error", mae, -1, of_numbers=True),
-        Metric("rmse", "root mean square error", rmse, -1, of_numbers=True),
+        Metric("r2", "R²", r2, of_numbers=True, constant=MEAN),
+        Metric("mae", "mean absolute error", lambda p, y, n, _: _mean(_errors(p, y, n).abs(), n), -1, True),
+        Metric(
+            "rmse", "root mean square error", lambda p, y, n, _: _mean(_errors(p, y, n).square(), n).sqrt(), -1, True
+        ),
     )
 }
 
@@ -178,9 +164,7 @@ class Ranking:
     recall: tuple[float, ...]  # of the hits, the share among the likeliest 1, 5 and 10 % of the nodes
 
     def __post_init__(self) -> None:
-        for name in ("share", "roc_auc", "average_precision"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ValueError(f"{name} = {value}; it is a share, 0 to 1")
+        _check_shares(self, "share", "roc_auc", "average_precision")
         if len(self.recall) != len(TOP) or not all(0 <= share <= 1 for share in self.recall):
             raise ValueError(f"recall is {len(TOP)} shares, 0 to 1, not {self.recall!s:.60}")
 
@@ -260,6 +244,14 @@ class NumberScores:
             raise ValueError(
                 f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores"
             )
+
+
+def check_known(is_known: Tensor) -> None:
+    """Refuse to score no node, or nodes of which some have no known label, [m]."""
+    if len(is_known) == 0:
+        raise ValueError("there is no node to score: the mask is empty")
+    if not is_known.all():
+        raise ValueError(f"{int((~is_known).sum())} of the {len(is_known)} nodes to score have no label")
 
 
 def suited(y: Tensor, num_classes: int) -> str:

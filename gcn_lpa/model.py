@@ -129,7 +129,7 @@ class GCNLPA(nn.Module):
                 f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
             )
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
-        self.capturable = self.stackable = recipe.propagation != "columns"  # see `methods.contract.Model`
+        self.capturable, self.stackable = True, recipe.propagation != "columns"  # see `methods.contract.Model`
         self.body: Body = (body or Convolutions)(recipe, graph, generator)
         self.edges = edge_form(recipe, graph, generator=generator)
         if recipe.residual and isinstance(self.body, Convolutions):  # W' after the edges: the same start without them
@@ -148,10 +148,11 @@ class GCNLPA(nn.Module):
 
     def smoothing(self, graph: Graph, key: Key | None = None, scores: SparseMatrix | None = None) -> SparseMatrix:
         """The matrix that features walk: `transition` as in the paper, or D*^-½ A* D*^-½ as in Kipf & Welling."""
+        if not self.edge_parameters() and (key is None or not self.recipe.edge_dropout):
+            matrix = graph.adjacency
+            return matrix.row_normalized() if self.is_one_walk else matrix.symmetric_normalized()
         if self.is_one_walk:
             return self.transition(graph, key, scores)
-        if not self.edge_parameters() and (key is None or not self.recipe.edge_dropout):
-            return graph.adjacency.symmetric_normalized()
         scores = self.edge_scores(graph) if scores is None else scores
         return scores.symmetric_softmax(self.recipe.edge_dropout, key)
 

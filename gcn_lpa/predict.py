@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import USUAL_LEVEL, Intervals, check_level, conformal_sets
+from gcn_lpa.calibration import USUAL_LEVEL, Calibration, Intervals, check_level, conformal_sets
 from gcn_lpa.cut import Cut
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
@@ -80,9 +80,10 @@ class Prediction:
     @cached_property
     def probabilities(self) -> Tensor:
         """Rows that sum to 1, calibrated where the model is, [n, c]."""
-        if self.trained.calibration is None or not self.trained.calibration.changes:
+        calibration = self.trained.calibration
+        if not isinstance(calibration, Calibration) or not calibration.changes:
             return self.uncalibrated
-        return self._with_prior(self.trained.calibration(self.uncalibrated, self.unreachable))
+        return self._with_prior(calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
         prior = self.trained.target.prior(self.labels) if self._is_blank.any() else None
@@ -170,12 +171,18 @@ class Prediction:
 
     def interval(self, level: float = USUAL_LEVEL) -> tuple[Tensor, Tensor]:
         """From where to where numbers are, as often as `level` says, [n] each; infinite where too few labels were held out."""
-        held_out, intervals, scale = self.trained.held_out, self.trained.calibration, self.trained.target.scale
+        scale, z = self.trained.target.scale, self.uncalibrated[:, 0]
         assert scale is not None
-        z, half = self.uncalibrated[:, 0], torch.full_like(self.uncalibrated[:, 0], math.inf)
-        if held_out is not None and isinstance(intervals, Intervals):
-            half = intervals.halves((held_out.probability, held_out.y), self.uncalibrated, level)
+        half = self.trained.radius(level) * self.unit
         return scale.undone(z - half), scale.undone(z + half)
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """What the errors of predicted numbers are measured in at each node, [n]."""
+        intervals = self.trained.calibration
+        if isinstance(intervals, Intervals):
+            return intervals.unit(self.uncalibrated, self.unreachable)
+        return torch.ones_like(self.uncalibrated[:, 0])
 
     def _number_table(self, level: float, *, hops: bool) -> Any:
         import pandas
@@ -204,10 +211,9 @@ def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: boo
         raw: the output of the ensemble, without calibration and without the shares of labels for unknown nodes.
     """
     prediction = Prediction.of(trained, graph, known)
-    if trained.target.scale is not None:
-        raise ValueError(
-            "the model predicts numbers, which have no probabilities; predictions(trained, graph) gives them"
-        )
+    trained.target.only_classes(
+        "the model predicts numbers, which have no probabilities; predictions(trained, graph) gives them"
+    )
     return prediction.output if raw else prediction.probabilities
 
 
@@ -285,9 +291,7 @@ def scores(
 ) -> Scores | NumberScores:
     """The scores of probabilities, [n, c], for the labels of `nodes`; their columns are those of `target`, or of the graph's."""
     mask = node_mask(nodes, graph.num_nodes)
-    truth, p = graph.y.cpu()[mask], probabilities[mask]
-    about: dict[str, Any] = {"probabilities": p, "positive": positive}
-    return (target or graph.target).scores(truth, p.argmax(dim=1), graph.target, **about)
+    return (target or graph.target).scores(graph.y.cpu()[mask], probabilities[mask], graph.target, positive)
 
 
 def edge_table(trained: Trained, graph: Graph) -> Any:

@@ -36,14 +36,14 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     **dict.fromkeys(("lpa_iterations", "propagation_steps"), 10_000),
     **dict.fromkeys(("hidden", "edge_rank"), 100_000),
     "clusters": 1_000_000,
-    "folds": 1_000,
+    **dict.fromkeys(("folds", "models"), 100),
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
 LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     "at least 1": (
-        ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps", "folds"),
+        ("gcn_layers", "hidden", "edge_rank", "epochs", "heads", "propagation_steps", "folds", "models"),
         lambda x: x >= 1,
     ),
     "not negative": (("lpa_iterations", "lpa_weight", "l2", "l2_edges", "patience", "clusters"), lambda x: x >= 0),
@@ -125,6 +125,11 @@ class Recipe:
         "models learn from all labels",
         added=True,
     )
+    models: int = _field(
+        1,
+        "models of each member, with seeds of their own, where nodes to hold out are given; of folds each has one",
+        added=True,
+    )
     clusters: int = _field(
         0,
         "train on so many parts of the graph in turn, cut by METIS, with steps shorter by its root: less memory; 0: whole graph",
@@ -140,7 +145,7 @@ class Recipe:
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(
         0,
-        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: never",
+        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: only when sure",
     )
     select: str = _field(
         "first_best",
@@ -224,7 +229,7 @@ DEFAULT = Recipe(
     origin="default: the best of our trials on development splits, docs/accuracy.md",
 )
 FIXED_EDGES: dict[str, Any] = {"edges": "fixed", "lpa_weight": 0.0, "normalization": "symmetric", "training": "joint"}
-HOP_COLUMNS: dict[str, Any] = {"propagation": "columns", "propagation_steps": 3, **FIXED_EDGES}
+HOP_COLUMNS: dict[str, Any] = {**FIXED_EDGES, "propagation": "columns", "propagation_steps": 3, "normalization": "row"}
 
 _PAPER = Recipe(  # Section 4.3: 200 epochs of Adam, Glorot, row-normalised features, L2 on the W, test accuracy at best validation
     features="row",
@@ -279,8 +284,7 @@ FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features wan
 LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-LIKE_CLASSES = 2  # numbers take about as many labels as so many classes
-FOR_CLASSES = ("grand", "label-input", "correct-and-smooth")  # members that predict no numbers
+FOR_CLASSES = ("grand", "strong-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
@@ -344,7 +348,7 @@ def case_of(graph: Graph, train: Tensor) -> Case:
 
     case = case_for(
         graph.num_features if graph.x_kind == "given" else None,
-        int(train.sum()) / (LIKE_CLASSES if graph.numbers is not None else max(1, graph.num_classes)),
+        int(train.sum()) / max(1, graph.target.vote_width),
         has_single_columns=bool(single_columns(graph.blocks)),
         num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
     )
@@ -423,7 +427,7 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
             recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
         if case.labels == "few":
-            more = "strong-hops"
+            more = "strong-hops strong-grand"
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if has_time and case.labels != "few":
@@ -443,7 +447,7 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
     names = [*recipe.members.split(), *more.split()]
     if "trees" in names and "neighbour-lr" not in names and case.columns != "words":
         names.insert(1, "neighbour-lr")
-    return recipe.replace(members=" ".join(names), origin=f"best, beside {recipe.origin}")
+    return recipe.replace(members=" ".join(names), models=3 if has_time else 1, origin=f"best, beside {recipe.origin}")
 
 
 def quick_for(case: Case) -> Recipe:
@@ -453,9 +457,8 @@ def quick_for(case: Case) -> Recipe:
     """
     recipe = QUICK.replace(folds=1 if case.is_sure else QUICK.folds)
     if case.columns == "table" and not case.is_large:
-        recipe = recipe.replace(
-            propagation="hops", propagation_steps=DEFAULT.propagation_steps, members="trees hop-columns"
-        )
+        hops = {name: getattr(DEFAULT, name) for name in ("propagation", "propagation_steps", "normalization")}
+        recipe = recipe.replace(**hops, members="trees hop-columns")
     if case.labels != "few" or case.columns == "none":
         return recipe
     return recipe.replace(structure=False, members="trees smoothed-lr lr" if case.columns == "table" else "smoothed-lr")

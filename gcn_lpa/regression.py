@@ -1,17 +1,18 @@
-"""Numbers to predict: the target beside `target.Classes`, with the same interface."""
+"""Numbers to predict: the target beside `target.Classes`, with the same interface, which is described there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.metrics import METRICS, NumberScores
+from gcn_lpa.metrics import METRICS, NumberScores, check_known
 
 if TYPE_CHECKING:
     from gcn_lpa.target import Target
@@ -56,18 +57,19 @@ class Numbers:
         return self
 
     @staticmethod
+    def only_classes(problem: str) -> None:
+        raise ValueError(problem)
+
+    @staticmethod
     def known(y: Tensor) -> Tensor:
-        """Which labels are known, [n]."""
         return ~y.isnan()
 
     @staticmethod
     def filled(y: Tensor) -> Tensor:
-        """Labels with the mean where there is none, [n]."""
         return y.nan_to_num(0.0)
 
     @staticmethod
     def dtype(dtype: torch.dtype) -> torch.dtype:
-        """The type of labels beside outputs of a type."""
         return dtype
 
     @staticmethod
@@ -99,9 +101,11 @@ class Numbers:
         numbers = self.mean + self.spread * z
         return numbers if self.offset is None else (numbers.exp() - self.offset).clamp_min(0)
 
-    def fitted(self, y: Tensor) -> Numbers:
-        """The scale of labels on this one: their mean and spread, in logs where they are skewed and none is negative."""
-        numbers = self.undone(y[self.known(y)].double())
+    def fitted(self, y: Tensor, train: Tensor | None = None) -> Numbers:
+        """The scale of labels on this one, [n]: the mean and spread of those of the nodes `train`, a mask, or of all; in logs where
+        they are skewed and none is negative.
+        """
+        numbers = self.undone(y[self.known(y) if train is None else self.known(y) & train].double())
         offset = None
         if len(numbers) >= FEWEST_SKEWED and float(numbers.min()) >= 0 and _skewness(numbers) > SKEWED:
             least = float(numbers[numbers > 0].min())
@@ -180,9 +184,37 @@ class Numbers:
         weights: Tensor = torch.linalg.solve(square + eye, (rows @ truth) / variance + 2 * pull * prior)
         return weights
 
+    def tallied(self, votes: Tensor) -> Tensor:
+        """What label propagation says by its votes, [n, 2]: their mean, NaN where none votes, [n, 1]."""
+        total = votes.sum(dim=1, keepdim=True)
+        return self.voted(votes / torch.where(total > 0, total, math.nan))
+
+    @staticmethod
+    def moves(before: Tensor, after: Tensor) -> Tensor:
+        """How far predictions are from others, [n]; where one of them is none, the other's standard score."""
+        before, after = before[:, 0], after[:, 0]
+        alone = torch.fmax(before.abs(), after.abs()).nan_to_num(0.0)
+        return torch.where(before.isnan() != after.isnan(), alone, (after - before).abs().nan_to_num(0.0))
+
+    @staticmethod
+    def score_of(predicted: Tensor, labels: Tensor) -> Tensor:
+        """The standard score of each label, 0 where there is none, [n]."""
+        return labels.nan_to_num(0.0)
+
+    def texts(self, labels: Tensor) -> list[str | None]:
+        """Labels as text with as many digits as matter, None where there is none."""
+        return [None if math.isnan(number) else f"{number:.6g}" for number in self.undone(labels).tolist()]
+
+    def read(self, label: Any) -> float:
+        from gcn_lpa.data.table import number
+
+        value = number(str(label))
+        if not math.isfinite(value):
+            raise ValueError(f"{label!r:.40} is no number; these labels are numbers, such as 2.5")
+        return float(self.standard(torch.tensor(value, dtype=torch.float64)))
+
     @staticmethod
     def named(predicted: Tensor) -> Tensor:
-        """The label that is predicted for each node, its standard score, [n]."""
         return predicted[:, 0]
 
     @staticmethod
@@ -193,6 +225,35 @@ class Numbers:
     def words(self, labels: Tensor) -> np.ndarray:
         """Labels as a user has them: numbers, NaN where there is none, [n]."""
         return self.undone(labels).numpy()
+
+    @staticmethod
+    def uncertainty(predicted: Tensor) -> Tensor:
+        """The spread of members and votes around each number, as a share of the largest, [n]; 1 where nothing differs."""
+        most = predicted[:, 1].max()
+        return predicted[:, 1] / most if most > 0 else torch.ones_like(predicted[:, 1])
+
+    @staticmethod
+    def sureness(predicted: Tensor) -> Tensor:
+        """How much members and votes agree, [n]: ½ where as usual."""
+        usual = predicted[:, 1].median().clamp_min(1e-12)
+        return usual / (usual + predicted[:, 1])
+
+    def groups(self, predicted: Tensor) -> tuple[np.ndarray, tuple[str, ...]]:
+        """What nodes are drawn as, [n], and the name of each: one of five ranges with as many predicted numbers."""
+        values = self.words(predicted[:, 0])
+        ends = np.unique([float(f"{end:.3g}") for end in np.quantile(values, [0.2, 0.4, 0.6, 0.8])])
+        texts = [f"{end:g}" for end in ends]
+        between = (f"{low} to {high}" for low, high in pairwise(texts))
+        return np.searchsorted(ends, values), (f"below {texts[0]}", *between, f"from {texts[-1]}")
+
+    @staticmethod
+    def classes(y: Tensor) -> np.ndarray:
+        return np.full(len(y), -1)
+
+    def quartiles(self, y: Tensor) -> tuple[float, float, float] | None:
+        """The least, the median and the greatest known label; None where none is."""
+        numbers = self.words(y[self.known(y)].cpu())
+        return (float(numbers.min()), float(np.median(numbers)), float(numbers.max())) if len(numbers) else None
 
     @staticmethod
     def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
@@ -228,28 +289,28 @@ class Numbers:
     def scores(
         self,
         truth: Tensor,
-        guess: Tensor,
+        predicted: Tensor,
         other: Target | None = None,
-        *,
-        probabilities: Tensor | None = None,
         positive: str | None = None,
     ) -> NumberScores:
         """The scores of predictions, standard scores [m] or with a spread [m, 2], for labels on another scale; None: this one."""
-        if positive is not None:
-            raise ValueError(f"positive = {positive!r:.40} names a class, and this model predicts numbers")
-        if len(truth) == 0:
-            raise ValueError("there is no node to score: the mask is empty")
-        if not (is_known := self.known(truth)).all():
-            raise ValueError(f"{int((~is_known).sum())} of the {len(truth)} nodes to score have no label")
+        self.positive(positive, truth)
+        check_known(self.known(truth))
         z = self.translated(truth, other or self).double()
-        guess = (guess if probabilities is None else probabilities[:, 0]).double()
+        guess = (predicted if predicted.dim() == 1 else predicted[:, 0]).double()
         off = self.undone(guess) - self.undone(z)
         metrics = {name: float(METRICS[name](off.unsqueeze(1), torch.zeros_like(off))) for name in ("mae", "rmse")}
         metrics["r2"] = float(METRICS["r2"](guess.unsqueeze(1), z))
         return NumberScores(**metrics, num_nodes=len(z), log=self.offset is not None, metrics=metrics)
 
+    def compared_by(self, metric: str | None, positive: str | None, y: Tensor) -> tuple[str, str | None]:
+        """R²: means are in points, and of the metrics it alone is a share."""
+        self.positive(positive, y)
+        if metric not in (None, "r2"):
+            raise ValueError(f"metric = {metric!r:.40}; predicted numbers are compared by 'r2'")
+        return "r2", None
+
     def positive(self, name: str | None, y: Tensor) -> int | None:
-        """No number is ranked as a class."""
         if name is not None:
             raise ValueError(f"positive = {name!r:.40} names a class, and these labels are numbers")
         return None

@@ -6,6 +6,7 @@ number of a class, -1 where there is none, or a standard score, NaN where there 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcn_lpa.data.checks import meant, some
+from gcn_lpa.data.checks import meant, similar, some
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import TINY
-from gcn_lpa.metrics import METRICS, ClassScores, Ranking, Scores, rarest
+from gcn_lpa.metrics import METRICS, ClassScores, Ranking, Scores, check_known, metric_of, rarest
 from gcn_lpa.regression import Numbers, weighed_mean
 
+EQUAL = 12  # decimals up to which two scores are the same
 STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
 
 
@@ -45,6 +47,9 @@ class Classes:
     def vote_width(self) -> int:
         """The number of columns of Y^(0)."""
         return len(self.names)
+
+    def only_classes(self, problem: str) -> None:
+        """Refuse what is about classes: a ValueError where numbers are predicted."""
 
     @staticmethod
     def known(y: Tensor) -> Tensor:
@@ -75,8 +80,8 @@ class Classes:
         codes = torch.tensor([*(place.get(name, -1) for name in names), -1], device=y.device)
         return codes.index_select(0, y % len(codes))  # -1 takes the last one
 
-    def fitted(self, y: Tensor) -> Classes:
-        """The classes that occur among labels."""
+    def fitted(self, y: Tensor, train: Tensor | None = None) -> Classes:
+        """The classes that occur among labels, [n]; also where none of the nodes `train`, a mask, has it."""
         present = torch.bincount(y[y >= 0], minlength=self.width).cpu() > 0
         return Classes(tuple(name for name, occurs in zip(self.names, present.tolist(), strict=True) if occurs))
 
@@ -183,8 +188,37 @@ class Classes:
 
     @staticmethod
     def named(predicted: Tensor) -> Tensor:
-        """The label that is predicted for each node, the likeliest class, [n]."""
-        return predicted.argmax(dim=1)
+        """The label that is predicted for each node, the class with the most, the first of equals, -1 where all are 0, [n]."""
+        shown = predicted.round(decimals=EQUAL)
+        return torch.where(shown.amax(dim=1) > 0, shown.argmax(dim=1), -1)
+
+    @staticmethod
+    def tallied(votes: Tensor) -> Tensor:
+        """What label propagation says by its votes, [n, c]: the votes themselves."""
+        return votes
+
+    @staticmethod
+    def moves(before: Tensor, after: Tensor) -> Tensor:
+        """How far predictions are from others, [n]: the largest difference between two scores of a class."""
+        return (after - before).abs().amax(dim=1)
+
+    @staticmethod
+    def score_of(predicted: Tensor, labels: Tensor) -> Tensor:
+        """The score of a label of each row, 0 where there is none, [n]."""
+        return torch.where(labels >= 0, predicted.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1), 0.0)
+
+    def texts(self, labels: Tensor) -> list[str | None]:
+        """Labels as text, None where there is none."""
+        names = [*self.names, None]
+        return [names[k] for k in labels.tolist()]
+
+    def read(self, label: Any) -> int:
+        """A label that a user names."""
+        if label not in self.names:
+            close = similar(str(label), self.names)
+            hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(self.names[:12])}"
+            raise ValueError(f"there is no class {label!r}; {hint}")
+        return self.names.index(label)
 
     @staticmethod
     def alike(labels: Tensor, others: Tensor) -> Tensor:
@@ -195,6 +229,29 @@ class Classes:
         """Labels as a user has them: names of classes, "" where there is none, [n]."""
         names = [*self.names, ""]
         return np.array([names[k] for k in labels.tolist()], dtype=object)
+
+    @staticmethod
+    def uncertainty(predicted: Tensor) -> Tensor:
+        """The entropy of each row of probabilities as a share of the highest there is, [n]: 0 certain, 1 all classes alike."""
+        nats: Tensor = torch.special.entr(predicted).sum(dim=1)
+        return nats / math.log(predicted.shape[1])
+
+    @staticmethod
+    def sureness(predicted: Tensor) -> Tensor:
+        """How sure each prediction is, [n]: the probability of the likeliest class."""
+        return predicted.amax(dim=1)
+
+    def groups(self, predicted: Tensor) -> tuple[np.ndarray, tuple[str, ...]]:
+        """What nodes are drawn as, [n], and the name of each: their predicted class."""
+        return predicted.argmax(dim=1).numpy(), self.names
+
+    def classes(self, y: Tensor) -> np.ndarray:
+        """The class of each node, -1 where there is none, [n]."""
+        return y.cpu().numpy()
+
+    @staticmethod
+    def quartiles(y: Tensor) -> None:
+        """Classes have no least and no greatest."""
 
     @staticmethod
     def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
@@ -229,34 +286,27 @@ class Classes:
     def scores(
         self,
         truth: Tensor,
-        guess: Tensor,
+        predicted: Tensor,
         other: Target | None = None,
-        *,
-        probabilities: Tensor | None = None,
         positive: str | None = None,
     ) -> Scores:
-        """The scores of guesses, numbers of these classes, for true classes of another target; None: of these classes too.
-
-        A node of a class that is not among these counts as an error.
+        """The scores of probabilities of these classes, [m, c], or of guesses, their numbers [m], for true classes of another
+        target; None: of these classes too. A node of a class that is not among these counts as an error.
 
         Args:
-            probabilities: of these classes, [m, c]; None: what they say beyond guesses is not scored.
             positive: the class whose ranking is scored; None: the rarer of two, where it is rare.
         """
-        if len(truth) == 0:
-            raise ValueError("there is no node to score: the mask is empty")
-        if (truth < 0).any():
-            raise ValueError(f"{int((truth < 0).sum())} of the {len(truth)} nodes to score have no label")
-        other = other or self
+        check_known(truth >= 0)
+        other, guess = other or self, predicted if predicted.dim() == 1 else predicted.argmax(dim=1)
         every, y = other.names, self.translated(truth, other)
         ranking, metrics = None, {}
-        if probabilities is not None:
+        if predicted.dim() == 2:
             ranked = self.positive(positive, y)
             if ranked is not None:
-                ranking = Ranking.of(self.names[ranked], probabilities[:, ranked], y == ranked)
+                ranking = Ranking.of(self.names[ranked], predicted[:, ranked], y == ranked)
             if (y >= 0).all():
                 every_metric = [metric for metric in METRICS.values() if not metric.of_numbers]
-                metrics = {metric.name: float(metric(probabilities, y, None, ranked)) for metric in every_metric}
+                metrics = {metric.name: float(metric(predicted, y, None, ranked)) for metric in every_metric}
         if every != self.names:
             every = (*every, *(name for name in self.names if name not in every))
             guess = Classes(every).translated(guess, self)
@@ -275,6 +325,14 @@ class Classes:
             ranking=ranking,
             metrics=metrics,
         )
+
+    def compared_by(self, metric: str | None, positive: str | None, y: Tensor) -> tuple[str, str | None]:
+        """The metric that suits labels, or the one asked for; and the class that is ranked, of two the rarer one."""
+        ranked = self.positive(positive, y)
+        chosen = metric_of(metric or ("accuracy" if ranked is None else "average_precision"))
+        if chosen.of_numbers:
+            raise ValueError(f"metric = {metric!r} is a score of numbers, and these labels are classes")
+        return chosen.name, None if ranked is None else self.names[ranked]
 
     def positive(self, name: str | None, y: Tensor) -> int | None:
         """The number of the class that is ranked: the one named, or the rarer of two among the labels, where it is rare."""

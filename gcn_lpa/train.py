@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
 
 
+CERTAIN = 0.01  # validation loss below which longer training would gain no more than that
+
+
 @dataclass(frozen=True)
 class Epoch:
     """One line of the history; losses are those of the step, validation is after it. None: not measured."""
@@ -281,7 +284,11 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
 
 
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
-    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best."""
+    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best; or has
+    hardly anything to gain: it gives held-out labels 99 %.
+    """
+    if phase.selects and best.rule == "loss" and best.score > -CERTAIN and num_epochs >= LEAST_WAIT:
+        return True
     wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))
     return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= wait)
 

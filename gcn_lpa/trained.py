@@ -143,7 +143,6 @@ class Trained:
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         run, best = self.run, self.run.best
-        is_calibrated = self.calibration is not None and self.calibration.changes
         rows = [
             ("method", f"{self.recipe.method}: {self.method.note}"),
             ("recipe", self.recipe.origin),
@@ -151,10 +150,17 @@ class Trained:
             ("columns", f"{self.num_columns:,} ({self.x_kind})"),
             ("epoch", f"{run.best_epoch} of {len(run.history)}, {run.seconds:.1f} s"),
             ("validation", None if best.val_accuracy is None else f"{100 * best.val_accuracy:.1f} %"),
-            ("probabilities", "calibrated" if is_calibrated else "not calibrated"),
+            ("calibration", None if self.calibration is None else str(self.calibration)),
             *((f"weight of {name}", share) for name, share in self.shares.items()),
         ]
         return html_table("Trained", rows)
+
+    def radius(self, level: float) -> float:
+        """Half the width of the interval of a number, in units of its node; infinite where too few labels were held out."""
+        kept, intervals = self.held_out, self.calibration
+        if kept is None or not isinstance(intervals, Intervals):
+            return math.inf
+        return intervals.radius(kept.probability, kept.y, kept.unreachable, level)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -289,8 +295,7 @@ class Trained:
         """BibTeX of the methods it uses, the paper of this package first."""
         from gcn_lpa.methods.citations import bibtex
 
-        is_calibrated = isinstance(self.calibration, Calibration) and self.calibration.changes
-        return bibtex(self.recipe, calibrated=is_calibrated)
+        return bibtex(self.recipe, calibrated=isinstance(self.calibration, Calibration) and self.calibration.changes)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Keep it in a folder, entirely or not at all; `from_pretrained` reads it again."""

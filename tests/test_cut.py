@@ -102,13 +102,29 @@ def test_no_node_is_counted_by_a_cut_that_it_chose():
     score, hit = drawn(3, 300)
     fold = torch.arange(300) % 5
     counted = crossed(Rule(precision=0.5), score, hit, fold, score)
-    by_hand = np.zeros((2, 2), dtype=int)
     for k in range(5):
         here = fold == k
         threshold = Rule(precision=0.5).chosen(score[~here], hit[~here])
-        for row, among in enumerate((here & (score >= threshold), here & (score < threshold))):
-            by_hand[row] += int(hit[among].sum()), int(among.sum())
-    assert np.array(counted).tolist() == by_hand.tolist()
+        assert counted[here].tolist() == (score[here] >= threshold).tolist()
+
+
+def test_the_called_are_as_much_better_as_their_probabilities():
+    """With the same held-out nodes, nodes that are .1 more likely have a share of hits that is .1 higher."""
+    score, hit = drawn(5, 4000)
+    sure = score[score >= 0.6]
+    same, more = (
+        Cut.of(Rule(threshold=0.6), (score, hit, None), wanted, positive="hit") for wanted in (sure, sure + 0.1)
+    )
+    assert more.precision.mean - same.precision.mean == pytest.approx(0.1, abs=0.01)
+
+
+def test_out_of_fold_predictions_count_as_fewer():
+    score, hit = drawn(6, 600)
+    alone, of_folds = (
+        Cut.of(Rule(threshold=0.6), (score, hit, fold), score, positive="hit").precision
+        for fold in (None, torch.arange(600) % 5)
+    )
+    assert of_folds.low < alone.low < alone.high < of_folds.high
 
 
 def test_a_cut_takes_hits_and_others():

@@ -19,7 +19,7 @@ from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
-from gcn_lpa.recipes import Recipe
+from gcn_lpa.recipes import HOP_COLUMNS, Recipe
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.train_run import CheckpointFolder
 from gcn_lpa.train import (
@@ -490,7 +490,8 @@ def test_steps_can_be_undone_and_then_repeat_themselves(world):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "changes", [{}, {"training": "two_step"}, {"edges": "free", "loss": "literal"}, {"class_weights": "balanced"}]
+    "changes",
+    [{}, {"training": "two_step"}, {"edges": "free", "loss": "literal"}, {"class_weights": "balanced"}, HOP_COLUMNS],
 )
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_captured_step_is_the_plain_step_bit_for_bit(world, changes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import shlex
 import sys
@@ -97,7 +96,6 @@ def train(
         if "select" in changes:
             raise BadParameter(f"--metric {metric} and --select {changes['select']}: both choose the epoch; give one")
         changes["select"] = selection(metric)
-    page = functools.partial(results_of, device=device)
     if name is None:
         if not resume or out is None:
             raise BadParameter("name a data set or a folder; or --resume --out DIR goes on with an unfinished run")
@@ -106,7 +104,7 @@ def train(
             raise BadParameter(f"{', '.join(strays)}: --resume --out DIR, without a graph, {why}")
         report = report or began_with_report(out)
         with _going_on(out), options.progress() as watch:
-            outputs = page if report else None
+            outputs = results_of if report else None
             trained = gcn_lpa.resume_run(out, data, device=device, threads=threads, watch=watch, outputs=outputs)
         return options.print_run(trained, as_json, start, has_page=report)
     if data is not None:
@@ -147,7 +145,7 @@ def train(
     options.print_forecast(graph, plan, device, threads, is_default=recipe == "default" and not changes)
     report = report or (resume and out is not None and began_with_report(out))
     plan = dataclasses.replace(plan, report=report)
-    kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": page if report else None}
+    kept: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "outputs": results_of if report else None}
     with _going_on(out), options.progress() as watch:
         trained = gcn_lpa.train_run(plan, graph, out, device=device, threads=threads, watch=watch, **kept)
     options.print_run(trained, as_json, start, has_page=report and out is not None)
@@ -187,7 +185,7 @@ def train_in_parts(order: Order, as_json: bool, start: float) -> None:
         options.show(as_json, {"out": str(order.out), "finished": True}, [f"{order.out} is finished"])
 
 
-def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
+def results_of(run: TrainedRun) -> dict[str, bytes]:
     """The predictions and the page of a run, as files for its folder."""
     from gcn_lpa.report.page import OpenRun, page_of
     from gcn_lpa.runs.predictions import table_text
@@ -196,7 +194,7 @@ def results_of(run: TrainedRun, device: str) -> dict[str, bytes]:
     subject = OpenRun(run)
     table = gcn_lpa.predict_run(run, prediction=subject.prediction)
     with options.status() as say:
-        page = page_of(subject, device=device, say=say)
+        page = page_of(subject, trains=False, say=say)
     return {PREDICTIONS: table_text(table).encode(), PAGE: page}
 
 
@@ -321,7 +319,7 @@ def calibrate(
     loaded = gcn_lpa.load_run(run, data)
     if loaded.trained.target.scale is not None:
         if picture is not None:
-            raise ValueError("a reliability diagram is of the confidence in classes, and this run predicts numbers")
+            loaded.trained.target.only_classes("a reliability diagram is of classes, and this run predicts numbers")
         of_numbers = intervals_of(loaded, level=level)
         return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
     found = calibrate_run(loaded, level=level, score=score)
@@ -367,10 +365,12 @@ def edges(
 
 def print_edge_effects(weights: EdgeWeights, out: str | None, excel_safe: bool, as_json: bool) -> None:
     """What each column of the edges says about their weight: sentences and a table for people, or a file of it."""
-    from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
+    from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 
     if out is not None:
-        return options.print_or_write(effect_table(weights), out, excel_safe, as_json)
+        import pandas
+
+        return options.print_or_write(pandas.DataFrame(edge_effects(weights)), out, excel_safe, as_json)
     rows, said = edge_effects(weights), effect_sentences(weights)
     facts = {"used": weights.is_used, "gain": weights.gain, "error": weights.error, "sentences": said}
     options.show(

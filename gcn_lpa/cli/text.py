@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcn_lpa.calibration import Calibration, Intervals
-    from gcn_lpa.cut import Cut, Expected
+    from gcn_lpa.cut import Cut
     from gcn_lpa.insight.advise import Advice
     from gcn_lpa.insight.compare import Comparison
     from gcn_lpa.insight.edge_effects import EdgeEffect
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
 # what a terminal obeys instead of showing it
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WIDTH = 80  # of a terminal
+HELD_OUT = {
+    "reserved": "reserved",
+    "validation": "validation",
+    "cross-validation": "out-of-fold",
+}  # nodes of a protocol
 SHORT = 16  # columns that a text of a table keeps as long as others can be cut
 LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
 COMMANDS = "gcn-lpa ", "torchrun ", "python"
@@ -159,35 +163,11 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
         lines.append(f"  {'probabilities are not calibrated' if is_of_classes else 'intervals are rough'}: {few}")
     elif not run.interrupted and calibration is not None:
-        lines.append(f"  {'probabilities are ' if is_of_classes else ''}{calibrated(calibration)}")
+        lines.append(f"  {calibration}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
     return [*lines, f"  {going_on(trained.folder)}"] if run.interrupted else lines
-
-
-def calibrated(found: Calibration | Intervals) -> str:
-    """What was done to probabilities, and why; of numbers what intervals are by."""
-    from gcn_lpa.calibration import Calibrator, Intervals
-
-    if isinstance(found, Intervals):
-        varies = "all as wide" if found.base is None else "narrower where members and votes agree"
-        return f"intervals by the errors of {found.num_nodes:,} held-out labels, {varies}"
-    if not found.changes:
-        return "the model's own: correcting them would not make held-out labels likelier"
-    on = f"calibrated on {found.num_nodes:,} held-out labels" if found.calibrator != Calibrator() else "the model's own"
-    return (
-        on if found.unreachable in (None, Calibrator()) else f"{on}; of nodes that no label reaches, {apart_on(found)}"
-    )
-
-
-def apart_on(found: Calibration) -> str:
-    """What calibrates nodes that no label reaches, where they are calibrated apart."""
-    from gcn_lpa.calibration import FEWEST
-
-    if found.num_unreachable >= FEWEST:
-        return f"calibrated on {found.num_unreachable:,} of their own"
-    return "calibrated on held-out nodes that were predicted without their edges"
 
 
 def going_on(folder: Path) -> str:
@@ -204,9 +184,8 @@ def result_lines(results: Results) -> list[str]:
     if isinstance(found, NumberScores):
         folds = ", ".join(f"{fold:.3f}" for fold in results.folds)
         return [number_line(found), *([f"R² of each fold {folds}"] if folds else []), results.note]
-    rates = (
-        f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {counted(found.num_nodes, 'node')}"
-    )
+    on = counted(found.num_nodes, "node")
+    rates = f"accuracy {percent(found.accuracy)}, macro-F1 {percent(found.macro_f1)} on {on}"
     folds = ", ".join(f"{100 * fold:.1f}" for fold in results.folds)
     return [*ranking_lines(found.ranking), rates, *([f"accuracy of each fold {folds}"] if folds else []), results.note]
 
@@ -236,24 +215,16 @@ def cut_lines(found: Cut | None) -> list[str]:
     """How many nodes a cut calls, and what to expect of them."""
     if found is None:
         return []
-
-    def shares(value: Expected) -> str:
-        return f"{percent(value.mean)} ({100 * value.low:.1f} to {100 * value.high:.1f})"
-
-    hits = f"{found.hits.mean:.0f} ({found.hits.low:.0f} to {found.hits.high:.0f})"
-    precision = "" if found.precision is None else f"precision {shares(found.precision)}, "
-    cost = (
-        ""
-        if found.cost is None
-        else f", costs {found.cost.mean:,.0f} ({found.cost.low:,.0f} to {found.cost.high:,.0f})"
-    )
-    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}[found.protocol]
+    share = ("{:.1f}", 100, " %")
+    precision = "" if found.precision is None else f"precision {found.precision.words(*share)}, "
+    cost = "" if found.cost is None else f", costs {found.cost.words('{:,.0f}')}"
     return fitted(
         [
             f"{found.positive}: {found.called:,} of {found.num_nodes:,} nodes, by {found.rule}: from probability "
             f"{found.threshold:.3g} on",
-            f"  expected     {hits} hits, {precision}recall {shares(found.recall)}{cost}",
-            f"  counted on   {found.num_held_out:,} {nodes} nodes; in 95 of 100 cases within the numbers in brackets",
+            f"  expected     {found.hits.words()} hits, {precision}recall {found.recall.words(*share)}{cost}",
+            f"  counted on   {found.num_held_out:,} {HELD_OUT[found.protocol]} nodes; in 95 of 100 cases within the numbers "
+            "in brackets",
         ]
     )
 
@@ -295,12 +266,13 @@ def importance_lines(found: Importances) -> list[str]:
         (
             *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
             f"{row.likelihood:+.3f} ± {row.likelihood_interval:.3f}",
+            "" if row.alone is None else f"{row.alone:+.3f} ± {row.alone_interval:.3f}",
         )
         for row in found.rows
     ]
     nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
     lines = [f"{nodes} {counted(found.repeats, 'time')}:", ""]
-    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood"), rows)
+    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood", "it alone"), rows)
     for name in found.leaking:
         leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
         lines += ["", f"{leak}; option features=… leaves it out"]
@@ -361,8 +333,7 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     sizes = ", ".join(f"{count:,} × {size}" for size, count in enumerate(found.set_sizes) if count)
     low, high = found.expected_coverage
     usual = f" (by chance {100 * low:.1f} to {100 * high:.1f} %)" if found.accuracy < found.level else ""
-    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
-    which = counted(calibration.num_nodes, f"{nodes[calibration.protocol]} node")
+    which = counted(calibration.num_nodes, f"{HELD_OUT[calibration.protocol]} node")
     curve = f"{fitted.slope:.2f} · logit {fitted.intercept:+.2f}"
     numbers = f"temperature  {fitted.temperature:.2f}, then confidence {curve}, fitted to {which}"
     if fitted.positive is not None:
@@ -370,7 +341,7 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     elif fitted == Calibrator():
         numbers = f"temperature  none: by {which}, correcting would not make labels likelier"
     apart = calibration.unreachable
-    own = "as the model gives them" if apart == Calibrator() else apart_on(calibration)
+    own = "as the model gives them" if apart == Calibrator() else calibration.apart
     few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
@@ -387,10 +358,9 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
 def interval_lines(found: IntervalReport) -> list[str]:
     low, high = found.expected_coverage
     tenth, half, most = (f"{width:.4g}" for width in found.widths)
-    nodes = {"reserved": "reserved", "validation": "validation", "cross-validation": "out-of-fold"}
     return [
         f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
-        f"  intervals    {calibrated(found.intervals)}, {nodes[found.intervals.protocol]} nodes",
+        f"  {found.intervals}, {HELD_OUT[found.intervals.protocol]} nodes",
         f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
         f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
         f"  promise      {found.promise}",
@@ -428,7 +398,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     from gcn_lpa.metrics import METRICS
     from gcn_lpa.stats import said_p
 
-    rows, is_of_classes = [], not METRICS[found.metric].of_numbers
+    rows, is_of_classes = [], any(row.accuracy is not None for row in found.rows)
     for row in found.rows:
         compared = ("", "") if row.difference is None else (str(row.difference), said_p(row.difference.p_value))
         scored = () if found.metric in ("accuracy", "macro_f1") else (str(row.score),)
@@ -459,29 +429,25 @@ def advice_lines(found: Advice, command: str) -> list[str]:
             (
                 line.method,
                 str(line.score),
-                *([] if line.accuracy is None or found.metric == "accuracy" else [str(line.accuracy)]),
                 "" if line.over_features is None else signed(line.over_features),
                 signed(line.over_chance),
                 f"{line.seconds:.1f}",
             )
             for line in found.lines
         )
-        heads = ["accuracy", "against features", "against commonest class"]
-        if found.metric != "accuracy":
-            heads = [METRICS[found.metric].words, "accuracy", "to features", "to chance"]
-            heads = [head for head in heads if head != "accuracy"] if METRICS[found.metric].of_numbers else heads
-        lines += table_lines(("", *heads, "seconds"), rows)
+        chance = "commonest class" if found.metric == "accuracy" else "chance"
+        heads = ("", METRICS[found.metric].words, "against features", f"against {chance}", "seconds")
+        lines += table_lines(heads, rows)
         lines += [
             "",
             f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.",
         ]
     known, chance = found.homophily, ""
     if known.rate is not None and known.chance is not None:
-        chance = (
-            f": {percent(known.rate)} of them join nodes of one class, by chance it would be {percent(known.chance)}"
-        )
+        rate, by_chance = percent(known.rate), percent(known.chance)
+        chance = f": {rate} of them join nodes of one class, by chance it would be {by_chance}"
     about = [
-        *([] if METRICS[found.metric].of_numbers else [f"  homophily  {known.edges:,} edges have both labels{chance}"]),
+        *([f"  homophily  {known.edges:,} edges have both labels{chance}"] if known.edges else []),
         f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
         *(f"  note       {note}" for note in found.notes),
     ]

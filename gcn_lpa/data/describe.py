@@ -73,7 +73,7 @@ def describe(graph: Graph) -> GraphInfo:
     """Counts and rates of a graph, as `gcn-lpa info` prints them."""
     from scipy.sparse import csgraph  # takes a tenth of a second
 
-    y, labeled = class_numbers(graph), graph.labeled.cpu().numpy()
+    y, labeled = graph.target.classes(graph.y), graph.labeled.cpu().numpy()
     row, col = _proper_entries(graph)
     measured = homophily(graph)
     sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
@@ -105,26 +105,13 @@ def describe(graph: Graph) -> GraphInfo:
         notes=graph.notes,
         columns=() if graph.columns is None else graph.columns.summaries(),
         edge_columns=() if graph.edge_columns is None else graph.edge_columns.functions.summaries(),
-        numbers=number_range(graph),
+        numbers=graph.target.quartiles(graph.y),
     )
-
-
-def class_numbers(graph: Graph) -> np.ndarray:
-    """The class of each node, -1 where it is not known and where labels are no classes, [n]."""
-    return graph.y.cpu().numpy() if graph.numbers is None else np.full(graph.num_nodes, -1)
-
-
-def number_range(graph: Graph) -> tuple[float, float, float] | None:
-    """The least, the median and the greatest of labels that are numbers; None where there are none."""
-    if graph.numbers is None or not graph.labeled.any():
-        return None
-    numbers = graph.numbers.undone(graph.y[graph.labeled].cpu()).numpy()
-    return float(numbers.min()), float(np.median(numbers)), float(numbers.max())
 
 
 def homophily(graph: Graph) -> Homophily:
     """Edge, node and adjusted homophily as in Platonov et al. (2023), unweighted."""
-    y = class_numbers(graph)
+    y = graph.target.classes(graph.y)
     row, col = _proper_entries(graph)
     known = (y[row] >= 0) & (y[col] >= 0)
     row, col = row[known], col[known]
@@ -310,7 +297,7 @@ def graph_warnings(graph: Graph) -> list[str]:
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
             notes.append(f"{WARNING}the labels {some(names)} differ by {how}, and are read as classes apart")
-    y = class_numbers(graph)
+    y = graph.target.classes(graph.y)
     sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
     order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
     for rare, frequent in itertools.product(order, order):

@@ -150,9 +150,9 @@ def require_classes(graph: Graph) -> None:
             f"{graph.name!r} has no labelled node to train on; {asked or 'give some of its nodes a label'}"
         )
     if len(classes) == 1:
-        right = f"to tell {'classes' if graph.numbers is None else 'numbers'} apart it takes labels of two"
-        label = graph.class_names[int(classes)] if graph.numbers is None else float(graph.numbers.undone(classes))
-        raise ValueError(f"every label of {graph.name!r} is {label!r}; {right}")
+        kind = "classes" if graph.class_names else "numbers"
+        label = graph.target.words(classes.cpu()).tolist()[0]
+        raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell {kind} apart it takes labels of two")
 
 
 def _split_of(
@@ -190,10 +190,9 @@ def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
 def _per_class(
     nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if not graph.class_names:
-        raise ValueError(
-            "split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them"
-        )
+    graph.target.only_classes(
+        "split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them"
+    )
     train = np.zeros(len(nodes), dtype=bool)
     for label, name in enumerate(graph.class_names):
         members = np.flatnonzero(labels == label)

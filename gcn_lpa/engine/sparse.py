@@ -228,6 +228,7 @@ class SparseMatrix:
 
     _log: SparseMatrix | None = None
     _symmetric: SparseMatrix | None = None
+    _normalized: SparseMatrix | None = None
     _between: SparseMatrix | None = None
     _turned: tuple[Tensor, int, int] | None = None  # `transposed_values`, and the versions they and the values had
 
@@ -382,7 +383,11 @@ class SparseMatrix:
 
     def row_normalized(self) -> SparseMatrix:
         """D⁻¹A. A row without entries stays empty."""
-        return self.with_values(self.values / self.pattern.spread_rows(self.row_sums()))
+        if self._normalized is not None and self.is_constant:  # of a graph's weights, once
+            return self._normalized
+        divided = self.with_values(self.values / self.pattern.spread_rows(self.row_sums()))
+        self._normalized = divided if self.is_constant else None
+        return divided
 
     def symmetric_normalized(self) -> SparseMatrix:
         """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""

@@ -15,7 +15,6 @@ reaches as that much less uncertain.
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from gcn_lpa.data.describe import Homophily, homophily, node_hops
 from gcn_lpa.data.splits import Split, label_folds, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
-from gcn_lpa.insight.compare import BEST, Comparison, Record, compare, metric_for
+from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.metrics import METRICS, Metric
 from gcn_lpa.predict import Prediction
@@ -57,7 +56,6 @@ class AdviceLine:
     """One method over all splits. Differences are paired, split by split; None for the method itself."""
 
     method: str
-    accuracy: Mean | None  # None where numbers are predicted
     over_features: Mean | None  # the metric minus that of features alone, the better of two; None too without features
     over_chance: Mean  # minus that of giving every node the shares of the classes: of accuracy, of the commonest class
     over_best: Mean | None  # minus that of the best method
@@ -123,7 +121,7 @@ def advise(
         on_record: called with every result as it comes.
     """
     check_graph(graph)
-    metric, positive = metric_for(graph, metric, positive)
+    metric, positive = graph.target.compared_by(metric, positive, graph.y.cpu())
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
     if not graph.labeled.any():
@@ -134,15 +132,9 @@ def advise(
     protocol = "nothing was trained"
     if counts.sum() >= FEWEST_LABELS and (counts > 0).sum() > 1 and graph.num_edges:
         splits = stratified_folds(graph, repeats, seed)
-        few = graph.numbers is not None or min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
+        few = not graph.class_names or min(int(part.val.sum()) for part in splits) < FEW_VALIDATION
         sizes = " / ".join(f"{int(mask.sum()):,}" for mask in (splits[0].train, splits[0].val, splits[0].test))
-        rule = (
-            "highest accuracy"
-            if not few
-            else "lowest loss, as they are few"
-            if graph.numbers is None
-            else "lowest loss"
-        )
+        rule = "lowest loss" if few else "highest accuracy"
         purposes = f"to train / choose the epoch ({rule}) / score"
         protocol = f"{len(splits)} splits of the labelled nodes, stratified, {sizes} {purposes}"
         comparison = compare(
@@ -238,9 +230,6 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     return tuple(
         AdviceLine(
             method=row.method,
-            accuracy=None
-            if metric.of_numbers
-            else resampled_mean(accuracies(comparison, row.method), ratio, num_scored),
             over_features=gain(row.method, features),
             over_chance=resampled_mean(scores[row.method] - np.array(chance), ratio, num_scored),
             over_best=gain(row.method, best),
@@ -252,16 +241,14 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     )
 
 
-def accuracies(comparison: Comparison, method: str) -> np.ndarray:
-    return np.array([record.accuracy for record in comparison.records if record.method == method], dtype=float)
-
-
 def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     ranked = sorted(lines, key=lambda line: -metric.sign * line.score.mean)  # stable: of equals the first
-    constant = "always saying the commonest class" if metric.name == "accuracy" else "chance"
-    constant = "always saying the mean" if metric.of_numbers else constant
-    best, with_graph = ranked[0], next(line for line in ranked if line.method not in FEATURES_ONLY)
+    constant, best, with_graph = (
+        metric.constant,
+        ranked[0],
+        next(line for line in ranked if line.method not in FEATURES_ONLY),
+    )
     if best.over_chance.is_noise or best.over_chance.mean < 0:
         points = f"{signed(best.over_chance)} points against {constant}"
         if best.over_chance.mean + (best.over_chance.interval or 0) > HIDDEN:
@@ -269,11 +256,9 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
             return TOO_FEW, sentence, best.method
         sentence = f"Nothing predicts these labels, neither features nor edges: {best.method} does best, {points}."
         return UNPREDICTABLE, sentence, best.method
-    accuracy = 0.0 if with_graph.accuracy is None else with_graph.accuracy.mean
-    rate = f"{with_graph.method} is right for {100 * accuracy:.1f} %"
-    if metric.name != "accuracy":
-        of = "" if positive is None else f" of {positive}"
-        rate = f"{with_graph.method} has {metric.words}{of} {100 * with_graph.score.mean:.1f} %"
+    of = "" if positive is None else f" of {positive}"
+    what = "is right for" if metric.name == "accuracy" else f"has {metric.words}{of}"
+    rate = f"{with_graph.method} {what} {100 * with_graph.score.mean:.1f} %"
     rivals = [line.method for line in lines if line.over_best is not None and line.over_best.is_noise]
     also = f" Inside the noise of it: {', '.join(rivals)}." if rivals else ""
     gain = with_graph.over_features
@@ -370,13 +355,13 @@ def suggestions(
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
     graph, names, target = explainer.graph, explainer.trained.class_names, explainer.trained.target
     labeled = target.known(explainer.given)
-    if len(names) < 2 and target.scale is None:
+    if target.vote_width < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
     open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
         raise ValueError("no node is left to suggest: every candidate has a label already")
     predicted, walk = explainer.prediction, explainer.transition
-    unsure = uncertainty(predicted.uncalibrated) if target.scale is None else spread_share(predicted.uncalibrated)
+    unsure = target.uncertainty(predicted.uncalibrated)
     guess = guesses(predicted)
     chosen: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
@@ -404,34 +389,16 @@ def suggestions(
 
 def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
     """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
-    probabilities, names = predicted.probabilities, predicted.trained.class_names
-    if predicted.trained.target.scale is not None:
-        low, high = predicted.interval()
-        value = predicted.trained.target.words(probabilities[:, 0])
-
-        def number(node: int) -> tuple[str, float | None, str, float | None]:
-            return f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None
-
-        return number
-    likeliest = probabilities.argsort(dim=1, descending=True, stable=True)[:, :2].tolist()
+    target, outputs = predicted.trained.target, predicted.probabilities
+    if target.scale is not None:
+        value, (low, high) = target.words(outputs[:, 0]), predicted.interval()
+        return lambda node: (f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None)
 
     def classes(node: int) -> tuple[str, float | None, str, float | None]:
-        first, second = likeliest[node]
-        return names[first], float(probabilities[node, first]), names[second], float(probabilities[node, second])
+        first, second = outputs[node].argsort(descending=True, stable=True)[:2].tolist()
+        return target.names[first], float(outputs[node, first]), target.names[second], float(outputs[node, second])
 
     return classes
-
-
-def spread_share(predicted: Tensor) -> Tensor:
-    """The spread of members and votes around each number, as a share of the largest, [n]; 1 where nothing differs."""
-    most = predicted[:, 1].max()
-    return predicted[:, 1] / most if most > 0 else torch.ones_like(predicted[:, 1])
-
-
-def uncertainty(probabilities: Tensor) -> Tensor:
-    """The entropy of each row as a share of the highest there is, [n]: 0 certain, 1 all classes alike."""
-    nats: Tensor = torch.special.entr(probabilities).sum(dim=1)
-    return nats / math.log(probabilities.shape[1])
 
 
 def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor) -> Tensor:

@@ -138,6 +138,20 @@ def cross_fit(
     )
 
 
+def kept_fit(prediction: Prediction) -> CrossFit:
+    """The same from what training kept, where it held out every label in turn: nothing is trained."""
+    trained, graph, held_out = prediction.trained, prediction.graph, prediction.trained.held_out
+    if held_out is None or held_out.fold is None:
+        raise ValueError(
+            "left out: training did not hold out each label in turn; `gcn-lpa report RUN` trains models for it"
+        )
+    probabilities = prediction.uncalibrated.index_copy(0, held_out.node, held_out.probability)
+    learns = trained.recipe.method == "gcn-lpa" and trained.recipe.edges != "fixed"
+    settings = trained.run.best_epoch, int(held_out.fold.max()) + 1, 1, trained.run.seed, trained.recipe
+    weights = _log_multiples(trained, graph).exp() if learns else None
+    return CrossFit(probabilities, weights, held_out.mask(graph), settings, trained.target)
+
+
 def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
     """log a*_ij / a_ij, both row-normalised, for each entry of the raw graph's adjacency, [E]."""
     prepared = trained.prepare(graph).to(trained.device)
@@ -275,10 +289,9 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     """
     if graph.num_edges == 0:
         raise ValueError(f"graph {graph.name!r} has no edge to audit")
-    if graph.numbers is not None:
-        raise ValueError(
-            "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
-        )
+    graph.target.only_classes(
+        "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
+    )
     source, target = edge_ends(graph)
     around, names = joined(graph), graph.class_names
     posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)

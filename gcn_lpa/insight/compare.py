@@ -17,7 +17,7 @@ from gcn_lpa.engine.devices import choose_device, environment, num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
-from gcn_lpa.metrics import METRICS, Scores, metric_of
+from gcn_lpa.metrics import METRICS, Scores
 from gcn_lpa.predict import evaluate
 from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.stats import Difference, Mean, mean_of, signed_rank_test
@@ -147,7 +147,7 @@ def compare(
     reference = reference or ("gcn" if "gcn" in recipes else next(iter(recipes)))
     if reference not in recipes:
         raise ValueError(f"the reference {reference!r} is not among the methods {', '.join(recipes)}")
-    seed, (metric, positive) = check_seed(seed), metric_for(graph, metric, positive)
+    seed, (metric, positive) = check_seed(seed), graph.target.compared_by(metric, positive, graph.y.cpu())
     parts = [split(graph, seed=seed + k) for k in range(splits)] if isinstance(splits, int) else list(splits)
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")
@@ -188,22 +188,6 @@ def compare(
             unused[field] = names
     about = where, environment(), unused, metric, positive
     return Comparison(graph.name, reference, rows, tuple(records), recipes, *about)
-
-
-def metric_for(graph: Graph, metric: str | None, positive: str | None) -> tuple[str, str | None]:
-    """The metric that suits the labels of a graph, or the one asked for; and the class that is ranked, of two the rarer one.
-
-    Means are in points: of numbers R² alone is a share.
-    """
-    chosen = graph.target.positive(positive, graph.y.cpu())
-    if graph.numbers is not None:
-        if metric not in (None, "r2"):
-            raise ValueError(f"metric = {metric!r:.40}; predicted numbers are compared by 'r2'")
-        return "r2", None
-    name = metric_of(metric).name if metric else "accuracy" if chosen is None else "average_precision"
-    if METRICS[name].of_numbers:
-        raise ValueError(f"metric = {name!r} is a score of numbers, and these labels are classes")
-    return name, None if chosen is None else graph.class_names[chosen]
 
 
 def recipes_of(

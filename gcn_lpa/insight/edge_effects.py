@@ -42,7 +42,9 @@ def edge_effects(weights: EdgeWeights) -> list[EdgeEffect]:
     for function in weights.functions.each:
         here, start = folds[:, start : start + function.width], start + function.width
         number = len(function.knots)
-        here[:, :number] -= here[:, [_median(function)]] if number else 0.0
+        if number:  # beside the knot at which half of the edges are
+            shares = np.cumsum(function.shares[:number])
+            here[:, :number] -= here[:, [int(np.searchsorted(shares, shares[-1] / 2))]]
         logs, half = here.mean(axis=0), _half_widths(here)
         values = [
             *map(_written(function), function.knots or function.values),
@@ -57,12 +59,6 @@ def edge_effects(weights: EdgeWeights) -> list[EdgeEffect]:
 
 def _times(log: float) -> float:
     return float(f"{math.exp(log):.4g}")
-
-
-def _median(function: EdgeFunction) -> int:
-    """The knot at which half of the edges are."""
-    shares = np.cumsum(function.shares[: len(function.knots)])
-    return int(np.searchsorted(shares, shares[-1] / 2))
 
 
 def _half_widths(logs: np.ndarray) -> np.ndarray | None:
@@ -81,13 +77,6 @@ def _written(function: EdgeFunction) -> Any:
     if isinstance(function.reader, DateColumn):
         return lambda days: (EPOCH + datetime.timedelta(days=days)).date().isoformat()
     return lambda value: f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-
-
-def effect_table(weights: EdgeWeights) -> Any:
-    """The rows as a DataFrame."""
-    import pandas
-
-    return pandas.DataFrame(edge_effects(weights))
 
 
 def effect_sentences(weights: EdgeWeights) -> list[str]:

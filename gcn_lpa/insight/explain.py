@@ -37,7 +37,6 @@ from gcn_lpa.insight.explanation import (
     Vote,
     VotePath,
     hops_in_words,
-    in_digits,
     rounded,
 )
 from gcn_lpa.methods.hops import edge_type_matrices, personalized, walk_edge_types
@@ -139,7 +138,7 @@ class Explainer:
         """Why a node has its label; `top` as in the function `explain`."""
         if top is not None and top < 1:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
-        at, classes, scale = self.graph.index_of(node), self.graph.class_names, self.graph.numbers
+        graph, at, classes = self.graph, self.graph.index_of(node), self.graph.class_names
         with few_threads(self.graph, self.trained.recipe):
             names, probabilities = [*classes, None], self.prediction.probabilities[at]
             votes, others = self._votes(at, top)
@@ -158,13 +157,15 @@ class Explainer:
             "features": features,
             "notes": notes,
         }
-        if scale is not None:
+        if graph.numbers is not None:
             return Explanation(**about, **self._number(at, votes))
-        label, lpa = (int(winners(row.unsqueeze(0))[0]) for row in (self.prediction.uncalibrated[at], self.scores[at]))
+        label, lpa = (
+            int(graph.target.named(row.unsqueeze(0))) for row in (self.prediction.uncalibrated[at], self.scores[at])
+        )
         scores = self.scores[at].numpy().round(EQUAL)
         return Explanation(
             **about,
-            given_label=names[int(self.given[at])],
+            given_label=graph.target.texts(self.given[[at]])[0],
             label=classes[label],
             probability=float(probabilities[label]),
             probabilities=dict(zip(classes, probabilities.tolist(), strict=True)),
@@ -175,10 +176,8 @@ class Explainer:
 
     @cached_property
     def lpa(self) -> Tensor:
-        """The numbers of LPA as standard scores, NaN where no label votes, [n]."""
-        total = self.scores.sum(dim=1, keepdim=True)
-        shares = torch.where(total > 0, self.scores / torch.where(total > 0, total, 1), math.nan)
-        return self.graph.target.voted(shares).squeeze(1)
+        """What LPA says: the scores of classes, or numbers as standard scores, NaN where no label votes, [n, c]."""
+        return self.graph.target.tallied(self.scores)
 
     def _number(self, at: int, votes: tuple[Vote, ...]) -> dict[str, Any]:
         """What an explanation says where numbers are predicted."""
@@ -186,23 +185,21 @@ class Explainer:
         assert scale is not None
         low, high = (None if math.isinf(float(end[at])) else float(end[at]) for end in self.prediction.interval())
         low, high = (low, high) if low is not None and high is not None else (None, None)
-        value, lpa, given = (
-            float(scale.undone(z[at])) for z in (self.prediction.uncalibrated[:, 0], self.lpa, self.given)
-        )
+        value, lpa = (float(scale.undone(z[at, 0])) for z in (self.prediction.uncalibrated, self.lpa))
         listed = torch.tensor([graph.index_of(vote.node) for vote in votes], dtype=torch.int64)
         shares = torch.tensor([vote.share for vote in votes], dtype=torch.float64)
         total = float(self.scores[at].sum())
         left, rest = total - float(shares.sum()), None
         if left > 10.0**-EQUAL and total > 0:
-            rest = float(scale.undone((self.lpa[at] * total - (shares * graph.y[listed]).sum()) / left))
+            rest = float(scale.undone((self.lpa[at, 0] * total - (shares * graph.y[listed]).sum()) / left))
         numbers = tuple(scale.undone(graph.y[listed]).tolist())
         has_lpa = not math.isnan(lpa)
         return {
-            "given_label": None if math.isnan(given) else in_digits(given),
-            "label": in_digits(value),
+            "given_label": graph.target.texts(self.given[[at]])[0],
+            "label": f"{value:.6g}",
             "probability": None,
             "probabilities": {},
-            "lpa_label": in_digits(lpa) if has_lpa else None,
+            "lpa_label": f"{lpa:.6g}" if has_lpa else None,
             "scores": {NUMBERS: total},
             "agree": low <= lpa <= high if has_lpa and low is not None and high is not None else None,
             "number": NumberFacts(value, low, high, lpa if has_lpa else None, numbers, rest, scale.offset),
@@ -225,7 +222,9 @@ class Explainer:
                 columns |= self._number_columns(rows)
             else:
                 probabilities, scores = self.prediction.probabilities[rows], self.scores[rows].numpy().round(EQUAL)
-                labels, lpa = winners(self.prediction.uncalibrated[rows]), winners(self.scores[rows])
+                labels, lpa = (
+                    self.graph.target.named(each) for each in (self.prediction.uncalibrated[rows], self.scores[rows])
+                )
                 agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
                 columns |= {
                     "label": [names[k] for k in labels.tolist()],
@@ -246,7 +245,7 @@ class Explainer:
         """value, low, high (the model's), lpa_value: as many digits as matter, None where there is none."""
         scale = self.graph.numbers
         assert scale is not None
-        value, lpa = scale.undone(self.prediction.uncalibrated[:, 0]), scale.undone(self.lpa)
+        value, lpa = scale.undone(self.prediction.uncalibrated[:, 0]), scale.undone(self.lpa[:, 0])
         columns = {
             "value": value,
             **dict(zip(("low", "high"), self.prediction.interval(), strict=True)),
@@ -302,15 +301,16 @@ class Explainer:
         order = ranked(total)
         listed, rest = order[:top], order[len(order) if top is None else top :]
         paths = strongest_paths(self.transition, graph.labeled, at, self.hops, listed.tolist())
+        texts = map(str, graph.target.texts(graph.y[torch.from_numpy(listed)]))
         votes = tuple(
             Vote(
                 node=graph.node_names[b],
-                label=in_digits(float(graph.numbers.undone(graph.y[b]))) if graph.numbers else names[int(graph.y[b])],
+                label=label,
                 share=float(total[b]),
                 by_length=tuple(by_length[:, b].tolist()),
                 path=VotePath(tuple(graph.node_names[v] for v in nodes), weights, float(np.prod(weights))),
             )
-            for b, (nodes, weights) in zip(listed.tolist(), paths, strict=True)
+            for b, label, (nodes, weights) in zip(listed.tolist(), texts, paths, strict=True)
         )
         if graph.numbers is not None:
             return votes, Others(len(rest), {NUMBERS: float(total[rest].sum())} if len(rest) else {})
@@ -462,13 +462,6 @@ def strongest_paths(
             weights.append(float(weight[entry]))
         paths.append((nodes[::-1], tuple(weights[::-1])))
     return paths
-
-
-def winners(scores: Tensor) -> np.ndarray:
-    """The class with the highest score in each row, the first of equals, -1 where all are 0, [r]."""
-    shown = scores.numpy().round(EQUAL)
-    first: np.ndarray = np.where(shown.max(axis=1, initial=0) > 0, shown.argmax(axis=1), -1)
-    return first
 
 
 def ranked(shares: np.ndarray) -> np.ndarray:

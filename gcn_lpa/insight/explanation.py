@@ -143,7 +143,7 @@ class Explanation:
             listed += ["…"] * (len(classes) > MOST_CLASSES)
             rest = in_words(sum(scores.values()))
             if self.number is not None and self.number.others is not None:
-                listed = [f"mean {in_digits(self.number.others)}"]
+                listed = [f"mean {self.number.others:.6g}"]
             lines.append(f"  {rest}  {number:,} other{'s' * (number != 1)} ({', '.join(listed)})")
         if self.features:
             features = [("", in_words(one.share), str(one.node)) for one in self.features]
@@ -173,11 +173,6 @@ def _vote_row(vote: Vote) -> tuple[str, ...]:
 
 def hops_in_words(number: int) -> str:
     return "1 hop" if number == 1 else f"{number} hops"
-
-
-def in_digits(number: float) -> str:
-    """A number with as many digits as matter."""
-    return f"{number:.6g}"
 
 
 def in_words(value: float) -> str:

@@ -2,6 +2,8 @@
 
 `importance` shuffles one thing at a time between the nodes, a column, the structural features, the edges, the labels nearby, or a
 column of the edges, and looks at how much worse held-out labels are then predicted: each by models that did not learn from it.
+Where columns repeat each other each may matter, and none be missed. So a column is also shuffled among nodes alone of which the
+other columns say nearly the same about it (Strobl et al. 2008): what is lost then is what it tells alone.
 
 `prediction_parts` takes the information behind one prediction away piece by piece: each column of the node, the columns of all
 other nodes, the labels nearby. What a piece is worth is how much the log-odds of the predicted class fall when it goes, the mean
@@ -14,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from gcn_lpa.learning.learn import member_jobs
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.learning.updated import carried, has_free_weights
 from gcn_lpa.predict import check_trained, posteriors
+from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
 STRUCTURE, EDGES, LABELS, OTHERS = "structural features", "edges", "labels nearby", "columns of other nodes"
@@ -38,6 +42,8 @@ Z = 1.96
 LEAKS = 0.9  # of the labels that are not of the most frequent class: a column that alone tells so many may be the label
 FOLDS = 5
 LEAVES = 64  # of the tree that reads one column: more than a category has values
+ALIKE = 10  # nodes that are next to each other by what the other columns say of one, among which it is shuffled
+MOST_FEATURES = 1000  # of all columns together, up to which each is told from the others
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class Importance:
     accuracy_interval: float
     likelihood: float  # the fall of the log of the probability of the label, each at most 10
     likelihood_interval: float
+    alone: float | None = (
+        None  # of a column: the fall of the same log where the other columns stand in; None: not known
+    )
+    alone_interval: float | None = None
     leaks: bool = False  # whether the column alone tells nearly all labels: it may be the label in other words
 
 
@@ -95,28 +105,37 @@ def importance(
     judges = _judges(trained, graph)
     y = torch.cat([judge.y for judge in judges])
     before = torch.cat([judge.probabilities(judge.prepared) for judge in judges])
-    changes = _changes(trained, judges[0])
-    rows = []
+    changes, places = _changes(trained, judges[0]), columns_of(trained, judges[0].prepared)
+    rows: list[Importance] = []
 
     def scores(predicted: Tensor) -> Tensor:
         likelihood = trained.target.likelihood(predicted, y).clamp_min(-10)
         return torch.stack([trained.target.credit(predicted, y), likelihood])
 
-    for number, (name, kind, change) in enumerate(changes):
+    def fall(change: Change, orders: Callable[[np.random.Generator], np.ndarray], number: int) -> Tensor:
+        """By how much the scores of each node fall: means and halves of 95 % intervals, [2, 2]."""
         rng, falls = np.random.default_rng([seed, number]), []
         for _ in range(repeats):
-            order = torch.from_numpy(rng.permutation(graph.num_nodes))
-            moved = order if kind == "edges" else None
+            order = torch.from_numpy(orders(rng))
+            moved = order if change is _edges_shuffled else None
             after = torch.cat([judge.probabilities(change(judge, order, rng), moved) for judge in judges])
             falls.append(scores(before) - scores(after))
-        fall = torch.stack(falls).mean(dim=0)
-        mean, half = fall.mean(dim=1), Z * fall.std(dim=1) / max(1, len(y)) ** 0.5
-        rows.append(Importance(name, kind, float(mean[0]), float(half[0]), float(mean[1]), float(half[1])))
+        mean = torch.stack(falls).mean(dim=0)
+        return torch.stack([mean.mean(dim=1), Z * mean.std(dim=1) / max(1, len(y)) ** 0.5], dim=1)
+
+    told = _told_by_others([at for _, at in places], judges[0].prepared.x)
+    for number, (name, kind, change) in enumerate(changes):
+        numbers = fall(change, lambda rng: rng.permutation(graph.num_nodes), number).flatten().tolist()
+        if kind == "column" and told:
+            numbers += fall(change, partial(_among_alike, told[number]), number)[1].tolist()
+        rows.append(Importance(name, kind, *numbers))
         on_step(number + 1, len(changes))
     accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
-    nodes, places = torch.cat([judge.nodes for judge in judges]), dict(columns_of(trained, judges[0].prepared))
+    nodes, at_of = torch.cat([judge.nodes for judge in judges]), dict(places)
     rows = [
-        dataclasses.replace(row, leaks=_told_by(judges[0].prepared.x, places[row.name], nodes, y) >= LEAKS)
+        dataclasses.replace(
+            row, leaks=told_by(trained.target, judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS
+        )
         if row.kind == "column"
         else row
         for row in rows
@@ -125,20 +144,49 @@ def importance(
     return Importances(accuracy, majority, len(y), repeats, tuple(ranked))
 
 
-def _told_by(x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
+def _told_by_others(places: Sequence[Sequence[int]], x: Tensor | SparseMatrix) -> list[np.ndarray]:
+    """What the other columns say of each at every node, in one number, [n]: ridge regression, whose penalty weighs as one node for
+    each feature. With T the inverse of all correlations, what is left of columns a is X T_a T_aa⁻¹. Empty: too few, or too many.
+    """
+    if len(places) < 2 or sum(map(len, places)) > MOST_FEATURES:
+        return []
+    rows = x.double().cpu().numpy() if isinstance(x, Tensor) else x.to_scipy().toarray().astype(float)
+    rows = rows[:, sorted(k for at in places for k in at)]
+    rows -= rows.mean(axis=0)
+    rows /= np.where(spread := rows.std(axis=0), spread, 1.0)
+    inverse = np.linalg.inv((rows.T @ rows + rows.shape[1] * np.eye(rows.shape[1])) / len(rows))
+    found = []
+    for at in places:
+        own = list(at)
+        said = rows[:, own] - rows @ inverse[:, own] @ np.linalg.inv(inverse[np.ix_(own, own)])
+        found.append(said @ np.linalg.eigh(said.T @ said)[1][:, -1])  # along which most of it is
+    return found
+
+
+def _among_alike(told: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An order in which nodes change places with some that are next to them by a number, [n]."""
+    ranked = np.lexsort((rng.random(len(told)), told))
+    groups = (np.arange(len(told)) + rng.integers(ALIKE)) // ALIKE
+    order = np.empty_like(ranked)
+    order[ranked] = ranked[np.lexsort((rng.random(len(told)), groups))]
+    return order
+
+
+def told_by(target: Target, x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
     """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
     if len(y) < 2 * FOLDS or len(y.unique()) < 2:
         return 0.0
     from sklearn.model_selection import KFold, cross_val_predict
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+    from sklearn.tree import DecisionTreeRegressor
 
     rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
-    is_number, truth = y.is_floating_point(), y.numpy()
-    tree = (DecisionTreeRegressor if is_number else DecisionTreeClassifier)(max_leaf_nodes=LEAVES, random_state=0)
-    guess = cross_val_predict(tree, rows, truth, cv=KFold(FOLDS, shuffle=True, random_state=0))
-    if is_number:
-        return float(1 - np.square(guess - truth).mean() / truth.var())
-    return float(1 - (guess != truth).mean() / (1 - np.bincount(truth).max() / len(y)))
+    tree = DecisionTreeRegressor(
+        max_leaf_nodes=LEAVES, random_state=0
+    )  # squared errors of classes are their Gini index
+    seeds = target.seeds(y, torch.float64).numpy()
+    told = cross_val_predict(tree, rows, seeds, cv=KFold(FOLDS, shuffle=True, random_state=0))
+    credit, chance = target.credit(target.voted(torch.from_numpy(told)), y), target.chance(y)
+    return (float(credit.mean()) - chance) / (1 - chance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +237,7 @@ def _judge(trained: Trained, task: Task, fold: int | None) -> Judge:
     if fold is not None:
         jobs, members = member_jobs(task, trained.recipe, trained.run.seed), []
         for job, models in zip(jobs, model.members, strict=True):
-            members.append([_refitted(job, models[fold], trained.device) if job.method.at_once else models[fold]])
+            members.append([_refitted(job, models[0], trained.device) if job.method.at_once else models[fold]])
         model = Ensemble(members).eval()
     judge = dataclasses.replace(trained, model=model)
     nodes = task.val.nonzero().squeeze(1)
@@ -342,14 +390,11 @@ def prediction_parts(trained: Trained, prepared: Graph, at: int, label: int | No
     x = prepared.x
     if isinstance(x, SparseMatrix) and own:  # of words those that the node has, each by itself
         own = _filled(own, prepared, at)
-    empty = _means(x) if own else x
 
     def log_odds(gone: Sequence[str]) -> float:
         graph = prepared
         if own:
-            graph = _with_features(
-                graph, _without(x, empty, at, [k for name, k in own if name in gone], OTHERS in gone)
-            )
+            graph = _with_features(graph, _without(x, at, [k for name, k in own if name in gone], OTHERS in gone))
         if LABELS in gone:
             graph = dataclasses.replace(graph, y=torch.full_like(graph.y, graph.target.unknown))
         predicted = posteriors(trained, graph)[at]
@@ -386,17 +431,13 @@ def _filled(own: list[tuple[str, list[int]]], prepared: Graph, at: int) -> list[
     return [pair for pair in (*found, *(pair for pair in own if pair[0] == STRUCTURE)) if pair[1]]
 
 
-def _means(x: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-    """The mean row for dense features; for sparse ones, which are mostly zero, a row of zeros."""
-    if isinstance(x, Tensor):
-        return x.mean(dim=0, keepdim=True)
-    return SparseMatrix.from_scipy(scipy.sparse.csr_array((1, x.shape[1]), dtype=np.float32))
-
-
-def _without(x: Any, empty: Any, at: int, gone: Sequence[Sequence[int]], others: bool) -> Tensor | SparseMatrix:
-    """The features with the columns `gone` of a node, and with `others` all rows but its own, as they are on average."""
+def _without(x: Any, at: int, gone: Sequence[Sequence[int]], others: bool) -> Tensor | SparseMatrix:
+    """The features with the columns `gone` of a node, and with `others` all rows but its own, as they are on average; sparse ones,
+    which are mostly zero, with zeros.
+    """
     columns = [k for group in gone for k in group]
     if isinstance(x, Tensor):
+        empty = x.mean(dim=0, keepdim=True)
         changed = empty.expand_as(x).clone() if others else x.clone()
         changed[at] = x[at]
         changed[at, columns] = empty[0, columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import itertools
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import similar
-from gcn_lpa.data.table import number
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.explain import Explainer, few_threads, winners
-from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, in_digits, plain
+from gcn_lpa.insight.explain import Explainer, few_threads
+from gcn_lpa.insight.explanation import EQUAL, aligned, hops_in_words, plain
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.learning.updated import carried
 from gcn_lpa.predict import Prediction
@@ -61,43 +59,14 @@ class Shift:
     @classmethod
     def between(cls, before: Tensor, after: Tensor, graph: Graph, nodes: Tensor) -> Shift:
         """What changes at `nodes` between two tables of scores, [n, c]."""
-        names = [*graph.class_names, None]
-        before, after = before[nodes], after[nodes]
-        if graph.numbers is not None:
-            return cls._of_numbers(before[:, 0], after[:, 0], graph, nodes)
-        moves = (after - before).abs().amax(dim=1).numpy()
-        was, now = winners(before), winners(after)
-        changed = np.flatnonzero((was != now) & (moves > MOVED))
-        changes = tuple(
-            Change(
-                node=graph.node_names[int(nodes[i])],
-                before=names[was[i]],
-                after=names[now[i]],
-                score_before=float(before[i, was[i]]) if was[i] >= 0 else 0.0,
-                score_after=float(after[i, now[i]]) if now[i] >= 0 else 0.0,
-            )
-            for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
-        )
-        return cls(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
-
-    @classmethod
-    def _of_numbers(cls, before: Tensor, after: Tensor, graph: Graph, nodes: Tensor) -> Shift:
-        """What changes between two rows of standard scores, NaN where there is none, [m]: those that are not alike."""
-        moves = (after - before).abs().numpy()
-        came = (before.isnan() != after.isnan()).numpy()
-        moves = np.where(came, np.fmax(before.abs().numpy(), after.abs().numpy()), np.nan_to_num(moves))
-        changed = np.flatnonzero(~graph.target.alike(after, before).numpy() & (came | (moves > 0)))
-        was, now = (graph.target.words(z) for z in (before, after))
-        changes = tuple(
-            Change(
-                node=graph.node_names[int(nodes[i])],
-                before=None if np.isnan(was[i]) else in_digits(was[i]),
-                after=None if np.isnan(now[i]) else in_digits(now[i]),
-                score_before=float(before[i].nan_to_num()),
-                score_after=float(after[i].nan_to_num()),
-            )
-            for i in changed[np.lexsort((changed, -moves[changed].round(EQUAL)))].tolist()
-        )
+        target, before, after = graph.target, before[nodes], after[nodes]
+        moves, was, now = target.moves(before, after).numpy(), target.named(before), target.named(after)
+        changed = np.flatnonzero(~target.alike(was, now).numpy() & (moves > MOVED))
+        order = changed[np.lexsort((changed, -moves[changed].round(EQUAL)))]
+        ids = (graph.node_names[at] for at in nodes[order].tolist())
+        texts = (target.texts(labels[order]) for labels in (was, now))
+        scores = target.score_of(before, was)[order].tolist(), target.score_of(after, now)[order].tolist()
+        changes = tuple(itertools.starmap(Change, zip(ids, *texts, *scores, strict=True)))
         return cls(changes, int((moves > MOVED).sum()), float(moves.max(initial=0)))
 
 
@@ -195,14 +164,10 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
         if removed:
             notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
         predicted = (~explainer.graph.target.known(y)).nonzero().squeeze(1)
-        if explainer.graph.numbers is None:
-            labels = explainer.graph.target.seeds(explainer.graph.y, torch.float64)
-            is_labeled = explainer.graph.labeled.unsqueeze(1)
-            scores = torch.where(is_labeled, labels, explainer.scores)  # Eq. (2): a labelled node keeps its label
-            lpa = Shift.between(scores, other.scores, explainer.graph, predicted)
-        else:
-            numbers = torch.where(explainer.graph.labeled, explainer.graph.y, explainer.lpa)
-            lpa = Shift.between(numbers.unsqueeze(1), other.lpa.unsqueeze(1), explainer.graph, predicted)
+        target, is_labeled = explainer.graph.target, explainer.graph.labeled.unsqueeze(1)
+        kept_labels = target.tallied(target.seeds(explainer.graph.y, torch.float64))
+        scores = torch.where(is_labeled, kept_labels, explainer.lpa)  # Eq. (2): a labelled node keeps its label
+        lpa = Shift.between(scores, other.lpa, explainer.graph, predicted)
         return WhatIf(
             asked=(*relabelled, *removed),
             method=method,
@@ -236,7 +201,7 @@ def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
 
 def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
     """The training labels with the changes asked for, [n], and the changes in words."""
-    y, words, seen, classes = graph.y.clone(), [], set(), graph.class_names
+    y, words, seen = graph.y.clone(), [], set()
     for node, name, verb in [
         *((node, name, "label") for node, name in asked.label.items()),
         *((node, name, "relabel") for node, name in asked.relabel.items()),
@@ -253,24 +218,9 @@ def other_labels(graph: Graph, asked: Asked) -> tuple[Tensor, list[str]]:
         if verb == "label" and is_known:
             was = str(graph.target.words(y[at : at + 1])[0])
             raise ValueError(f"node {shown!r} was trained on as {was!r}; relabel it instead")
-        if graph.numbers is not None:
-            y[at] = graph.target.unknown if name is None else graph.numbers.standard(number_of(name))
-        elif name is not None and name not in classes:
-            close = similar(str(name), classes)
-            hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(classes[:12])}"
-            raise ValueError(f"there is no class {name!r}; {hint}")
-        else:
-            y[at] = -1 if name is None else classes.index(name)
+        y[at] = graph.target.unknown if name is None else graph.target.read(name)
         words.append(f"{verb} {shown}" if name is None else f"{verb} {shown} as {name}")
     return y, words
-
-
-def number_of(text: Any) -> Tensor:
-    """A number that is asked for as a label."""
-    value = number(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text!r:.40} is no number; these labels are numbers, such as 2.5")
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def other_edges(graph: Graph, pairs: Iterable[tuple[Hashable, Hashable]]) -> tuple[Tensor, list[str]]:

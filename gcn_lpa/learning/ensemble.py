@@ -45,6 +45,11 @@ class Ensemble(nn.Module):
         return list(cast(nn.ModuleList, self.members[0]))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of models of each member."""
+        return tuple(len(models) for models in cast("list[nn.ModuleList]", self.members))
+
+    @property
     def device(self) -> torch.device:
         return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
 

@@ -123,9 +123,9 @@ def learn(
         if weights is not None and weights.is_used:
             tasks = [task.weighed(weights.of_fold(k)) for k, task in enumerate(tasks)]
         jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
+        groups = [list(group) for group in zip(*jobs, strict=True)]  # of each member
     else:
-        jobs = [member_jobs(whole, recipe, seed)]
-    groups = [list(group) for group in zip(*jobs, strict=True)]  # of each member
+        groups = _copies(whole, recipe, seed)
     until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
     options = {"device": where, "threads": threads, "watch": watch, "until": until}
     if len(folds) > 1 and is_judged(recipe, int(folds[0].sum())):
@@ -142,8 +142,7 @@ def learn(
         trained = dataclasses.replace(trained, left_out=left_out)
     else:
         with num_threads(threads, layer=whole.layer(recipe)):
-            done = {name: fit for name, (fit,) in fits.items()}
-            trained = together(whole, recipe, done, interrupted=outcomes.interrupted)
+            trained = together(whole, recipe, fits, interrupted=outcomes.interrupted)
     return trained if weights is None else dataclasses.replace(trained, edge_weights=weights)
 
 
@@ -173,17 +172,18 @@ def learn_many(
     numbers = [seeds] * len(tasks) if isinstance(seeds, int) else list(seeds)
     if len(numbers) != len(tasks):
         raise ValueError(f"seeds has {len(numbers)} numbers for {len(tasks)} parts; give one for each, or one for all")
-    jobs = [member_jobs(task, recipe, seed, stop_at=stop_at) for task, seed in zip(tasks, numbers, strict=True)]
-    if not jobs:
+    if not tasks:
         return []
-    groups = [list(group) for group in zip(*jobs, strict=True)]
+    each = [_copies(task, recipe, seed, stop_at) for task, seed in zip(tasks, numbers, strict=True)]
+    groups = [[job for group in of_member for job in group] for of_member in zip(*each, strict=True)]
     outcomes = fit_many(groups, device=choose_device(device), threads=threads, watch=watch)
     if outcomes.interrupted:
         raise KeyboardInterrupt
-    fits, models = _fits(groups, outcomes), []
-    for k, task in enumerate(tasks):
+    fits, models = {name: iter(of_member) for name, of_member in _fits(groups, outcomes).items()}, []
+    for task, of_task in zip(tasks, each, strict=True):
+        mine = {group[0].name.member: [next(fits[group[0].name.member]) for _ in group] for group in of_task}
         with num_threads(threads, layer=task.layer(recipe)):
-            models.append(together(task, recipe, {name: of_member[k] for name, of_member in fits.items()}))
+            models.append(together(task, recipe, mine))
     return models
 
 
@@ -195,6 +195,15 @@ def member_jobs(
         Job(JobName(stage, name, num_epochs(member)), task, member, seed, stop_at, Kept() if keeps else None)
         for name, member in members_of(recipe).items()
     ]
+
+
+def _copies(task: Task, recipe: Recipe, seed: int, stop_at: int | None = None) -> list[list[Job]]:
+    """The jobs of each member where nodes to hold out are given: `recipe.models`, one of what is fitted at once."""
+    number = recipe.models if task.val.any() else 1
+    jobs = [
+        member_jobs(task, recipe, seed + k, f"model-{k + 1}" if k else "fit", stop_at=stop_at) for k in range(number)
+    ]
+    return [list(group[: 1 if group[0].method.at_once else number]) for group in zip(*jobs, strict=True)]
 
 
 def _worthy(groups: Sequence[Sequence[Job]], options: dict[str, Any]) -> tuple[Outcomes, dict[str, str]]:
@@ -249,16 +258,17 @@ def _fits(groups: Sequence[Sequence[Job]], outcomes: Outcomes) -> dict[str, list
         fits[group[0].name.member] = [outcome for outcome in of_group if isinstance(outcome, Fit)]
     if outcomes.interrupted:
         whole = {name: [fit for fit in group if not fit.run.interrupted] for name, group in fits.items()}
-        kept = {name: group for name, group in whole.items() if len(group) == len(groups[0])}
+        sizes = {group[0].name.member: len(group) for group in groups}
+        kept = {name: group for name, group in whole.items() if len(group) == sizes[name]}
         fits = kept if "" in kept else {"": whole[""] or fits[""][:1]}
         if not fits[""]:
             raise KeyboardInterrupt
     return fits
 
 
-def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted: bool = False) -> Trained:
-    """One model of each member, by name, as one; the validation nodes weigh members and label votes."""
-    ensemble = Ensemble([[fit.model] for fit in fits.values()]).eval()
+def together(task: Task, recipe: Recipe, fits: Mapping[str, Sequence[Fit]], *, interrupted: bool = False) -> Trained:
+    """The models of each member, by name, as one; the validation nodes weigh members and label votes."""
+    ensemble = Ensemble([[fit.model for fit in of_member] for of_member in fits.values()]).eval()
     weights = held_out = None
     if task.val.any():
         nodes, prepared = task.val.nonzero().squeeze(1), task.prepared.to(ensemble.device)
@@ -269,7 +279,8 @@ def together(task: Task, recipe: Recipe, fits: Mapping[str, Fit], *, interrupted
             with torch.no_grad():
                 probabilities = task.graph.target.answer(ensemble(prepared).double()).cpu()[nodes]
         held_out = HeldOut(nodes, y, probabilities, "validation", None, unreachable(task.graph, task.train)[nodes])
-    return _trained(task, recipe, fits, ensemble, weights, held_out, interrupted=interrupted)
+    first = {name: of_member[0] for name, of_member in fits.items()}
+    return _trained(task, recipe, first, ensemble, weights, held_out, interrupted=interrupted)
 
 
 def weighed_by_validation(parts: Parts, y: Tensor) -> tuple[EnsembleWeights, Tensor]:
@@ -298,7 +309,7 @@ def _together_by_folds(
         return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
         refitted = [
-            _refitted(whole, group[0], of_member, device)
+            _refitted(whole, group[0], of_member, device, threads)
             for group, of_member in zip(groups, fits.values(), strict=True)
         ]
         tasks, parts, alone = [job.task for job in groups[0]], [], []
@@ -317,7 +328,7 @@ def _together_by_folds(
         return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
-def _refitted(whole: Task, job: Job, fits: Sequence[Fit], device: torch.device) -> list[Any]:
+def _refitted(whole: Task, job: Job, fits: Sequence[Fit], device: torch.device, threads: int | None) -> list[Any]:
     """The models of a member; those that are fitted at once learn from all labels, with a seed for each.
 
     Where one part was held out, every model learns from all labels, for as many epochs as that part chose.
@@ -329,9 +340,12 @@ def _refitted(whole: Task, job: Job, fits: Sequence[Fit], device: torch.device) 
         return [dataclasses.replace(job, task=whole, kept=None, stop_at=best).run(device).model]
     job = dataclasses.replace(job, task=whole, kept=None, stages=best)
     if fits[0].model.depends_on_seed:
-        return [dataclasses.replace(job, seed=job.seed + k).run(device).model for k in range(len(fits))]
-    model = job.run(device).model
-    return [copy.deepcopy(model) for _ in fits]
+        seeds = [dataclasses.replace(job, seed=job.seed + k) for k in range(len(fits))]
+        outcomes = fit_many([seeds], device=device, threads=threads)
+        if outcomes.interrupted:
+            raise KeyboardInterrupt
+        return [cast(Fit, fit).model for fit in outcomes.groups[0]]
+    return [job.run(device).model]
 
 
 def _median_epoch(fits: Sequence[Fit]) -> int:

@@ -1,6 +1,7 @@
 """One executor for many models: folds, members, splits.
 
-On a GPU the models of one recipe are trained as one stack. On a CPU several processes train one model each at a time: two
+On a GPU the models of one recipe are trained as one stack; trees have processes on the CPU there too. On a CPU several processes
+train one model each at a time: two
 processes do in half the time what one does, where two threads wait for each other in all that is not a product. Where a graph is
 so large that one model has all threads, or so small that processes are not worth their start, models are trained one after the
 other. A model has the same bits in a process as here; in a stack the same to rounding.
@@ -94,12 +95,16 @@ def num_workers(jobs: Sequence[Job], threads: int | None = None) -> int:
     """How many processes train at a time: as many as there are threads, jobs, and room in memory; 1 where they do not pay."""
     first = max(jobs, key=lambda job: job.task.layer(job.recipe))
     graph, layer = first.task.prepared, first.task.layer(first.recipe)
-    is_soon_done = graph.num_nodes * len(jobs) < FEWEST_NODES
-    if is_soon_done or layer >= SMALL or first.recipe.clusters or torch.cuda.is_available() or not can_fork():
+    if is_soon_done(jobs) or layer >= SMALL or first.recipe.clusters or torch.cuda.is_available() or not can_fork():
         return 1
     needed = 4 * (FLOATS_PER_ROW * layer + FLOATS_PER_EDGE * graph.adjacency.num_entries)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(jobs), num_cpu_threads() if threads is None else threads, int(free / needed)))
+
+
+def is_soon_done(jobs: Sequence[Job]) -> bool:
+    """Whether processes would take longer to begin than jobs here; a graph has as many nodes in each."""
+    return max(job.task.prepared.num_nodes for job in jobs) * len(jobs) < FEWEST_NODES
 
 
 @dataclass(eq=False)
@@ -150,6 +155,9 @@ class _Executor:
             if are_stackable(group):
                 yield from fit_stack(group, self.device, self.watch)
                 return
+            if group[0].method.at_once and len(group) > 1 and not is_soon_done(group) and can_fork():
+                yield from self.beside_gpu(group)
+                return
         for job in group:
             outcome: Outcome
             try:
@@ -159,7 +167,7 @@ class _Executor:
             yield outcome
 
     def in_processes(self, workers: int) -> None:
-        """Each process has one job at a time; the weights of a model come back as tensors."""
+        """Each process has one job at a time."""
         began: dict[int, float] = {}
 
         def tasks() -> Iterator[tuple[int, int]]:
@@ -167,9 +175,28 @@ class _Executor:
                 began[number] = time.perf_counter()
                 yield from ((number, k) for k in range(len(self.groups[number])))
 
-        def work(task: tuple[int, int], tell: Callable[[Epoch], None]) -> Any:
-            job = self.groups[task[0]][task[1]]
-            watch = dataclasses.replace(self.watch, on_epoch=lambda _, epoch: tell(epoch))
+        def done(task: tuple[int, int], outcome: Outcome) -> None:
+            self.is_done(*task, outcome)
+            self.longest = max(self.longest, time.perf_counter() - began[task[0]])
+
+        self.interrupted = self.crew(lambda task: self.groups[task[0]][task[1]], done).run(tasks(), workers)
+
+    def beside_gpu(self, group: Sequence[Job]) -> Sequence[Outcome]:
+        """Jobs of a method that takes no steps, such as trees: each learns on the CPU in a process of its own."""
+        outcomes: list[Outcome] = [None] * len(group)
+        if self.crew(group.__getitem__, outcomes.__setitem__).run(
+            iter(range(len(group))), min(len(group), num_cpu_threads())
+        ):
+            raise KeyboardInterrupt
+        return outcomes
+
+    def crew(self, job_of: Callable[[Any], Job], done: Callable[[Any, Outcome], None]) -> Crew:
+        """Processes that train the jobs that their tasks name; the weights of a model come back as tensors."""
+        if any(group[0].method.at_once for group in self.groups):
+            import sklearn.ensemble  # noqa: F401  here, once: each process would import it for itself
+
+        def work(task: Any, tell: Callable[[Epoch], None]) -> Any:
+            job, watch = job_of(task), dataclasses.replace(self.watch, on_epoch=lambda _, epoch: tell(epoch))
             try:
                 with num_threads(1):  # torch's threads do not survive a fork: waiting for them would never end
                     fit = job.run(torch.device("cpu"), watch)
@@ -177,26 +204,21 @@ class _Executor:
                 return error
             return fit.model.state_dict(), fit.run, job.kept
 
-        def hear(task: tuple[int, int], epoch: Epoch) -> None:
+        def hear(task: Any, epoch: Epoch) -> None:
             if self.watch.on_epoch is not None:
-                self.watch.on_epoch(self.groups[task[0]][task[1]].name, epoch)
+                self.watch.on_epoch(job_of(task).name, epoch)
 
-        def done(task: tuple[int, int], result: Any) -> None:
-            number, k = task
-            outcome: Outcome = None
+        def received(task: Any, result: Any) -> None:
             if isinstance(result, DivergedError):
-                outcome = result
-            else:
-                (state, run, kept), job = result, self.groups[number][k]
-                model = job.built()
-                model.load_state_dict(state)
-                if job.kept is not None:
-                    job.kept.left, job.kept.states = kept.left, kept.states
-                outcome = Fit(model.eval(), run)
-            self.is_done(number, k, outcome)
-            self.longest = max(self.longest, time.perf_counter() - began[number])
+                return done(task, result)
+            (state, run, kept), job = result, job_of(task)
+            model = job.built()
+            model.load_state_dict(state)
+            if job.kept is not None:
+                job.kept.left, job.kept.states = kept.left, kept.states
+            return done(task, Fit(model.eval().to(self.device), run))
 
-        self.interrupted = Crew(work, hear, done).run(tasks(), workers)
+        return Crew(work, hear, received)
 
 
 PATIENCE = 0.2  # seconds between two looks for Ctrl-C

@@ -124,7 +124,7 @@ def task_of(graph: Graph, train: Any, val: Any, recipe: Recipe, target: Target |
     require_fit(graph.target, recipe)
     graph = graph.reveal(train | val)
     if target is None:
-        target = graph.target.fitted(graph.y if graph.numbers is None else graph.y[train.to(graph.device)])
+        target = graph.target.fitted(graph.y, train.to(graph.device))
     graph = with_target(graph, target)
     scaling = graph.scaling(recipe.features, structure=recipe.structure)
     return Task(graph, recipe.prepare(graph.reveal(train)), train, val, scaling)
@@ -137,20 +137,18 @@ def with_target(graph: Graph, target: Target) -> Graph:
 
 def require_fit(target: Target, recipe: Recipe) -> None:
     """Refuse a recipe that is about classes where numbers are predicted."""
-    if target.scale is None:
-        return
     methods = {name: METHODS[member.method] for name, member in members_of(recipe).items()}
     if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:
         able = some([name for name, method in METHODS.items() if method.for_numbers], 20)
-        raise ValueError(
+        target.only_classes(
             f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} predict numbers"
         )
     if recipe.select in METRICS:
-        raise ValueError(
+        target.only_classes(
             f"select = {recipe.select!r} is a score of classes, and these labels are numbers; 'loss' is one of theirs"
         )
     if recipe.class_weights != "none":
-        raise ValueError(
+        target.only_classes(
             f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers; leave it 'none'"
         )
 

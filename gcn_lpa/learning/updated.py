@@ -136,10 +136,9 @@ class Updated:
     @cached_property
     def silent(self) -> Tensor:
         """The classes of labels that the model was given, of which no label is here, though others vote; a mask [c]."""
-        labels = self.trained.labels_of(self.graph), self.trained.known.y
-        if self.trained.target.scale is not None:  # a number is no class that could be silent
-            return torch.zeros(0, dtype=torch.bool)
-        num_voters, num_given = (torch.bincount(y[y >= 0], minlength=self.trained.target.width) for y in labels)
+        target, labels = self.trained.target, (self.trained.labels_of(self.graph), self.trained.known.y)
+        classes = (torch.from_numpy(target.classes(y)) for y in labels)
+        num_voters, num_given = (torch.bincount(y[y >= 0], minlength=len(target.names)) for y in classes)
         return (num_voters == 0) & (num_given > 0) & num_voters.any()
 
     @cached_property

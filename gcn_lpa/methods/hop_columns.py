@@ -3,8 +3,9 @@
 An epoch costs what the labels cost and not what the edges cost. The first layer is linear, Σ_k P^k x B V_k, so that all nodes are
 predicted by K products as wide as a hidden layer; the columns of all hops of all nodes are never held at once.
 
-Words are first reduced: B holds the leading right singular vectors of their columns (randomised: Halko et al. 2011). B and the
-scale of each hop's columns are learned from the columns of the training graph, without labels, and kept as buffers.
+P is the mean over neighbours: in D^-½ A D^-½ the rows of hubs would be far from all others. Columns are centred at each hop: where
+all are far from 0, steps are of one direction. Words are first reduced: B holds the leading right singular vectors of their columns
+(randomised: Halko et al. 2011). B, center and scale are learned from the columns of the training graph, without labels, and kept.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ class HopColumns(nn.Module):
     """f(Σ_k P^k x B V_k) with a perceptron f whose first layer the V_k are; P is the matrix it is given, [n, c]."""
 
     basis: Tensor | None  # B, [d, r]; None: columns are read as they are
-    scale: Tensor  # one over the spread of each column at each hop, 0 where it is constant, [K + 1, r]
+    center: Tensor  # the mean of each column at each hop, [K + 1, r]
+    scale: Tensor  # one over its spread, 0 where it is constant, [K + 1, r]
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.recipe, d, self.kept = recipe, graph.num_features, kept_columns(graph)
         width = d if self.kept is None else len(self.kept) + min(RANK, d - len(self.kept))
         self.register_buffer("basis", None if self.kept is None else torch.zeros(d, width))
+        self.register_buffer("center", torch.zeros(recipe.propagation_steps + 1, width))
         self.register_buffer("scale", torch.ones(recipe.propagation_steps + 1, width))
         hops, hidden = recipe.propagation_steps + 1, [recipe.hidden] * (recipe.gcn_layers - 1)
         widths = [hops * width, *hidden, graph.target.width]
@@ -64,7 +67,8 @@ class HopColumns(nn.Module):
                 self.basis.copy_(graph.once(key, lambda: directions(graph, kept, self.scale.shape[1], self.seed)))
             spread = torch.zeros_like(self.scale)
             for columns, k, walked in self.walk(graph, smoothing):
-                spread[k, columns] = graph.pattern.moments(walked)[0].sqrt()
+                variance, self.center[k, columns] = graph.pattern.moments(walked)
+                spread[k, columns] = variance.sqrt()
             words = slice(0 if self.kept is None else len(self.kept), None)
             if self.kept is not None:  # the directions of words keep their sizes beside one another
                 spread[:, words] = spread[:, words].square().mean(dim=1, keepdim=True).sqrt()
@@ -92,7 +96,7 @@ class HopColumns(nn.Module):
         rows = torch.empty(len(at), *self.scale.shape, device=at.device)
         with torch.no_grad():
             for columns, k, walked in self.walk(graph, smoothing):
-                rows[:, k, columns] = walked.index_select(0, at) * self.scale[k, columns]
+                rows[:, k, columns] = (walked.index_select(0, at) - self.center[k, columns]) * self.scale[k, columns]
         return rows.flatten(1), graph.pattern.places(at)
 
     def forward(
@@ -117,7 +121,8 @@ class HopColumns(nn.Module):
         z: Tensor = graph.x @ each[-1].contiguous()
         for weight in each[:-1].flip(0):
             z = smoothing @ z + graph.x @ weight.contiguous()
-        return z
+        shift: Tensor = (self.center * self.scale).flatten() @ self.weights[0]
+        return z - shift
 
 
 def kept_columns(graph: Graph) -> Tensor | None:

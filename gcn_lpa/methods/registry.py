@@ -273,7 +273,7 @@ METHODS: dict[str, Method] = {
             gcn_lpa,
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
-            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds"),
+            fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds", "models"),
             for_numbers=True,
         ),
         Method(
@@ -400,6 +400,9 @@ MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made f
     "gcn": as_method("gcn"),
     "appnp": as_method("appnp"),
     "grand": as_method("grand"),
+    "strong-grand": lambda first: as_method("grand", propagation_steps=5)(
+        first.replace(l2=10 * first.l2)
+    ),  # as on rows of sum 1
     "label-input": as_method("label-input"),
     "correct-and-smooth": as_method("correct-and-smooth", propagation_steps=20),
     "neighbour-lr": as_method("neighbour-lr"),

@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.advise import suggestions as suggested
-from gcn_lpa.insight.audit import cross_fit, rank_edges, rank_labels
+from gcn_lpa.insight.audit import cross_fit, kept_fit, rank_edges, rank_labels
 from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.insight.findings import EdgeAudit, EdgeFinding, LabelAudit, LabelFinding
@@ -85,23 +84,13 @@ class OpenRun:
 
     @property
     def sure(self) -> torch.Tensor:
-        """How sure each prediction is, [n]: its probability; of numbers how much members and votes agree, ½ where as usual."""
-        if self.trained.target.scale is None:
-            return self.prediction.probabilities.amax(dim=1)
-        spread = self.prediction.uncalibrated[:, 1]
-        usual = spread.median().clamp_min(1e-12)
-        return usual / (usual + spread)
+        """How sure each prediction is, [n]."""
+        return self.trained.target.sureness(self.prediction.probabilities)
 
     @cached_property
     def drawn_as(self) -> tuple[np.ndarray, tuple[str, ...]]:
-        """What each node is drawn as, [n], and its name: the predicted class; of numbers one of five ranges with as many nodes."""
-        if self.trained.target.scale is None:
-            return self.prediction.probabilities.argmax(dim=1).numpy(), self.trained.class_names
-        values = self.trained.target.words(self.prediction.uncalibrated[:, 0])
-        ends = np.unique([float(f"{end:.3g}") for end in np.quantile(values, [0.2, 0.4, 0.6, 0.8])])
-        texts = [f"{end:g}" for end in ends]
-        between = (f"{low} to {high}" for low, high in pairwise(texts))
-        return np.searchsorted(ends, values), (f"below {texts[0]}", *between, f"from {texts[-1]}")
+        """What each node is drawn as, [n], and its name."""
+        return self.trained.target.groups(self.prediction.probabilities)
 
     @cached_property
     def by_confidence(self) -> list[int]:
@@ -192,25 +181,25 @@ def contents(
     """What the page about a run says, for its template.
 
     Args:
-        trains: also train models, to compare with rivals and to find suspicious labels and edges.
+        trains: also compare with rivals, shuffle columns, and train models that find suspicious labels where training kept none.
         say: called with what is being done.
     """
     run, graph, trained = subject.run, subject.graph, subject.trained
-    rivals = labels = edges = matters = Section(
-        None, "left out: it needs models to be trained; make the page without --quick"
-    )
+    rivals = matters = Section(None, "left out, as it takes longer than training: `gcn-lpa report RUN` adds it")
+    fitted = section(lambda: kept_fit(subject.prediction))
     if trains:
         options: dict[str, Any] = {"seed": run.plan.seed, "device": device}
         say("comparing with rivals")
         rivals = section(lambda: advise(graph, repeats=REPEATS, **options))
         say("shuffling columns")
         matters = section(lambda: importance(trained, graph, repeats=SHUFFLES, seed=run.plan.seed))
-        say("looking for suspicious labels and edges")
-        fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, **options))
-        labels = edges = fitted
-        if fitted.value is not None:
-            labels = section(lambda: rank_labels(graph, fitted.value))
-            edges = section(lambda: rank_edges(graph, fitted.value))
+        if fitted.value is None:
+            say("looking for suspicious labels and edges")
+            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, **options))
+    labels = edges = fitted
+    if fitted.value is not None:
+        labels = section(lambda: rank_labels(graph, fitted.value))
+        edges = section(lambda: rank_edges(graph, fitted.value))
     say("choosing nodes to label next")
     suggestions = section(lambda: suggested(subject.explainer, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")

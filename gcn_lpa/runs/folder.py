@@ -261,7 +261,7 @@ class _TrainedFacts:
     x_kind: str
     nodes: list[Any]  # of KnownLabels, as `pattern` is
     pattern: str
-    copies: int
+    copies: tuple[int, ...]  # models of each member
     relations: dict[str, float]  # the share of each edge type
     seed: int
     best_epoch: int
@@ -285,7 +285,9 @@ class _TrainedFacts:
             f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
             "it names classes, and has a scale of numbers": bool(self.class_names) and self.numbers is not None,
             "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
-            f"copies is {self.copies}; it is 1 to {MOST_COPIES}": not 1 <= self.copies <= MOST_COPIES,
+            f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": not (
+                self.copies and min(self.copies) >= 1 and max(self.copies) <= MOST_COPIES
+            ),
             f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
                 len(shares) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in shares)
             ),
@@ -338,7 +340,7 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
         x_kind=trained.x_kind,
         nodes=storable_names(known.nodes) or list(known.nodes),
         pattern=known.pattern,
-        copies=len(trained.model.first),
+        copies=trained.model.sizes,
         relations=dict(trained.relations),
         left_out=dict(trained.left_out),
         seed=run.seed,
@@ -464,8 +466,13 @@ def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scalin
     # a model that is sized by its columns has four bytes for each; one that is not can be built for one column
     blank = _blank(facts, scaling, min(facts.num_columns, num_bytes))
     recipes = members_of(recipe).values()
+    if len(facts.copies) != len(recipes):
+        raise ValueError(f"it has models of {len(facts.copies)} members, but the recipe names {len(recipes)}")
     ensemble = Ensemble(
-        [[METHODS[one.method].build(one, blank, facts.seed) for _ in range(facts.copies)] for one in recipes]
+        [
+            [METHODS[one.method].build(one, blank, facts.seed) for _ in range(number)]
+            for one, number in zip(recipes, facts.copies, strict=True)
+        ]
     )
     for name, tensor in ensemble.state_dict().items():
         kept = state.get(name, tensor)

@@ -173,15 +173,16 @@ def intervals_of(
         predicted, truth, half = (
             held_out.probability,
             y,
-            intervals.crossed(held_out.probability, y, held_out.fold, level),
+            intervals.crossed(held_out.probability, y, held_out.fold, held_out.unreachable, level),
         )
     else:
         labels = trained.labels_of(run.graph)
         known = run.split.test & trained.target.known(labels)
         if not known.any():
             raise ValueError("the run has no test nodes on which its intervals could be scored")
-        predicted, truth = (prediction or Prediction.of(trained, run.graph)).uncalibrated[known], labels[known]
-        half = intervals.halves((held_out.probability, y), predicted, level)
+        prediction = prediction or Prediction.of(trained, run.graph)
+        predicted, truth = prediction.uncalibrated[known], labels[known]
+        half = trained.radius(level) * prediction.unit[known]
     z = predicted[:, 0]
     widths = (scale.undone(z + half) - scale.undone(z - half)).quantile(z.new_tensor([0.1, 0.5, 0.9]))
     few = "none: too few labels were held out for intervals of this level"
@@ -243,10 +244,9 @@ def cut_of(
         positive: the class that is called; None: the rarer of two.
         raw: by probabilities without calibration.
     """
-    if trained.target.scale is not None:
-        raise ValueError(
-            "a cut is for a class, and this model predicts numbers: sort predictions.csv by its column value"
-        )
+    trained.target.only_classes(
+        "a cut is for a class, and this model predicts numbers: sort predictions.csv by its column value"
+    )
     held_out = held_out_of(trained, where)
     if len(held_out.node) < FEWEST:
         raise ValueError(
@@ -291,7 +291,7 @@ def predict_run(
     """
     check_score(score)
     threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets, score)
-    options |= {} if sets is None or run.trained.target.scale is None else {"level": sets}
+    options |= {} if sets is None else {"level": sets}
     prediction = prediction or Prediction.of(run.trained, run.graph)
     if isinstance(cut, Rule):
         about: dict[str, Any] = {"positive": positive, "raw": options.get("raw", False)}
@@ -380,7 +380,7 @@ def predict_on(
     files = storage.load(folder)
     plan, trained = read_run(files)[0], decode_trained(files)
     threshold = None if sets is None else set_threshold(trained, str(folder), sets, score)
-    wanted |= {} if sets is None or trained.target.scale is None else {"level": sets}
+    wanted |= {} if sets is None else {"level": sets}
     graph = read_like(plan.source, trained, on, root, options or {})
     before, note = None, ""
     try:

@@ -220,7 +220,8 @@ class _Training:
         if folder is not None:
 
             def checkpoints(name: JobName) -> CheckpointFolder:
-                return CheckpointFolder(folder, "-".join(filter(None, (stage or name.stage, name.member))))
+                own = "" if stage and name.stage == "fit" else name.stage
+                return CheckpointFolder(folder, "-".join(filter(None, (stage, own, name.member))))
 
             changes: dict[str, Any] = {"every": plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
             watch = dataclasses.replace(watch, checkpoints=checkpoints, facts={"graph": plan.content}, **changes)

@@ -143,10 +143,9 @@ def write_partition(
         raise ValueError("the parts of a graph do not tell edge types apart; leave relation=… out")
     names = storable_names(graph.node_names)
     given = parts.train | parts.val
-    if graph.numbers is not None:
-        raise ValueError(
-            "the parts of a graph are trained to tell classes; these labels are numbers, which one process learns"
-        )
+    graph.target.only_classes(
+        "the parts of a graph are trained to tell classes; these labels are numbers, which one process learns"
+    )
     known = graph.reveal(given)
     known = with_target(known, known.target.fitted(known.y))
     if known.num_classes < 2 or not parts.train.any():

@@ -301,7 +301,7 @@ def test_models_that_learn_together_become_what_they_become_alone(world):
     jobs = [job for task in tasks for job in member_jobs(task, recipe, 0)]
     assert are_stackable(jobs)
     fits = fit_stack(jobs, torch.device("cpu"))
-    stacked = [together(task, recipe, {"": fit}) for task, fit in zip(tasks, fits, strict=True)]
+    stacked = [together(task, recipe, {"": [fit]}) for task, fit in zip(tasks, fits, strict=True)]
     for one, *ways in zip(parts, many, stacked, strict=True):
         lone = learn(world, one.train, one.val, recipe, device="cpu")
         for found in ways:

@@ -47,9 +47,9 @@ def test_where_features_are_noise_label_propagation_wins():
     assert (found.verdict, found.method) == (advice.HELPS, "lpa")
     assert found.sentence.startswith("The graph helps: lpa is right for ")
     mlp, lr, lpa, *_ = found.lines
-    features = max(mlp, lr, key=lambda line: line.accuracy.mean)
+    features = max(mlp, lr, key=lambda line: line.score.mean)
     assert (features.over_features, lpa.over_best) == (None, None)
-    assert lpa.over_features.mean == pytest.approx(lpa.accuracy.mean - features.accuracy.mean)
+    assert lpa.over_features.mean == pytest.approx(lpa.score.mean - features.score.mean)
 
 
 @pytest.mark.long

@@ -15,13 +15,14 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.advise import covered, reach, read_candidates, suggest, uncertainty
+from gcn_lpa.insight.advise import covered, reach, read_candidates, suggest
 from gcn_lpa.learning.ensemble import Ensemble
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.contract import OnGivenEdges
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.propagation import label_influence
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.target import Classes
 from gcn_lpa.train import Run
 from gcn_lpa.trained import KnownLabels, Trained
 
@@ -80,7 +81,7 @@ def test_a_chosen_node_covers_itself_and_no_labelled_one():
 
 def test_uncertainty_is_entropy_from_0_to_1():
     rows = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
-    assert uncertainty(rows).tolist() == pytest.approx([0, 1, 0.5])
+    assert Classes.uncertainty(rows).tolist() == pytest.approx([0, 1, 0.5])
 
 
 class Said(OnGivenEdges):

@@ -21,6 +21,7 @@ from gcn_lpa.insight.audit import (
     audit_labels,
     cross_fit,
     joined,
+    kept_fit,
     label_evidence,
     label_folds,
     log_ratios,
@@ -30,9 +31,11 @@ from gcn_lpa.insight.audit import (
     rank_labels,
     votes_without_own,
 )
+from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.contract import AtOnce
 from gcn_lpa.methods.registry import METHODS, Method
 from gcn_lpa.model import GCNLPA
+from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from tests.helpers.trainings import trained_alone
@@ -430,3 +433,16 @@ def test_a_file_that_cannot_be_written_is_named_before_anything_is_trained(run, 
     done = invoke(run, "--edges", "--out", tmp_path / "nowhere" / "edges.csv")
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"there is no folder {tmp_path / 'nowhere'} to write edges.csv in" in done.stderr
+
+
+def test_training_by_folds_kept_what_a_label_audit_needs(karate):
+    wrong = 0  # the instructor himself
+    graph = flip(karate, [wrong])
+    kept = kept_fit(Prediction.of(learn(graph, recipe="quick", device="cpu", threads=1), graph))
+    assert kept.given.all()
+    assert rank_labels(graph, kept).findings[0].node == graph.node_names[wrong]
+
+
+def test_labels_that_training_did_not_hold_out_are_not_audited_from_what_it_kept(karate):
+    with pytest.raises(ValueError, match="did not hold out each label in turn"):
+        kept_fit(Prediction.of(given_to(karate), karate))

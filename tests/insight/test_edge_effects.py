@@ -3,11 +3,12 @@
 import math
 
 import numpy as np
+import pandas
 import pytest
 
 from gcn_lpa.data.edge_columns import EdgeFunction, EdgeFunctions, EdgeWeights
 from gcn_lpa.data.encoders import CategoryColumn, DateColumn, NumberColumn
-from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences, effect_table
+from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 
 AMOUNT = EdgeFunction(reader=NumberColumn(name="amount", missing=2), knots=(10, 100, 2500), shares=(0.3, 0.3, 0.2, 0.2))
 KIND = EdgeFunction(reader=CategoryColumn(name="kind", values=("a", "b"), other=False), shares=(0.5, 0.5))
@@ -70,6 +71,6 @@ def test_what_is_not_supported_is_said_and_not_shown():
 
 
 def test_the_table_has_a_row_for_each_value():
-    table = effect_table(weights_of(ONE))
+    table = pandas.DataFrame(edge_effects(weights_of(ONE)))
     assert list(table.columns) == ["column", "value", "weight", "low", "high", "share"]
     assert len(table) == 8

@@ -11,9 +11,11 @@ from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.estimator import GCNLPAClassifier
 from gcn_lpa.learning.learn import learn, learn_many
+from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS, choose_recipe
 from gcn_lpa.runs.folder import load_run
+from gcn_lpa.trained import Trained
 
 WORDS = [f"word{k}" for k in range(230)]
 
@@ -156,3 +158,28 @@ def test_without_a_second_label_of_a_class_one_model_learns_for_a_fixed_time(blo
     assert trained.held_out is None and trained.weights is None and trained.calibration is None
     assert len(trained.model.first) == 1
     assert trained.run.best_epoch == len(trained.run.history) == 200
+
+
+def test_models_of_a_member_are_those_of_several_seeds(tmp_path):
+    """Their log-probabilities are averaged; what is fitted at once learns once; splits side by side have the same ones."""
+    karate = load("karate")
+    val = torch.arange(34) % 3 == 0
+    recipe = LAYERS.replace(models=3, members="hops smoothed-lr", epochs=8)
+    trained = learn(karate, ~val, val, recipe, seed=4, device="cpu")
+    assert trained.model.sizes == (3, 3, 1)
+    logs = []
+    for member in ("", "hops"):
+        alone = [
+            learn(karate, ~val, val, members_of(recipe.replace(models=1))[member], seed=4 + k, device="cpu")
+            for k in range(3)
+        ]
+        logs.append(torch.stack([predict_proba(one, karate, raw=True).log() for one in alone]).mean(dim=0))
+    prepared = trained.prepare(karate)
+    for found, wanted in zip(trained.model.parts(prepared), logs, strict=False):
+        torch.testing.assert_close(found.softmax(dim=1), wanted.softmax(dim=1), rtol=1e-5, atol=1e-6)
+    (beside,) = learn_many(karate, [(~val, val)], recipe, seeds=4, device="cpu")
+    assert torch.equal(predict_proba(beside, karate), predict_proba(trained, karate))
+    trained.save_pretrained(tmp_path / "model")
+    assert torch.equal(
+        predict_proba(Trained.from_pretrained(tmp_path / "model"), karate), predict_proba(trained, karate)
+    )

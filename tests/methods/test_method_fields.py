@@ -81,6 +81,7 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "members": ("hops",),
     "edge_weights": (True, False),
     "folds": (3,),
+    "models": (2,),
     "epochs": (7,),
     "patience": (1,),
     "select": ("first_best", "last_best"),
@@ -120,9 +121,9 @@ def test_a_field_that_is_declared_changes_what_is_learned(method, name):
     needed = {field: value for field, value in BASE.get(name, {}).items() if field in method.fields}
     base = method.settings().replace(**{**QUICK, **needed})
     is_about_epochs = name in ("epochs", "patience", "select")
+    has_val = is_about_epochs or name in ("votes", "models")
     (said, went), (said_then, went_then) = (
-        result(recipe, is_about_epochs or name == "votes")
-        for recipe in (base, method.with_changes(base, {name: other(name, base)}))
+        result(recipe, has_val) for recipe in (base, method.with_changes(base, {name: other(name, base)}))
     )
     has_changed = not torch.allclose(said, said_then, rtol=0, atol=1e-6)
     assert has_changed or (is_about_epochs and went != went_then)

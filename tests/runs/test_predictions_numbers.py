@@ -149,7 +149,7 @@ def test_every_command_speaks_of_numbers(kept, tmp_path):
     for words, problem in {
         "predict --top 3": "a cut is for a class",
         "audit --edges": "edges are judged by the classes of their ends",
-        "evaluate --positive yes": "names a class, and this model predicts numbers",
+        "evaluate --positive yes": "names a class, and these labels are numbers",
         "calibrate --picture x.png": "a reliability diagram is of the confidence in classes",
     }.items():
         command, *options = words.split()
