@@ -106,10 +106,10 @@ def check_out(*files: Path | str | None, overwrite: bool) -> None:
             raise ValueError(f"{file} is a file of the run {target.parent}, which needs it; choose another file")
 
 
-def check_picture(file: Path | None, option: str = "--picture") -> None:
+def check_picture(file: Path | None) -> None:
     """Refuse a picture whose ending does not say as what to draw it."""
     if file is not None and file.suffix.lower() not in PICTURE_ENDINGS:
-        raise typer.BadParameter(f"{option} {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
+        raise typer.BadParameter(f"--picture {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
 
 
 def stray_options(context: typer.Context, *used: str) -> list[str]:
