@@ -67,7 +67,9 @@ def wrapped(text: str) -> list[str]:
     """A line in pieces of at most WIDTH columns, those after the first below its words, or two blanks further in."""
     named = LABELLED.match(text)
     indent = " " * (len(named[0]) if named else len(text) - len(text.lstrip()) + 2)
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    whole = text.replace(" %", "\0%")  # a number stays with its unit
+    lines = textwrap.wrap(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines] or [""]
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
