@@ -33,7 +33,7 @@ HELD_OUT = {
 }  # nodes of a protocol
 SHORT = 16  # columns that a text of a table keeps as long as others can be cut
 LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
-COMMANDS = "gcn-lpa ", "torchrun ", "python"
+WHOLE = re.compile(r"^ *(gcn-lpa|torchrun) | rows in |page is ")  # of lines that are to be copied
 
 
 def visible(text: str) -> str:
@@ -73,13 +73,9 @@ def wrapped(text: str) -> list[str]:
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Lines of at most WIDTH columns, of longer ones; commands stay whole, to be copied."""
+    """Lines of at most WIDTH columns, of longer ones; commands and the names of files stay whole, to be copied."""
     each = [line for text in lines for line in text.split("\n")]
-    return [
-        piece
-        for line in each
-        for piece in ([line] if len(line) <= WIDTH or line.lstrip().startswith(COMMANDS) else wrapped(line))
-    ]
+    return [piece for line in each for piece in ([line] if len(line) <= WIDTH or WHOLE.search(line) else wrapped(line))]
 
 
 def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:

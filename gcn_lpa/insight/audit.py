@@ -165,11 +165,12 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
 
 
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
-    """Rank the labels a model was given by how little the rest of the graph supports them; models are trained for it.
+    """Rank the labels a model was given by how little the rest of the graph supports them.
 
     Args:
         rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
-        options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
+        options: folds, repeats, seed, device, threads and on_fit of `cross_fit`. Where training held out every label in turn, and
+            folds, repeats and seed are not given, its predictions judge; else models are trained for it.
     """
     return rank_labels(*_cross_fitted(trained, graph, rate, options), rate=rate)
 
@@ -183,13 +184,17 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
 
 
 def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str, Any]) -> tuple[Graph, CrossFit]:
-    """The graph with the classes that the model knows, and a `cross_fit` of its recipe on the labels it was given."""
+    """The graph with the classes that the model knows, and what training kept of the labels it was given, or a `cross_fit`."""
     if not 0 < rate < 1:
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph = with_target(graph, trained.target)
-    return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
+    graph, given, held_out = with_target(graph, trained.target), trained.given(graph), trained.held_out
+    kept = None if held_out is None or held_out.fold is None else held_out.node
+    is_asked = options.keys() & {"folds", "repeats", "seed"}
+    if kept is not None and not is_asked and torch.equal(kept, given.nonzero().squeeze(1)):  # else it is another graph
+        return graph, kept_fit(Prediction.of(trained, graph))
+    return graph, cross_fit(graph, given, trained.recipe, **{"seed": trained.run.seed, **options})
 
 
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
