@@ -198,8 +198,10 @@ def audit(
     edges: Annotated[bool, Option("--edges", help="Rank the edges.")] = False,
     top: Annotated[int | None, Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
     out: options.Out = None,
-    folds: Annotated[int, Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
-    repeats: Annotated[int, Option(min=1, help="How often that is done, with new folds.")] = 1,
+    folds: Annotated[
+        int | None, Option(min=2, help="Train models for it, each without one of so many parts of the labels.")
+    ] = None,
+    repeats: Annotated[int | None, Option(min=1, help="How often that is done, with new folds.")] = None,
     seed: Annotated[int | None, Option(help="Of folds and first weights; without one, that of the run.")] = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
@@ -210,6 +212,7 @@ def audit(
 ) -> None:
     """Say which labels or which edges look wrong, and why. Labels of test nodes are not looked at.
 
+    By out-of-fold predictions of the training. Where it kept none, and with --folds, --repeats or --seed, models are trained.
     `what-if --retrain` tries a repair.
     """
     if labels == edges:
@@ -218,8 +221,13 @@ def audit(
 
     options.check_out(out, overwrite=overwrite)
     audited = gcn_lpa.load_run(run, data)
-    chosen: dict[str, Any] = {"folds": folds, "repeats": repeats, "device": device, "threads": threads}
-    chosen["seed"] = audited.plan.seed if seed is None else seed
+    asked = {
+        name: value for name, value in (("folds", folds), ("repeats", repeats), ("seed", seed)) if value is not None
+    }
+    kept = audited.trained.held_out
+    if asked or kept is None or kept.fold is None:
+        asked = {"seed": audited.plan.seed, **asked}
+    chosen: dict[str, Any] = {**asked, "device": device, "threads": threads}
     with options.status() as say:
         chosen["on_fit"] = lambda done, total: say(f"training models: {done} of {total}")
         rank: Any = gcn_lpa.audit_labels if labels else gcn_lpa.audit_edges
