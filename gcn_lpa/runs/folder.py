@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -153,9 +152,7 @@ def save_run(
         outputs: files for people, of `storage.OUTPUTS`.
         num_edges: where the graph of the run is without its edges.
     """
-    start, graph = folder.resolve(), run.graph
-    source = run.plan.source.moved(lambda p: p if os.path.isabs(p) else os.path.relpath(Path(p).resolve(), start))
-    plan = dataclasses.replace(run.plan, source=source).to_dict()
+    plan, graph = dataclasses.replace(run.plan, source=run.plan.source.seen_from(folder)).to_dict(), run.graph
     about = {
         **{"graph": graph.name, "nodes": graph.num_nodes, "edges": num_edges or graph.num_edges},
         **{"epochs": len(run.run.history), "interrupted": run.run.interrupted, "seconds": run.run.seconds},
@@ -201,11 +198,7 @@ def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
     facts: _RunFacts = files.read("run.json", _RunFacts)
     with files.explained("run.json"):
         plan: Plan = decode_as(Plan, {**facts.plan, "recipe": recipe.to_dict()})
-    start = files.folder.resolve()
-    source = plan.source.moved(
-        lambda p: p if os.path.isabs(p) or not (start / p).exists() else os.path.relpath(start / p)
-    )
-    return dataclasses.replace(plan, source=source), facts
+    return dataclasses.replace(plan, source=plan.source.found_from(files.folder)), facts
 
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +48,21 @@ class Source:
         options = {key: value for key, value in self.options.items() if is_table or key != "nodes"}
         return Source(place, self.root, options)
 
-    def moved(self, move: Callable[[str], str]) -> Source:
-        """The same with other paths; addresses and names of data sets stay."""
-        options = {k: move(v) if k in PATHS and v and not is_address(v) else v for k, v in self.options.items()}
-        name = self.name if self.is_named or is_address(self.name) else move(self.name)
-        return Source(name, self.root and move(self.root), options)
+    def seen_from(self, folder: Path) -> Source:
+        """The same with relative paths seen from a folder."""
+        return self._moved(lambda path: os.path.relpath(Path(path).resolve(), folder.resolve()))
+
+    def found_from(self, folder: Path) -> Source:
+        """The inverse of `seen_from`; a path that is not there stays as it is."""
+        start = folder.resolve()
+        return self._moved(lambda path: os.path.relpath(start / path) if (start / path).exists() else path)
+
+    def _moved(self, move: Callable[[str], str]) -> Source:
+        def moved(path: str) -> str:
+            return path if is_address(path) or os.path.isabs(path) else move(path)
+
+        options = {key: moved(value) if key in PATHS and value else value for key, value in self.options.items()}
+        return Source(self.name if self.is_named else moved(self.name), self.root and moved(self.root), options)
 
     def load(self) -> Graph:
         options = {**self.options}
