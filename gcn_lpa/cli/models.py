@@ -319,7 +319,9 @@ def calibrate(
     loaded = gcn_lpa.load_run(run, data)
     if loaded.trained.target.scale is not None:
         if picture is not None:
-            loaded.trained.target.only_classes("a reliability diagram is of classes, and this run predicts numbers")
+            loaded.trained.target.only_classes(
+                "a reliability diagram is of the confidence in classes, and this run predicts numbers"
+            )
         of_numbers = intervals_of(loaded, level=level)
         return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
     found = calibrate_run(loaded, level=level, score=score)
