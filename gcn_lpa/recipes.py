@@ -145,7 +145,7 @@ class Recipe:
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(
         0,
-        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: never",
+        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: only when sure",
     )
     select: str = _field(
         "first_best",
@@ -308,7 +308,6 @@ WITHOUT_FEATURES = LAYERS.replace(
     propagation_steps=10,
     features="raw",
     residual=False,
-    patience=100,
     members="hops appnp",
     origin="default where nodes have no features",
 )

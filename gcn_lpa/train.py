@@ -287,7 +287,7 @@ def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) 
     """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best; or has
     hardly anything to gain: it gives held-out labels 99 %.
     """
-    if recipe.patience and phase.selects and best.rule == "loss" and best.score > -CERTAIN and num_epochs >= LEAST_WAIT:
+    if phase.selects and best.rule == "loss" and best.score > -CERTAIN and num_epochs >= LEAST_WAIT:
         return True
     wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))
     return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= wait)

@@ -23,15 +23,6 @@ def report(
     out: Annotated[Path | None, Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
     overwrite: options.Overwrite = False,
     quick: Annotated[bool, Option("--quick", help="Train nothing: no rivals, nothing suspicious.")] = False,
-    picture: Annotated[
-        str | None,
-        Option(
-            metavar="KIND",
-            help=f"Draw to --out FILE ({options.ENDINGS_HELP}): curve, confusion, map, neighbourhood.",
-        ),
-    ] = None,
-    node: Annotated[str | None, Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
-    hops: Annotated[int | None, Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
     serve: Annotated[bool, Option("--serve", help="Serve the page to this machine, with answers.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
     data: options.Data = None,
@@ -40,20 +31,9 @@ def report(
 ) -> None:
     """Write one HTML page about a run. Scores, curves, the graph to look at, what looks wrong, what to label next."""
     from gcn_lpa.report.page import OpenRun, page_of
-    from gcn_lpa.report.pictures import PICTURES
     from gcn_lpa.report.server import PageServer
 
     options.check_out(out, overwrite=overwrite)
-    if picture is None and (node is not None or hops is not None):
-        raise BadParameter("--node and --hops go with --picture neighbourhood")
-    if picture not in (None, *PICTURES):
-        raise BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
-    if picture is not None and out is None:
-        raise BadParameter(f"--picture goes with --out FILE, whose ending says as what: {options.ENDINGS_HELP}")
-    if picture is not None:
-        options.check_picture(out, "--out")
-    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
-        raise BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
     opened = gcn_lpa.load_run(run, data)
     if serve:
         subject = OpenRun(opened)
@@ -64,14 +44,9 @@ def report(
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
         return
-    if picture is not None and out is not None:
-        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
-        path = out
-    else:
-        with options.status() as say:
-            path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
-    facts = {"out": str(path), "bytes": path.stat().st_size}
-    options.show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])
+    with options.status() as say:
+        path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
+    options.show(as_json, {"out": str(path), "bytes": path.stat().st_size}, [f"the page is {path}"])
 
 
 @options.command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Case, Recipe, case_of, named_recipe, recipe_for
+
+PATHS = ("nodes", "labels")  # options of reading that name files
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class Source:
         is_table = is_address(place) or not Path(place).is_dir()
         options = {key: value for key, value in self.options.items() if is_table or key != "nodes"}
         return Source(place, self.root, options)
+
+    def moved(self, move: Callable[[str], str]) -> Source:
+        """The same with other paths; addresses and names of data sets stay."""
+        options = {k: move(v) if k in PATHS and v and not is_address(v) else v for k, v in self.options.items()}
+        name = self.name if self.is_named or is_address(self.name) else move(self.name)
+        return Source(name, self.root and move(self.root), options)
 
     def load(self) -> Graph:
         options = {**self.options}
