@@ -199,7 +199,7 @@ def audit(
     top: Annotated[int | None, Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
     out: options.Out = None,
     folds: Annotated[
-        int | None, Option(min=2, help="Train models for it, each without one of so many parts; else as training did.")
+        int | None, Option(min=2, help="Train models for it, each without one of so many parts of the labels.")
     ] = None,
     repeats: Annotated[int | None, Option(min=1, help="How often that is done, with new folds.")] = None,
     seed: Annotated[int | None, Option(help="Of folds and first weights; without one, that of the run.")] = None,
@@ -212,6 +212,7 @@ def audit(
 ) -> None:
     """Say which labels or which edges look wrong, and why. Labels of test nodes are not looked at.
 
+    By out-of-fold predictions of the training. Where it kept none, and with --folds, --repeats or --seed, models are trained.
     `what-if --retrain` tries a repair.
     """
     if labels == edges:

@@ -167,10 +167,11 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
     """Rank the labels a model was given by how little the rest of the graph supports them.
 
+    Out-of-fold predictions of the training judge them. Where it kept none, and with folds, repeats or seed, models are trained.
+
     Args:
         rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
-        options: folds, repeats, seed, device, threads and on_fit of `cross_fit`. Where training held out every label in turn, and
-            folds, repeats and seed are not given, its predictions judge; else models are trained for it.
+        options: folds, repeats, seed, device, threads and on_fit of `cross_fit`.
     """
     return rank_labels(*_cross_fitted(trained, graph, rate, options), rate=rate)
 
@@ -184,15 +185,16 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
 
 
 def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str, Any]) -> tuple[Graph, CrossFit]:
-    """The graph with the classes that the model knows, and what training kept of the labels it was given, or a `cross_fit`."""
+    """The graph with the classes that the model knows, and what training kept of its labels; or a `cross_fit` on them, where it
+    did not hold out each of them in turn, and where options say how.
+    """
     if not 0 < rate < 1:
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph, given, held_out = with_target(graph, trained.target), trained.given(graph), trained.held_out
-    kept = None if held_out is None or held_out.fold is None else held_out.node
-    is_asked = options.keys() & {"folds", "repeats", "seed"}
-    if kept is not None and not is_asked and torch.equal(kept, given.nonzero().squeeze(1)):  # else it is another graph
+    graph, given, kept = with_target(graph, trained.target), trained.given(graph), trained.held_out
+    has_kept = kept is not None and kept.fold is not None and torch.equal(given.nonzero().squeeze(1), kept.node)
+    if has_kept and not options.keys() & {"folds", "repeats", "seed"}:
         return graph, kept_fit(Prediction.of(trained, graph))
     return graph, cross_fit(graph, given, trained.recipe, **{"seed": trained.run.seed, **options})
 
