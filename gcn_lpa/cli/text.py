@@ -33,7 +33,7 @@ HELD_OUT = {
 }  # nodes of a protocol
 SHORT = 16  # columns that a text of a table keeps as long as others can be cut
 LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
-WHOLE = re.compile(r"^ *(gcn-lpa|torchrun) | rows in |page is ")  # of lines that are to be copied
+WHOLE = re.compile(r"^ *`?(gcn-lpa|torchrun) | rows in |page is ")  # of lines that are to be copied
 
 
 def visible(text: str) -> str:
@@ -94,7 +94,7 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
         k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
         for k, column in enumerate(columns)
     ]
-    texts = [k for k in reversed(range(len(columns))) if not is_number[k]]
+    texts = [k for k in range(len(columns)) if is_number[-1] and not is_number[k]]  # a last one of text can be wrapped
     for least in (SHORT, 1):
         for k in sorted(texts, key=lambda k: (k == 0, -widths[k])):
             widths[k] -= max(0, min(sum(widths) + 2 * len(widths) - 2 - WIDTH, widths[k] - least))
