@@ -74,7 +74,6 @@ METRIC_HELP = (
     "accuracy, or average_precision where one of two classes is rare."
 )
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help=METRIC_HELP)]
-SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 OUT_HELP = "A file, .csv or .parquet, or a new table, sqlite:///shop.db?table=NAME; without it, stdout."
 Out = Annotated[str | None, typer.Option(metavar="FILE", help=OUT_HELP)]
