@@ -426,12 +426,7 @@ class Intervals:
 
     @classmethod
     def fitted(
-        cls,
-        predicted: Tensor,
-        y: Tensor,
-        protocol: str,
-        fold: Tensor | None = None,
-        unreachable: Tensor | None = None,
+        cls, predicted: Tensor, y: Tensor, protocol: str, fold: Tensor | None = None, unreachable: Tensor | None = None
     ) -> Intervals:
         """The base under which intervals of other folds are narrowest for what they miss; none where that is not clear.
 

@@ -228,11 +228,10 @@ def cut_lines(found: Cut | None) -> list[str]:
 
 
 def relations(trained: TrainedRun) -> list[str]:
-    """A line of at most WIDTH columns with the share of each edge type, the largest first."""
+    """The share of each edge type, the largest first."""
     shares = sorted(trained.trained.relations.items(), key=lambda item: -item[1])
     parts = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
-    lines = [", ".join(parts), *(f"{', '.join(parts[:k])}, … {len(parts)} types" for k in range(len(parts) - 1, 0, -1))]
-    return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= WIDTH)] if parts else []
+    return [f"  relations: {', '.join(parts)}"] if parts else []
 
 
 def weighed_edges(trained: TrainedRun) -> list[str]:
@@ -436,10 +435,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         chance = "commonest class" if found.metric == "accuracy" else "chance"
         heads = ("", METRICS[found.metric].words, "against features", f"against {chance}", "seconds")
         lines += table_lines(heads, rows)
-        lines += [
-            "",
-            f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.",
-        ]
+        lines += ["", f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap."]
     known, chance = found.homophily, ""
     if known.rate is not None and known.chance is not None:
         rate, by_chance = percent(known.rate), percent(known.chance)

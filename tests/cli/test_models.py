@@ -371,11 +371,8 @@ def test_demo_needs_no_files_and_finds_the_wrong_label(monkeypatch):
     text, shown = ok("demo"), json.loads(ok("demo", "--json"))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert (shown["train"], shown["val"], shown["test"]) == (200, 200, 1397)
-    accuracy = {one["method"]: one["accuracy"] for one in shown["methods"]}
-    assert list(accuracy) == ["gcn-lpa", "lpa", "gcn"]
-    assert accuracy["gcn-lpa"] >= accuracy["lpa"] > 0.9
-    for name, rate in accuracy.items():
-        assert any(line.split()[:2] == [name, f"{100 * rate:.1f}"] for line in text.splitlines())
+    assert shown["accuracy"] > 0.9
+    assert f"Of these {100 * shown['accuracy']:.1f} % are right" in text
 
     images = sklearn.datasets.load_digits().target.tolist()
     assert shown["true_label"] == str(images[shown["planted"]]) == shown["finding"]["suggested"]
