@@ -5,7 +5,8 @@
 All methods get the same labels. With `--labels 60` (the default) 60 % of the nodes train, 20 % choose the epoch and fit the weights
 of members and votes, and 20 % score once. With `--labels 5` five nodes of each class have a label and there is nothing else: every
 method is trained by folds of them, and all other nodes score. `--noise 1` adds as many edges between random pairs as there are.
-`--bare` leaves out the columns of the nodes: there are edges and labels alone.
+`--bare` leaves out the columns of the nodes: there are edges and labels alone; row `+ positions` then adds to the degrees and
+PageRank of the default POSITIONS eigenvectors of the graph's Laplacian, without their signs.
 
 Splits 0 to 4 are for development; `--first 1000` takes those that are reported. Every training is a line of a ledger beside the
 result, so that a run that was stopped goes on, and none is done twice; `--any-code` trains nothing and takes the newest line about
@@ -22,11 +23,12 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
+import scipy.sparse.linalg
 import torch
 from ledgers import newest
 
 from gcn_lpa import load, split
-from gcn_lpa.calibration import conformal_sets, conformal_threshold, fit_calibrator, guesses_of, reliability
+from gcn_lpa.calibration import conformal_sets, conformal_threshold, guesses_of, reliability
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.devices import environment
@@ -55,6 +57,7 @@ RIVALS = (
     "lr",
     "lpa",
 )
+POSITIONS = 14
 WITHOUT = {  # an ingredient of the default, and the settings that remove it
     "learned edges": {"edges": "fixed", "lpa_weight": 0.0},
     "λ": {"lpa_weight": 0.0},
@@ -71,7 +74,7 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
     """The recipe of a row where the default is `ours`."""
     if row in ("default", "best"):
         return {"default": ours, "best": best}[row]
-    if row in LESS:
+    if row in LESS or row == "+ positions":
         return ours
     if row.startswith("best +"):
         return best.replace(members=f"{best.members} {row.removeprefix('best +').strip()}")
@@ -163,6 +166,20 @@ def graph_of(name: str, root: str | None, noise: float, seed: int, bare: bool = 
     return Graph.from_scipy(both, x=x, y=graph.y.numpy(), class_names=graph.class_names, name=graph.name)
 
 
+def positions_of(graph: Graph) -> np.ndarray:
+    """|v_i| of the eigenvectors of D^-½AD^-½ with the largest eigenvalues but the first, [n, POSITIONS]."""
+    matrix = graph.adjacency.symmetric_normalized().to_scipy().astype(np.float64)
+    start = np.random.Generator(np.random.PCG64(0)).standard_normal(graph.num_nodes)
+    values, vectors = scipy.sparse.linalg.eigsh(matrix, POSITIONS + 1, which="LA", v0=start, tol=1e-4)
+    return np.abs(vectors[:, values.argsort()[::-1][1:]]) * np.sqrt(graph.num_nodes)
+
+
+@cache
+def with_positions(graph: Graph) -> Graph:
+    own = graph.structural_features()
+    return graph.with_structural_features(np.hstack([own[:, :-2], positions_of(graph), own[:, -2:]]))
+
+
 def drawn(graph: Graph, per_class: int, seed: int) -> Split:
     """So many nodes of each class to train, none to validate; all others score."""
     random, y = np.random.Generator(np.random.PCG64((seed, per_class))), graph.y.numpy()
@@ -175,6 +192,7 @@ def train(job: dict, root: str | None, device: str) -> dict:
     seed, per_class = job["split"], job["labels"] if job["labels"] != 60 else 0
     graph = graph_of(job["graph"], root, job["noise"], seed, job.get("bare", False))
     parts = drawn(graph, per_class, seed) if per_class else split(graph, seed=seed)
+    graph = with_positions(graph) if job["row"] == "+ positions" else graph
     ours, best = (choose_recipe(graph, parts.train, name, by_folds=False) for name in ("default", "best"))
     recipe, start = recipe_of(job["row"], ours, best), time.perf_counter()
     if per_class:
@@ -212,10 +230,10 @@ def ranking(said: torch.Tensor, y: torch.Tensor) -> dict:
 
 
 def confidence(trained: Trained, parts: Split, said: torch.Tensor, y: torch.Tensor) -> dict:
-    """Calibrated on held-out labels, on the test nodes: bins of [nodes, mean confidence, correct], and label sets at 90 %."""
+    """As the product calibrates, on the test nodes: bins of [nodes, mean confidence, correct], and label sets at 90 %."""
     evidence, labels = trained.held_out.probability, trained.held_out.y
     test = parts.test & (y >= 0)
-    table = reliability(guesses_of(fit_calibrator(evidence, labels)(said[test]), y[test]))
+    table = reliability(guesses_of(trained.calibration(said[test]), y[test]))
     sets = conformal_sets(said[test], conformal_threshold(evidence, labels, 0.9))
     held_out = float((evidence.argmax(dim=1) == labels).double().mean())
     return {

@@ -11,7 +11,8 @@ The rows `without` and `with` are `learn(graph, train)` with the same seed and t
 difference is paired. The rows of `teaches` are the small model alone that learns the functions, with what teaches it: L_gcn (lambda
 is 0), both losses, L_lpa alone (two steps: first the edges by L_lpa, then the rest by L_gcn), or nothing (given edges). `curve` is
 the rank correlation of the learned functions with the probability behind the edges, over the pairs of knots or values that differ
-in it. A result that is there is gone on with. The settings were fixed on the seeds 100 and above; those reported are 0 and above.
+in it. Each graph is a line of a ledger; a run that was ended goes on. The settings were fixed on the seeds 100 and above; those
+reported are 0 and above.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch
 
 from gcn_lpa import evaluate, learn
 from gcn_lpa.data.edge_columns import EdgeWeights
-from gcn_lpa.data.files import read_json, write_json, write_output
+from gcn_lpa.data.files import write_json, write_output
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.graph import Graph
@@ -38,6 +39,7 @@ from gcn_lpa.recipes import FIXED_EDGES, choose_recipe
 from gcn_lpa.stats import mean_of
 from gcn_lpa.train import JobName
 from reproduction.code_version import code_hash
+from reproduction.ledger import Ledger
 
 NODES, EDGES, CLASSES, COLUMNS = 1000, 6000, 4, 8
 SIGNAL = 0.5  # distance of the means of the classes in each column, where the noise is 1
@@ -79,24 +81,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--graphs", default=",".join(GRAPHS))
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    out = Path(given.out)
-    found: dict[str, list[dict[str, Any]]] = read_json(out)["runs"] if out.is_file() else {}
-    for seed in range(given.first, given.first + given.seeds):
-        for name in given.graphs.split(","):
-            runs = found.setdefault(name, [])
-            if all(run["seed"] != seed for run in runs):
-                runs.append({"seed": seed, **measured(name, seed, teaches=seed < TAUGHT)})
-                print(name, runs[-1], flush=True)
-        rows = {name: summary(runs) for name, runs in found.items()}
-        write_json(out, {"rows": rows, "runs": found, "code": code_hash(), "environment": environment()})
-        write_output(out.with_suffix(".md"), markdown(rows).encode())
+    seeds, names = range(given.first, given.first + given.seeds), given.graphs.split(",")
+    jobs = [{"graph": name, "seed": seed} for seed in seeds for name in names]
+    records = Ledger(given.out.with_suffix(".jsonl")).run(jobs, measured, workers=given.workers)
+    rows = {name: summary([record for record in records if record["graph"] == name]) for name in names}
+    write_json(given.out, {"rows": rows, "runs": records, "code": code_hash(), "environment": environment()})
+    write_output(given.out.with_suffix(".md"), markdown(rows).encode())
+    print(markdown(rows))
     return 0
 
 
-def measured(name: str, seed: int, *, teaches: bool) -> dict[str, Any]:
+def measured(job: dict[str, Any]) -> dict[str, Any]:
     """Both rows, what teaches the functions, and how well they are learned, on one graph."""
+    name, seed = job["graph"], job["seed"]
     graph, _ = generated("type" if name == "bare" else name, seed, bare=name == "bare")
     order = torch.from_numpy(np.random.default_rng([seed, 7]).permutation(graph.num_nodes))
     train = torch.zeros(graph.num_nodes, dtype=torch.bool)
@@ -110,8 +110,9 @@ def measured(name: str, seed: int, *, teaches: bool) -> dict[str, Any]:
         facts["without"] = evaluate(learn(plain, train, seed=seed, device="cpu", threads=1), plain, ~train).accuracy
     facts |= {"gain": weights.gain, "error": weights.error, "used": weights.is_used}
     facts["curve"] = curve(weights, weights.levels.numpy(), "type" if name == "bare" else name)
-    if teaches:
+    if seed < TAUGHT:
         facts["teaches"] = {row: taught(graph, train, order, changes, seed) for row, changes in TEACHES.items()}
+    print(job, facts, flush=True)
     return facts
 
 
@@ -156,8 +157,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "difference": str(mean_of(accuracy["with"] - accuracy["without"])),
         "used": sum(run["used"] for run in runs),
         "curve": round(float(np.mean(curves)), 3) if curves else None,
-        "teaches": {row: str(mean_of(values)) for row, values in teaches.items()},
-        "lambda": str(mean_of(teaches["both"] - teaches["L_gcn"])),
+        "teaches": {row: str(mean_of(values)) for row, values in teaches.items()} if taught else None,
+        "lambda": str(mean_of(teaches["both"] - teaches["L_gcn"])) if taught else None,
     }
 
 
@@ -169,8 +170,9 @@ def markdown(rows: dict[str, dict[str, Any]]) -> str:
         curve = "" if row["curve"] is None else f"{row['curve']:.2f}"
         cells = row["seeds"], row["without"], row["with"], row["difference"], f"{row['used']} of {row['seeds']}", curve
         gains.append(f"| {name} | {' | '.join(map(str, cells))} |")
-        teachers.append(f"| {name} | {' | '.join(row['teaches'].values())} | {row['lambda']} |")
-    return "\n".join([*gains, "", *teachers, ""])
+        if row["teaches"] is not None:
+            teachers.append(f"| {name} | {' | '.join(row['teaches'].values())} | {row['lambda']} |")
+    return "\n".join([*gains, "", *(teachers if len(teachers) > 2 else []), ""])
 
 
 def generated(graph: str, seed: int, nodes: int = NODES, *, bare: bool = False) -> tuple[Graph, np.ndarray]:

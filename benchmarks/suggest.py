@@ -24,11 +24,11 @@ from gcn_lpa import load, suggest
 from gcn_lpa.cli.text import table_lines
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import choose_device, environment
-from gcn_lpa.insight.advise import uncertainty
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
 from gcn_lpa.stats import Difference, mean_of, signed_rank_test
+from gcn_lpa.target import Classes
 from reproduction.ledger import Ledger
 
 STRATEGIES = ("random", "entropy", "suggest")
@@ -61,7 +61,7 @@ def choose(strategy, trained, graph, candidates, batch, seed):
     if strategy == "random":
         order = np.random.Generator(np.random.PCG64(seed)).permutation(candidates.nonzero().squeeze(1).numpy())
         return order[:batch].tolist()
-    unsure = uncertainty(predict_proba(trained, graph, raw=True))
+    unsure = Classes.uncertainty(predict_proba(trained, graph, raw=True))
     return torch.where(candidates, unsure, -1.0).argsort(descending=True, stable=True)[:batch].tolist()
 
 

@@ -35,7 +35,7 @@ FOLDS = 5  # of held-out nodes, to see whether calibration helps
 USUAL_LEVEL = 0.9  # how often an interval holds the number
 BASES = (0.3, 1.0, 3.0)  # of intervals, in medians of the spread of members and votes
 FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
-SURE = 1.0  # standard errors by which it must help; the curve of a rare class need only help
+SURE = 1.0  # standard errors by which intervals of different widths must be better
 TINY = 1e-12  # the least probability of a label that counts
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
 NEWTON_STEPS, CLOSE = 30, 1e-10  # at most, and how short the last one is
@@ -182,17 +182,25 @@ class Calibration:
     def __str__(self) -> str:
         if not self.changes:
             return "probabilities are the model's own: correcting them would not make held-out labels likelier"
-        own = (
-            ""
-            if self.unreachable is None
-            else f", of nodes that no label reaches by {self.num_unreachable:,} of their own"
+        on = (
+            "the model's own"
+            if self.calibrator == Calibrator()
+            else f"calibrated on {self.num_nodes:,} held-out labels"
         )
-        return f"probabilities are calibrated on {self.num_nodes:,} held-out labels{own}"
+        apart = "" if self.unreachable in (None, Calibrator()) else f"; of nodes that no label reaches, {self.apart}"
+        return f"probabilities are {on}{apart}"
+
+    @property
+    def apart(self) -> str:
+        """What calibrates nodes that no label reaches, where they are calibrated apart."""
+        if self.num_unreachable >= FEWEST:
+            return f"calibrated on {self.num_unreachable:,} of their own"
+        return "calibrated on held-out nodes that were predicted without their edges"
 
     @property
     def changes(self) -> bool:
         """Whether any probability is corrected."""
-        return self.calibrator != Calibrator() or self.unreachable is not None
+        return self.calibrator != Calibrator() or self.unreachable not in (None, Calibrator())
 
     def __call__(self, probabilities: Tensor, unreachable: Tensor | None = None) -> Tensor:
         """Calibrated probabilities, [n, c]; `unreachable`: the nodes that no given label reaches, a mask [n]."""
@@ -218,32 +226,36 @@ class Calibration:
             unreachable: the nodes that no label reached when they were predicted, [m].
         """
         apart = torch.zeros_like(y, dtype=torch.bool) if unreachable is None else unreachable
-        if int(apart.sum()) < FEWEST or len(y) - int(apart.sum()) < FEWEST:
+        number = int(apart.sum())
+        if number < FEWEST or len(y) - number < FEWEST:
             apart = torch.zeros_like(apart)
         fold = torch.arange(len(y)) % FOLDS if fold is None else fold
-        calibrators, gains = [], []
-        for group in (~apart, apart):
-            gain = crossed_gain(probabilities[group], y[group], fold[group])
-            least = 0.0 if rarest(y[group], probabilities.shape[1]) is not None else SURE
-            is_supported = len(gain) > 1 and float(gain.mean()) > least * float(gain.std()) / math.sqrt(len(gain))
-            calibrators.append(fit_calibrator(probabilities[group], y[group]) if is_supported else Calibrator())
-            gains.append(gain)
-        own = calibrators[1] if apart.any() else None
-        gain, number = torch.cat(gains), 0 if unreachable is None else int(unreachable.sum())
-        return cls(calibrators[0], protocol, len(y), own, number, float(gain.mean()) if len(gain) else None)
+        others, gain = supported(probabilities[~apart], y[~apart], fold[~apart])
+        own, gain_apart = supported(probabilities[apart], y[apart], fold[apart])
+        gains, own_or_none = torch.cat([gain, gain_apart]), own if apart.any() else None
+        return cls(others, protocol, len(y), own_or_none, number, float(gains.mean()) if len(gains) else None)
+
+    def with_cut_off(self, probabilities: Tensor, y: Tensor) -> Calibration:
+        """The same, with a calibrator for nodes that no label reaches by held-out nodes that were predicted without their edges,
+        [m, c] and [m], where it makes their labels likelier than the one of all others.
+        """
+        own, gain = supported(probabilities, y, torch.arange(len(y)) % FOLDS)
+        return dataclasses.replace(self, unreachable=own) if len(gain) else self
 
 
-def crossed_gain(probabilities: Tensor, y: Tensor, fold: Tensor) -> Tensor:
-    """By how much calibration makes each label likelier, in logs, if the other folds fit it, [m]; empty with few labels."""
+def supported(probabilities: Tensor, y: Tensor, fold: Tensor) -> tuple[Calibrator, Tensor]:
+    """The calibrator that labels ask for, none where it would not make those of other folds likelier; and by how much it makes
+    each likelier, in logs, if the other folds fit it, [m]; empty with few labels.
+    """
     if len(y) < FEWEST:
-        return torch.zeros(0, dtype=torch.float64)
-    before = probabilities.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
-    after = torch.zeros_like(before)
+        return Calibrator(), torch.zeros(0, dtype=torch.float64)
+    after = probabilities.double().clone()
     for k in fold.unique().tolist():
         here = fold == k
-        calibrator = fit_calibrator(probabilities[~here], y[~here], fewest=1)
-        after[here] = calibrator(probabilities[here]).gather(1, y[here].unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
-    return after - before
+        after[here] = fit_calibrator(probabilities[~here], y[~here], fewest=1)(probabilities[here])
+    logs = [p.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log() for p in (probabilities, after)]
+    gain = logs[1] - logs[0]
+    return fit_calibrator(probabilities, y) if float(gain.mean()) > 0 else Calibrator(), gain
 
 
 def fit_calibrator(probabilities: Tensor, y: Tensor, *, fewest: int = FEWEST) -> Calibrator:

@@ -28,7 +28,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from gcn_lpa.calibration import USUAL_LEVEL
 from gcn_lpa.data.datasets import as_graph
-from gcn_lpa.data.scaling import of_sinks
+from gcn_lpa.data.describe import told_by_neighbours
+from gcn_lpa.data.scaling import Scaling, of_sinks
 from gcn_lpa.engine.devices import choose_device, num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
@@ -62,7 +63,7 @@ class NodeEstimator(BaseEstimator):  # type: ignore[misc]
         l2: float | None = None,
         epochs: int | None = None,
         n_neighbors: int = 7,
-        metric: str = "euclidean",
+        metric: str = "auto",
         random_state: Any = 0,
         device: str = "auto",
         threads: int | None = None,
@@ -100,6 +101,9 @@ class NodeEstimator(BaseEstimator):  # type: ignore[misc]
         """Train on the graph with these labels of these nodes and no others; what is predicted for every node, [n, c]."""
         y = np.full(graph.num_nodes, target.unknown, dtype=labels.dtype)
         y[nodes] = labels
+        if self._neighborhood is not None and self.metric == "auto":
+            self._neighborhood = self._neighborhood.chosen(target.strata(torch.from_numpy(y)).numpy())
+            graph = self._neighborhood.graph
         if len(torn := nodes[y[nodes] != labels]):
             raise ValueError(f"node {graph.node_names[torn[0]]!r} is in X more than once, with different labels")
         self.graph_ = graph.labeled_by(torch.from_numpy(y), target, published=())
@@ -216,7 +220,8 @@ class GCNLPAClassifier(ClassifierMixin, NodeEstimator):  # type: ignore[misc]
         recipe: "default" or "best", which are chosen for the graph and its labels, or a `Recipe`.
         edges, hidden, gcn_layers, lpa_iterations, lpa_weight, loss, dropout, lr, l2, epochs: fields of the recipe;
             None leaves what it says.
-        n_neighbors, metric: of the kNN graph, as in scikit-learn.
+        n_neighbors, metric: of the kNN graph, as in scikit-learn. "auto" is the Euclidean distance of the rows, or of the rows
+            scaled as the models read them, where neighbours then tell more of each other's labels.
         random_state: of the folds, the initial weights and the dropout; a whole number is the seed of `learn`.
         device: "auto" (a GPU where there is one), "cpu" or "cuda".
         threads: of the CPU. By default torch's setting, but one for a small graph, where sharing the work costs more.
@@ -337,13 +342,17 @@ class Neighborhood:
 
     Its features are the rows, centred (sparse ones are not) and divided by their root mean square length: whatever the
     units of X, one learning rate fits, and the neighbours stay the same.
+
+    Args:
+        scaling: of rows before their distances are taken; None: as they are.
     """
 
-    def __init__(self, X: Any, n_neighbors: int, metric: str) -> None:
-        self.num_rows, self.n_neighbors = X.shape[0], n_neighbors
-        self.nearest = NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(X)
+    def __init__(self, X: Any, n_neighbors: int, metric: str, scaling: Scaling | None = None) -> None:
+        self.num_rows, self.n_neighbors, self.scaling = X.shape[0], n_neighbors, scaling
         self.is_sparse = scipy.sparse.issparse(X)
-        X = self.as_stored(X)
+        X = self.rows = self.as_stored(X)
+        metric = "euclidean" if metric == "auto" else metric
+        self.nearest = NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(self.placed(X))
         self.center = 0.0 if self.is_sparse else X.mean(axis=0)
         centred = X if self.is_sparse else X - self.center
         self.length = float(np.sqrt((centred * centred).sum() / X.shape[0])) or 1.0  # root mean square of the rows
@@ -354,6 +363,23 @@ class Neighborhood:
         keys = row_keys(X)
         self.first = {key: self.num_rows - 1 - k for k, key in enumerate(reversed(keys))}  # of equal rows, the first
         self.twin = self.find(X)  # of each row, the first that equals it
+
+    def chosen(self, y: np.ndarray) -> Neighborhood:
+        """This one, or that of scaled rows where its neighbours make each other's labels likelier.
+
+        Args:
+            y: classes of the rows, -1 where unknown.
+        """
+        if (y >= 0).sum() < 2 or self.num_rows < 2:
+            return self
+        scaled = Neighborhood(self.rows, self.n_neighbors, "euclidean", Scaling.learned("auto", self.rows))
+        told = (told_by_neighbours(one.graph.to_scipy(), y, int(y.max()) + 1)[0] for one in (self, scaled))
+        here, there = (float(np.log(probability).mean()) for probability in told)
+        return scaled if there > here else self
+
+    def placed(self, X: Any) -> Any:
+        """The rows, between which distances are taken."""
+        return X if self.scaling is None else self.scaling(X)
 
     def as_stored(self, X: Any) -> Any:
         """X as the first X was: sparse or dense."""
@@ -371,7 +397,7 @@ class Neighborhood:
     def attach(self, X: Any) -> Graph:
         """The graph with a node for each row, a sink: it receives messages of its neighbours and sends none."""
         X = self.as_stored(X)
-        links = self.nearest.kneighbors_graph(X, n_neighbors=min(self.n_neighbors, self.num_rows))
+        links = self.nearest.kneighbors_graph(self.placed(X), n_neighbors=min(self.n_neighbors, self.num_rows))
         receives = scipy.sparse.block_array(
             [[self.graph.to_scipy(), None], [links, scipy.sparse.csr_array((X.shape[0], X.shape[0]))]]
         )

@@ -89,6 +89,7 @@ class HeldOut:
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
     unreachable: Tensor | None = None  # the nodes that no label reached when they were predicted, [m]; None: not known
+    cut_off: tuple[Tensor, Tensor] | None = None  # probabilities and classes of some, predicted without their edges
 
     def mask(self, graph: Graph) -> Tensor:
         """These nodes, [n]."""
@@ -109,7 +110,8 @@ class HeldOut:
     def calibration(self) -> Calibration | Intervals:
         """The calibration that these predictions ask for; of numbers how wide intervals are."""
         kind = Intervals if self.y.is_floating_point() else Calibration
-        return kind.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
+        fitted = kind.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
+        return fitted if isinstance(fitted, Intervals) or self.cut_off is None else fitted.with_cut_off(*self.cut_off)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

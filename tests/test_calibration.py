@@ -18,7 +18,6 @@ from gcn_lpa.calibration import (
     Calibrator,
     Guesses,
     Intervals,
-    Reliability,
     apply_temperature,
     conformal_sets,
     conformal_threshold,
@@ -31,7 +30,6 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
-from gcn_lpa.insight.drawing import draw_reliability
 
 
 def generator(seed=0):
@@ -259,14 +257,6 @@ def test_other_seeds_reserve_other_nodes_and_all_of_them_is_refused():
         reserve(val, 1)
 
 
-@pytest.mark.long
-def test_the_diagram_is_drawn(tmp_path):
-    before = reliability(guesses_of(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
-    after = Reliability((0.5,) * 15, (0.5,) * 15, (1,) * 15)
-    draw_reliability(before, after, tmp_path / "reliability.png", title="500 nodes")
-    assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_few_labels_leave_the_probabilities_as_they_are():
     probabilities = torch.tensor([[0.9, 0.1]]).repeat(FEWEST, 1)
     y = torch.arange(FEWEST) % 2
@@ -316,6 +306,16 @@ def test_nodes_that_no_label_reaches_are_calibrated_apart():
     assert torch.equal(found(sure, torch.tensor([False])), found.calibrator(sure))
     few = Calibration.fitted(p[:210], y[:210], "reserved", None, apart[:210])
     assert (few.unreachable, few.num_unreachable) == (None, 10)  # too few to fit anything to
+
+
+def test_without_enough_unreachable_nodes_those_predicted_without_their_edges_calibrate_them():
+    near, cut_off = coin(200, 1), coin(100, 2, lambda p: 0.5 + 0 * p)
+    found = Calibration.fitted(*near, "reserved").with_cut_off(*cut_off)
+    assert found.unreachable == fit_calibrator(*cut_off)
+    assert found.calibrator == Calibration.fitted(*near, "reserved").calibrator
+    assert found.changes
+    few = tuple(part[:10] for part in cut_off)
+    assert Calibration.fitted(*near, "reserved").with_cut_off(*few).unreachable is None
 
 
 def test_the_curve_of_a_rare_class_is_right_where_it_is_unlikely():

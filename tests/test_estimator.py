@@ -33,7 +33,8 @@ PLAIN = LAYERS.replace(
 
 def quick(**settings):
     """One network of two layers, without members and votes."""
-    return GCNLPAClassifier(**{"recipe": PLAIN, "epochs": 15, "hidden": 8, "device": "cpu", **settings})
+    plain = {"recipe": PLAIN, "epochs": 15, "hidden": 8, "device": "cpu", "metric": "euclidean"}
+    return GCNLPAClassifier(**{**plain, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,10 @@ def softmax(logits):
 
 @pytest.mark.parametrize(
     "classifier",
-    [pytest.param(quick(), marks=pytest.mark.long), pytest.param(GCNLPAClassifier(), marks=pytest.mark.slow)],
+    [
+        pytest.param(quick(metric="auto"), marks=pytest.mark.long),
+        pytest.param(GCNLPAClassifier(), marks=pytest.mark.slow),
+    ],
 )
 def test_it_passes_every_check_of_scikit_learn(classifier):
     results = check_estimator(classifier, on_skip=None)
@@ -76,6 +80,32 @@ def test_the_graph_joins_every_row_to_its_nearest(blobs, k):
     X = blobs[0][:12]
     graph = quick(n_neighbors=k, epochs=1).fit(X, blobs[1][:12]).graph_
     assert np.array_equal(graph.to_scipy().toarray(), neighbours_by_hand(X, k))
+
+
+def test_neighbours_are_those_of_scaled_rows_where_these_tell_more_labels():
+    generator = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    X = np.stack(
+        [y + generator.normal(0, 0.2, 80), 1000 * generator.normal(size=80)], axis=1
+    )  # the unit of noise is large
+    graph = quick(metric="auto", n_neighbors=3, epochs=1).fit(X, y).graph_.to_scipy().toarray()
+    assert np.array_equal(graph, neighbours_by_hand(StandardScaler().fit_transform(X), 3))
+    as_given = quick(metric="euclidean", n_neighbors=3, epochs=1).fit(X, y).graph_.to_scipy().toarray()
+    assert np.array_equal(as_given, neighbours_by_hand(X, 3))
+    same_unit = X * [1, 1e-4]  # what tells the label is far apart: standardised, noise would count as much
+    graph = quick(metric="auto", n_neighbors=3, epochs=1).fit(same_unit, y).graph_.to_scipy().toarray()
+    assert np.array_equal(graph, neighbours_by_hand(same_unit, 3))
+
+
+@pytest.mark.parametrize("scale", [[1, 1000], [1, 1]])
+def test_a_new_row_is_attached_by_the_distance_that_was_chosen(scale):
+    generator = np.random.default_rng(1)
+    y = np.repeat([0, 1], 30)
+    X = np.stack([2 * y + generator.normal(0, 0.3, 60), generator.normal(size=60)], axis=1) * scale
+    recipe = PLAIN.replace(features="auto")
+    classifier = quick(metric="auto", n_neighbors=5, epochs=60, recipe=recipe).fit(X, y)
+    new = np.array([[-0.1, 2.0], [2.1, -2.0], [0.2, 0.3], [1.9, 1.4]]) * scale
+    assert classifier.predict(new).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5])

@@ -310,3 +310,40 @@ def test_a_method_for_classes_alone_says_so():
     for name in {*METHODS} - {name for name, method in METHODS.items() if method.for_numbers}:
         with pytest.raises(ValueError, match=f"method '{name}' predicts classes, and these labels are numbers"):
             learn(towns(), recipe=METHODS[name].settings(DEFAULT))
+
+
+def test_labels_of_both_targets_are_read_written_and_compared():
+    classes, numbers = Classes(("a", "b")), Numbers(10.0, 2.0, -1.0, 1.0)
+    assert classes.texts(torch.tensor([1, -1])) == ["b", None]
+    assert numbers.texts(torch.tensor([0.5, math.nan]).double()) == ["11", None]
+    assert (classes.read("b"), numbers.read("11")) == (1, 0.5)
+    with pytest.raises(ValueError, match="no class 'c'"):
+        classes.read("c")
+    with pytest.raises(ValueError, match="'c' is no number"):
+        numbers.read("c")
+    before, after = torch.tensor([[0.9, 0.1], [0.0, 0.0]]), torch.tensor([[0.2, 0.8], [0.0, 0.5]])
+    assert classes.named(before).tolist() == [0, -1] and classes.named(after).tolist() == [1, 1]
+    assert classes.moves(before, after).tolist() == pytest.approx([0.7, 0.5])
+    assert classes.score_of(before, classes.named(before)).tolist() == pytest.approx([0.9, 0.0])
+    before, after = torch.tensor([[1.0], [math.nan], [math.nan]]), torch.tensor([[0.5], [-3.0], [math.nan]])
+    assert numbers.moves(before, after).tolist() == [0.5, 3.0, 0.0]
+    votes = torch.tensor([[0.75, 0.25], [0.0, 0.0]])  # a share of three quarters of the highest number
+    assert numbers.tallied(votes).squeeze(1).nan_to_num(9).tolist() == [0.5, 9.0] and classes.tallied(votes) is votes
+
+
+def test_both_targets_say_how_unsure_they_are_and_in_which_group():
+    classes, numbers = Classes(("a", "b")), Numbers(10.0, 2.0, -1.0, 1.0)
+    p = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    assert classes.uncertainty(p).tolist() == [0, 1] and classes.sureness(p).tolist() == [1, 0.5]
+    assert (classes.groups(p)[0].tolist(), classes.groups(p)[1]) == ([0, 0], ("a", "b"))
+    z = torch.stack([torch.linspace(-1, 1, 10), torch.linspace(0.1, 1, 10)], dim=1).double()
+    assert numbers.uncertainty(z).tolist() == pytest.approx(torch.linspace(0.1, 1, 10).tolist())
+    place, names = numbers.groups(z)
+    assert np.bincount(place).tolist() == [2] * 5 and names[0].startswith("below 8.")
+    y = torch.tensor([-1.0, 0.0, 1.0, math.nan]).double()
+    assert numbers.quartiles(y) == (8.0, 10.0, 12.0) and classes.quartiles(torch.tensor([0])) is None
+    assert numbers.classes(y).tolist() == [-1] * 4 and classes.classes(torch.tensor([1, -1])).tolist() == [1, -1]
+    numbers_only = pytest.raises(ValueError, match="about classes")
+    with numbers_only:
+        numbers.only_classes("this is about classes")
+    assert classes.only_classes("this is about classes") is None

@@ -227,4 +227,4 @@ def demo_lines(graph: Graph, facts: dict[str, Any], why: Explanation, finding: L
         "",
         f"All of this took {facts['seconds']:.0f} s.",
     ]
-    return text.fitted(lines)
+    return lines

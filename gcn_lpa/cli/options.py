@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, get_type_hints
 
 import typer
 
-from gcn_lpa.cli.text import VisibleStream, cut_lines, percent, print_json, run_lines, visible
+from gcn_lpa.cli.text import VisibleStream, cut_lines, fitted, percent, print_json, run_lines, visible
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ def check_out(*files: Path | str | None, overwrite: bool) -> None:
             raise ValueError(f"{file} is a file of the run {target.parent}, which needs it; choose another file")
 
 
-def check_picture(file: Path | None, option: str = "--picture") -> None:
+def check_picture(file: Path | None) -> None:
     """Refuse a picture whose ending does not say as what to draw it."""
     if file is not None and file.suffix.lower() not in PICTURE_ENDINGS:
-        raise typer.BadParameter(f"{option} {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
+        raise typer.BadParameter(f"--picture {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
 
 
 def stray_options(context: typer.Context, *used: str) -> list[str]:
@@ -293,7 +293,7 @@ def _typed(texts: Iterable[str] | None, types: Mapping[str, type], what: str) ->
 
 def show(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
     """Print a result: its facts as JSON, or its lines."""
-    print_json(facts) if as_json else print(*lines, sep="\n")
+    print_json(facts) if as_json else print(*fitted(lines), sep="\n")
 
 
 def print_run(trained: TrainedRun, as_json: bool, start: float, *, has_page: bool = False) -> None:
@@ -330,7 +330,7 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
         facts: dict[str, Any] = {"out": str(out), "rows": len(table), "status": by_status}
         facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
-        show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
+        print_json(facts) if as_json else print(f"{len(table):,} rows{parts} in {out}", *cut_lines(cut), sep="\n")
     elif as_json:
         records = records_of(table)
         print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})
@@ -402,28 +402,38 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 USUAL_EPOCHS = 300  # of a training whose patience ends it
-HOUR = 3600.0  # the time left is estimated from the epochs of as long, not of half a minute: models differ in speed
+SOON = 3.0  # seconds after the first epoch until the time left is estimated: the first compiles and reads
+LOG_EVERY = 30.0  # seconds between lines, where stderr is no terminal
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Watch]:
-    """A bar on stderr where that is a terminal, at most 80 columns wide: the epochs of all models that the command trains."""
+    """The epochs of all models that the command trains: a bar on stderr, at most 80 columns wide, or a line now and then where that
+    is no terminal.
+    """
     from gcn_lpa.train import Watch
 
-    if MANNERS.quiet or not sys.stderr.isatty():
+    if MANNERS.quiet:
         yield Watch()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    bar = None
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = TextColumn("{task.fields[stage]}"), BarColumn(12), TextColumn("{task.fields[state]}")
-    left = TimeRemainingColumn(compact=True), TextColumn("left")
-    about: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "speed_estimate_period": HOUR}
-    with Progress(*columns, *left, **about) as bar:
-        task = bar.add_task("", total=None, stage="", state="")
+        columns = (
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(12),
+            TextColumn("{task.fields[state]}{task.fields[left]}"),
+        )
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        bar.add_task("", total=None, stage="", state="", left="")
+    with bar or contextlib.nullcontext():
         planned: dict[JobName, int] = {}  # epochs of each model
         done: dict[JobName, int] = {}
         before = 0  # epochs of earlier trainings of the command, whose models have the same names
+        first: tuple[float, int] | None = None  # when the first epoch was done, and how many were
+        said = time.monotonic()
 
         def on_plan(names: Iterable[JobName]) -> None:
             nonlocal before
@@ -431,16 +441,35 @@ def progress() -> Iterator[Watch]:
             planned.clear()
             done.clear()
             planned.update({name: min(name.epochs, USUAL_EPOCHS) for name in names})
-            bar.update(task, total=before + sum(planned.values()))
+            if bar is not None:
+                bar.update(bar.task_ids[0], total=before + sum(planned.values()))
 
-        def advance(name: JobName, epoch: int, **words: Any) -> None:
+        def advance(name: JobName, epoch: int, state: str = "") -> None:
+            nonlocal first, said
             done[name] = min(epoch, planned[name])
-            bar.update(task, completed=before + sum(done.values()), **words)
+            finished, total, now = before + sum(done.values()), before + sum(planned.values()), time.monotonic()
+            first = first or (now, finished)
+            left, stage = (
+                time_left(now - first[0], finished - first[1], total - finished),
+                f"{name.stage} {name.member}".strip(),
+            )
+            if bar is not None:
+                words: dict[str, Any] = {"stage": stage, "left": left, **({"state": state} if state else {})}
+                bar.update(bar.task_ids[0], completed=finished, **words)
+            elif now - said >= LOG_EVERY:
+                said = now
+                print(f"gcn-lpa: {stage} {state}, {finished:,} of {total:,} epochs{left}", file=sys.stderr, flush=True)
 
         def on_epoch(name: JobName, epoch: Epoch) -> None:
             loss = "" if epoch.loss is None else f"loss {epoch.loss:.3g} "
             accuracy = "" if epoch.val_accuracy is None else f"validation {percent(epoch.val_accuracy)} "
-            state = f"{epoch.epoch}/{name.epochs} {loss}{accuracy}".strip()
-            advance(name, epoch.epoch, stage=f"{name.stage} {name.member}".strip(), state=state)
+            advance(name, epoch.epoch, f"{epoch.epoch}/{name.epochs} {loss}{accuracy}".strip())
 
         yield Watch(on_plan=on_plan, on_epoch=on_epoch, on_done=lambda name: advance(name, planned[name]))
+
+
+def time_left(seconds: float, done: int, left: int) -> str:
+    """About how long the epochs that are left take, after `done` of them took so many seconds; empty where it is too soon."""
+    from gcn_lpa.scale.forecast import duration
+
+    return f", {duration(seconds / done * left)} left" if seconds >= SOON and done and left else ""

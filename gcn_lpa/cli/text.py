@@ -31,6 +31,9 @@ HELD_OUT = {
     "validation": "validation",
     "cross-validation": "out-of-fold",
 }  # nodes of a protocol
+SHORT = 16  # columns that a text of a table keeps as long as others can be cut
+LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
+COMMANDS = "gcn-lpa ", "torchrun ", "python"
 
 
 def visible(text: str) -> str:
@@ -61,30 +64,47 @@ def percent(rate: float | None) -> str:
 
 
 def wrapped(text: str) -> list[str]:
-    """A line in pieces of at most WIDTH columns, those after the first two blanks further in."""
-    indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(
-        text, WIDTH, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    """A line in pieces of at most WIDTH columns, those after the first below its words, or two blanks further in."""
+    named = LABELLED.match(text)
+    indent = " " * (len(named[0]) if named else len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Lines of at most WIDTH columns, of longer ones."""
-    return [piece for line in lines for piece in ([line] if len(line) <= WIDTH else wrapped(line))]
+    """Lines of at most WIDTH columns, of longer ones; commands stay whole, to be copied."""
+    each = [line for text in lines for line in text.split("\n")]
+    return [
+        piece
+        for line in each
+        for piece in ([line] if len(line) <= WIDTH or line.lstrip().startswith(COMMANDS) else wrapped(line))
+    ]
 
 
 def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Columns two blanks apart: the first and those of text to the left, numbers to the right."""
-    from rich.cells import cell_len  # a Chinese character takes two columns
+    """Columns two blanks apart: the first and those of text to the left, numbers to the right. Where they are wider than WIDTH, …
+    stands for the middle of long texts, those of the first column last of all.
+    """
+    from rich.cells import cell_len, set_cell_size  # a Chinese character takes two columns
 
-    columns = [tuple(map(visible, column)) for column in zip(tuple(header), *map(tuple, rows), strict=True)]
-    padded = []
-    for k, column in enumerate(columns):
-        widths = [cell_len(cell) for cell in column]
-        is_number = k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
-        blanks = [" " * (max(widths) - width) for width in widths]
-        cells = zip(blanks, column, strict=True) if is_number else zip(column, blanks, strict=True)
-        padded.append(["".join(parts) for parts in cells])
+    def cut(cell: str, width: int) -> str:
+        head, tail = width // 2, (width - 1) // 2
+        return f"{set_cell_size(cell, head)}…{set_cell_size(cell[::-1], tail)[::-1]}"
+
+    columns = [list(map(visible, column)) for column in zip(tuple(header), *map(tuple, rows), strict=True)]
+    padded, widths = [], [max(map(cell_len, column)) for column in columns]
+    is_number = [
+        k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
+        for k, column in enumerate(columns)
+    ]
+    texts = [k for k in reversed(range(len(columns))) if not is_number[k]]
+    for least in (SHORT, 1):
+        for k in sorted(texts, key=lambda k: (k == 0, -widths[k])):
+            widths[k] -= max(0, min(sum(widths) + 2 * len(widths) - 2 - WIDTH, widths[k] - least))
+    for column, width, number in zip(columns, widths, is_number, strict=True):
+        cells = [cell if cell_len(cell) <= width else cut(cell, width) for cell in column]
+        blanks = [" " * (width - cell_len(cell)) for cell in cells]
+        pairs = zip(blanks, cells, strict=True) if number else zip(cells, blanks, strict=True)
+        padded.append(["".join(parts) for parts in pairs])
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
@@ -105,8 +125,8 @@ def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]
     mattered = ", ".join(f"{field} {share:.2f}" for field, share in [*found.importance.items()][:5])
     return [
         f"{name}: {len(found.trials)} trials, {pruned} of them pruned: {rates}",
-        *wrapped(f"  {changed or 'no recipe was better than the one to start from'}"),
-        *(wrapped(f"  what mattered: {mattered}") if mattered else []),
+        f"  {changed or 'no recipe was better than the one to start from'}",
+        *([f"  what mattered: {mattered}"] if mattered else []),
         *(["  warning: so few validation nodes cannot tell recipes apart"] if num_val < FEW_NODES else []),
         f"best recipe in {out / BEST}, picture in {out / PLOT}",
     ]
@@ -130,21 +150,20 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
         f"{trained.graph.name}: {trained.plan.recipe.method}, {stopped}epoch {run.best_epoch} of {len(run.history)}{chosen}, "
         f"{seconds:.1f} s"
     ]
-    lines += fitted(f"  {line}" for line in result_lines(trained.results))
+    lines += [f"  {line}" for line in result_lines(trained.results)]
     shares = sorted(trained.trained.shares.items(), key=lambda item: -item[1])
     if len(shares) > 2:
         used = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
         unused = ", ".join(name for name, share in shares if share < 0.005)
-        lines += wrapped(f"  weight: {used}{unused and f'; none: {unused}'}")
-    for name, why in trained.trained.left_out.items():
-        lines += wrapped(f"  left out: {name}, {why}")
+        lines.append(f"  weight: {used}{unused and f'; none: {unused}'}")
+    lines += [f"  left out: {name}, {why}" for name, why in trained.trained.left_out.items()]
     lines += [*relations(trained), *weighed_edges(trained), *warning(trained.results)]
     held_out = 0 if calibration is None else calibration.num_nodes
     if not run.interrupted and held_out < FEWEST:
         few = f"{counted(held_out, 'held-out label')} {'is' if held_out == 1 else 'are'} too few, it takes {FEWEST}"
-        lines += wrapped(f"  {'probabilities are not calibrated' if is_of_classes else 'intervals are rough'}: {few}")
+        lines.append(f"  {'probabilities are not calibrated' if is_of_classes else 'intervals are rough'}: {few}")
     elif not run.interrupted and calibration is not None:
-        lines += wrapped(f"  {calibration}")
+        lines.append(f"  {calibration}")
     if trained.folder is None:
         return lines
     lines.append(f"  kept in {trained.folder}")
@@ -187,7 +206,7 @@ def ranking_lines(found: Ranking | None) -> list[str]:
     hits = " / ".join(f"{100 * share:.0f}" for share in found.recall)
     precision = f"average precision {percent(found.average_precision)} (by chance {percent(found.share)})"
     return [
-        *wrapped(f"{found.positive}: {precision}, ROC AUC {percent(found.roc_auc)}"),
+        f"{found.positive}: {precision}, ROC AUC {percent(found.roc_auc)}",
         f"recall {hits} % among the likeliest {tops} % of the nodes",
     ]
 
@@ -225,7 +244,7 @@ def weighed_edges(trained: TrainedRun) -> list[str]:
     from gcn_lpa.insight.edge_effects import effect_sentences
 
     first, *others = effect_sentences(weights)
-    return fitted([f"  {first}", *(f"    {line}" for line in others)])
+    return [f"  {first}", *(f"    {line}" for line in others)]
 
 
 def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
@@ -238,7 +257,7 @@ def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
         )
         for one in rows
     ]
-    return [*fitted(said), "", *table_lines(("column", "value", "weight", "95 % interval", "edges"), cells)]
+    return [*said, "", *table_lines(("column", "value", "weight", "95 % interval", "edges"), cells)]
 
 
 def importance_lines(found: Importances) -> list[str]:
@@ -252,11 +271,11 @@ def importance_lines(found: Importances) -> list[str]:
         for row in found.rows
     ]
     nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
-    lines = [*wrapped(f"{nodes} {counted(found.repeats, 'time')}:"), ""]
+    lines = [f"{nodes} {counted(found.repeats, 'time')}:", ""]
     lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood", "it alone"), rows)
     for name in found.leaking:
         leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
-        lines += ["", *wrapped(f"{leak}; option features=… leaves it out")]
+        lines += ["", f"{leak}; option features=… leaves it out"]
     return lines
 
 
@@ -266,16 +285,16 @@ def warning(results: Results) -> list[str]:
 
     found = results.scores
     if isinstance(found, NumberScores):
-        mean = "  no better than always the mean (R² 0); `gcn-lpa compare` tries other methods"
-        return [] if found.r2 > 0 else wrapped(mean)
+        always = "  no better than always the mean (R² 0); `gcn-lpa compare` tries other methods"
+        return [] if found.r2 > 0 else [always]
     most = 0.0 if found is None else max(one.support for one in found.per_class.values()) / found.num_nodes
     if found is None or most == 1 or found.accuracy > most:
         return []
     if (ranked := found.ranking) is not None and ranked.average_precision > 2 * ranked.share:
         rest = f"accuracy is no better than never saying {ranked.positive} ({percent(most)}): cut the ranking where it pays"
-        return wrapped(f"  {rest}, `gcn-lpa predict --top`, `--precision` or `--costs`")
+        return [f"  {rest}, `gcn-lpa predict --top`, `--precision` or `--costs`"]
     always = f"no better than always the most frequent class ({percent(most)})"
-    return wrapped(f"  {always}; `gcn-lpa compare` tries other methods")
+    return [f"  {always}; `gcn-lpa compare` tries other methods"]
 
 
 def evaluation_lines(results: Results) -> list[str]:
@@ -322,12 +341,12 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
     elif fitted == Calibrator():
         numbers = f"temperature  none: by {which}, correcting would not make labels likelier"
     apart = calibration.unreachable
-    own = "as they are" if apart == Calibrator() else "corrected by themselves"
+    own = "as the model gives them" if apart == Calibrator() else calibration.apart
     few = calibration.num_nodes < FEWEST
     return [
         f"{found.graph}: {found.method}, accuracy {percent(found.accuracy)} on {counted(found.num_nodes, 'node')} it was not given",
         f"  temperature  none: {which} are too few to fit one to, it takes {FEWEST}" if few else f"  {numbers}",
-        *([] if apart is None else [f"  unreachable  {counted(calibration.num_unreachable, 'node')} of them, {own}"]),
+        *([] if apart is None else [f"  unreachable  nodes that no label reaches: {own}"]),
         f"  ECE          {percent(found.ece_before)} before, {percent(found.ece_after)} after; a perfectly calibrated "
         f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "
@@ -339,15 +358,13 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
 def interval_lines(found: IntervalReport) -> list[str]:
     low, high = found.expected_coverage
     tenth, half, most = (f"{width:.4g}" for width in found.widths)
-    return fitted(
-        [
-            f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
-            f"  {found.intervals}, {HELD_OUT[found.intervals.protocol]} nodes",
-            f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
-            f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
-            f"  promise      {found.promise}",
-        ]
-    )
+    return [
+        f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
+        f"  {found.intervals}, {HELD_OUT[found.intervals.protocol]} nodes",
+        f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
+        f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
+        f"  promise      {found.promise}",
+    ]
 
 
 def change_lines(found: Changes, note: str = "") -> list[str]:
@@ -398,7 +415,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. seconds: median of a split, "
         f"on {found.device}."
     )
-    return [*table_lines(header, rows), "", *fitted(lines)]
+    return [*table_lines(header, rows), "", *lines]
 
 
 def advice_lines(found: Advice, command: str) -> list[str]:
@@ -406,7 +423,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
     from gcn_lpa.metrics import METRICS
     from gcn_lpa.stats import signed
 
-    lines = [*fitted([found.sentence]), "", f"  {command}", ""]
+    lines = [found.sentence, "", f"  {command}", ""]
     if found.lines:
         rows = (
             (
@@ -423,7 +440,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         lines += table_lines(heads, rows)
         lines += [
             "",
-            *fitted([f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap."]),
+            f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.",
         ]
     known, chance = found.homophily, ""
     if known.rate is not None and known.chance is not None:
@@ -434,4 +451,4 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         f"  reach      {found.unlabeled:,} nodes without a label, {found.unreachable:,} of them out of reach of any label",
         *(f"  note       {note}" for note in found.notes),
     ]
-    return [*lines, *fitted(about)]
+    return [*lines, *about]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 WARNING = "warning: "  # the beginning of a note that is a warning
+NO_LABEL = "no column is read as the label"  # in a warning that `train` repeats
 LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")
@@ -54,6 +55,18 @@ def of_another_kind(value: Hashable, names: Iterable[Hashable]) -> str:
     twin = next((name for name in names if type(name) is not type(value) and str(name) == str(value)), None)
     both = f"{value!r} is {type_word(value)}, {twin!r} is {type_word(twin)}"
     return "" if twin is None else f"{both}: ids are of one kind everywhere"
+
+
+def close_to(value: Hashable, names: Sequence[Hashable]) -> str:
+    """A hint where names are like a value but for what spreadsheets change, case, zeros in front, a .0 behind; or misspelt."""
+
+    def bare(name: str) -> str:
+        return name.strip().casefold().removesuffix(".0").lstrip("0")
+
+    texts = list(map(str, names))
+    close = list(itertools.islice((text for text in texts if bare(text) == bare(str(value))), 3))
+    close = close or similar(str(value), texts)
+    return of_another_kind(value, names) or (f"close to it: {', '.join(close)}" if close else "")
 
 
 def type_word(value: Hashable) -> str:

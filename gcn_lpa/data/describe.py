@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import WARNING, is_missing, some, type_word
+from gcn_lpa.data.checks import NO_LABEL, WARNING, is_missing, some, type_word
 from gcn_lpa.data.table import USUAL_NAMES, Table, is_text, number, series
 from gcn_lpa.engine.sparse import SparseMatrix
 
@@ -199,7 +199,10 @@ RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
 FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
 MOST_VALUES, NODES_PER_VALUE = 50, 5
-FEWEST_HEARD, HARM = 30, 3.0  # labelled nodes, and standard errors, for a warning that directions or weights do harm
+FEWEST_HEARD, HARM = (
+    30,
+    2.33,
+)  # labelled nodes, and standard errors (1 in 100 by chance), for a warning that directions or weights do harm
 
 
 def warnings_in(notes: Iterable[str]) -> tuple[str, ...]:
@@ -228,6 +231,18 @@ def guessed_label(table: Table, column: str, labels: np.ndarray) -> str:
             "label=… which it is, or label='' for none (features=… can then name this column), or task=regression to predict it"
         )
     return f"column {column!r} is read as the label; option label=… says otherwise"
+
+
+def label_asked_for(columns: Sequence[ColumnSummary]) -> list[str]:
+    """A warning where no column is read as the label, and some could be one: of few values, those with empty cells first."""
+    found = sorted((one for one in columns if one.kind in ("category", "boolean")), key=lambda one: one.missing == 0)
+    if not found:
+        return []
+    shown = ", ".join(f"{one.name!r} ({one.about})" for one in found[:3])
+    return [
+        f"{WARNING}{NO_LABEL}, and {shown} {'is a feature' if len(found) == 1 else 'are features'}: option "
+        f"label={found[0].name} says which is the label, label='' that there is none"
+    ]
 
 
 def look_like_numbers(column: str, labels: np.ndarray) -> str | None:
@@ -341,10 +356,7 @@ def _is_misspelt(name: str, other: str) -> bool:
 
 
 def harmful_edges(graph: Graph) -> list[str]:
-    """Warnings where the labels of neighbours tell those of labelled nodes clearly better without directions, or without weights.
-
-    Of each node by the labels of its neighbours alone, as many as its weights are worth, beside the frequency of each class.
-    """
+    """Warnings where labels within two hops tell those of labelled nodes clearly better without directions, or without weights."""
     known = graph.labeled.cpu().numpy()
     matrix = graph.adjacency.to_scipy().astype(np.float64)
     matrix = scipy.sparse.csr_array(matrix - scipy.sparse.diags_array(matrix.diagonal()))
@@ -355,12 +367,13 @@ def harmful_edges(graph: Graph) -> list[str]:
     if len(matrix.data) and np.ptp(matrix.data) > 0:
         plain = scipy.sparse.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
         others["weight", "option weight='' leaves it out"] = plain
-    if not others or graph.num_classes < 2 or known.sum() < FEWEST_HEARD:
+    y, notes = graph.target.strata(graph.y.cpu()).numpy(), []
+    num_classes = int(y.max(initial=-1)) + 1
+    if not others or num_classes < 2 or known.sum() < FEWEST_HEARD:
         return []
-    y, notes = graph.y.cpu().numpy(), []
-    here = _told_by_neighbours(matrix, y, graph.num_classes)
+    here = told_by_neighbours(matrix, y, num_classes)
     for (what, how), other in others.items():
-        there = _told_by_neighbours(other, y, graph.num_classes)
+        there = told_by_neighbours(other, y, num_classes)
         gain = np.log(there[0]) - np.log(here[0])
         if gain.mean() > HARM * gain.std() / np.sqrt(len(gain)):
             rates = f"{100 * there[1].mean():.0f} % against {100 * here[1].mean():.0f} %"
@@ -368,19 +381,31 @@ def harmful_edges(graph: Graph) -> list[str]:
     return notes
 
 
-def _told_by_neighbours(matrix: Any, y: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of the label of each labelled node by those of its neighbours, and whether it is their first choice."""
+def told_by_neighbours(matrix: Any, y: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the label of each labelled node by the labels within two hops, its own left out, and whether it is
+    their first choice.
+
+    A labelled neighbour gives its label, an unlabelled one the mean of those of its own neighbours; they count as many as their
+    weights are worth, beside the frequency of each class.
+
+    Args:
+        matrix: weights of messages, without self-loops, [n, n].
+        y: classes, -1 where unknown, [n].
+    """
     nodes = np.flatnonzero(y >= 0)
-    seeds = scipy.sparse.csr_array((np.ones(len(nodes)), (nodes, y[nodes])), shape=(len(y), num_classes))
-    received = matrix * (y >= 0)  # the columns of labelled nodes
-    received = scipy.sparse.csr_array(received)
-    mass, total, squares = received @ seeds, received.sum(axis=1), received.multiply(received).sum(axis=1)
-    worth = np.divide(
-        total**2, squares, out=np.zeros_like(total), where=squares > 0
-    )  # as many neighbours of one weight
-    shares = mass.toarray()[nodes] / np.where(total > 0, total, 1)[nodes, None]
+    matrix, seeds = scipy.sparse.csr_array(matrix), np.zeros((len(y), num_classes))
+    seeds[nodes, y[nodes]] = 1
+    near, far = (matrix @ scipy.sparse.diags_array(mask.astype(np.float64)) for mask in (y >= 0, y < 0))
+    heard, mass = near.sum(axis=1), near @ seeds
+    rate = np.divide(1, heard, out=np.zeros(len(y)), where=heard > 0)
+    back = far.multiply((scipy.sparse.diags_array(rate) @ near).T).tocsr()  # what came of the asking node itself
+    mass = mass + far @ (rate[:, None] * mass) - back.sum(axis=1)[:, None] * seeds
+    passed = far @ scipy.sparse.diags_array((heard > 0).astype(np.float64)) - back
+    total, squares = (sum((part**power).sum(axis=1) for part in (near, passed))[nodes] for power in (1, 2))
+    worth = np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0)  # neighbours of one weight
+    shares = mass[nodes].clip(0) / np.where(total > 0, total, 1)[:, None]
     prior = np.bincount(y[nodes], minlength=num_classes) / len(nodes)
-    blended = (worth[nodes, None] * shares + prior) / (worth[nodes, None] + 1)
+    blended = (worth[:, None] * shares + prior) / (worth[:, None] + 1)
     return blended[np.arange(len(nodes)), y[nodes]], blended.argmax(axis=1) == y[nodes]
 
 

@@ -21,9 +21,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import some
+from gcn_lpa.data.checks import is_missing, some
 from gcn_lpa.data.column_types import Cells, Encoder
-from gcn_lpa.data.constructors import EdgeTypes
+from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.encoders import BooleanColumn, CategoryColumn, Columns, DateColumn, LeftOut, NumberColumn, encoder_of
 from gcn_lpa.data.files import decode_as
 from gcn_lpa.data.table import Table
@@ -404,3 +404,18 @@ def read_edge_columns(
     row, col = (torch.from_numpy(side.astype(np.int64)) for side in (listed.target, listed.source))
     weight = torch.from_numpy(weights.astype(np.float32))
     return EdgeColumns(EdgeFunctions(tuple(functions)), row, col, weight, basis, listed.directed), notes
+
+
+def edge_types_in(table: Table, column: str, ends: Sequence[str]) -> list[str]:
+    """The type of each edge; an empty cell, a column of ends, or more types than can be weighed are refused."""
+    if column in ends:
+        raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their types")
+    types = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
+    if "" in types:
+        raise ValueError(f"{table.where(types.index(''), column)} is empty; every edge needs a type")
+    if (number := len(set(types))) > MOST_EDGE_TYPES:
+        raise ValueError(
+            f"column {column!r} of {table.path.name} names {number:,} edge types; at most {MOST_EDGE_TYPES} can be weighed. "
+            "Put rare ones together, or name another column with option relation=…"
+        )
+    return types

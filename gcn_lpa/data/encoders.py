@@ -383,6 +383,23 @@ class Columns:
                 start += sizes[k]
         return found
 
+    def cells_of(self, row: np.ndarray) -> list[tuple[str, str]]:
+        """Each column and what a row of features says of its cell; words and counts are left out."""
+        places, found = self.positions(), []
+        for one in self.encoders:
+            values, text = row[places[one.name]], ""
+            if isinstance(one, NumberColumn):
+                text = f"{values[0]:.6g}{one.unit and f' {one.unit}'}"
+            elif isinstance(one, BooleanColumn):
+                text = one.true if values[0] == 1 else one.false
+            elif isinstance(one, CategoryColumn) and values.any():
+                text = (*one.values, *(["other"] * one.other), "")[int(values.argmax())]
+            elif isinstance(one, DateColumn):
+                text = str(np.datetime64(round(one.mean + one.deviation * float(values[0])), "D"))
+            if one.num_features and not isinstance(one, (TextColumn, CountColumns)):
+                found.append((one.name, "" if one.missing and values[-1] == 1 else text))
+        return found
+
     def summaries(self) -> tuple[ColumnSummary, ...]:
         return tuple(encoder.summary for encoder in self.encoders)
 

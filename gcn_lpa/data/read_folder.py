@@ -22,24 +22,26 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.checks import WARNING, Ends, check_task, is_address, is_missing, of_another_kind, similar, some
+from gcn_lpa.data.checks import WARNING, Ends, check_task, close_to, is_address, some
 from gcn_lpa.data.column_types import Cells, times_in
-from gcn_lpa.data.constructors import DIRECTION, MOST_EDGE_TYPES, EdgeTypes
+from gcn_lpa.data.constructors import DIRECTION, EdgeTypes
 from gcn_lpa.data.describe import (
     graph_warnings,
     guessed_label,
     harmful_edges,
+    label_asked_for,
     look_like_numbers,
     other_labels,
     telling_columns,
 )
-from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, read_edge_columns
+from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, edge_types_in, read_edge_columns
 from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import (
     USUAL_NAMES,
     Series,
     Table,
+    columns_by_values,
     named_by_first_row,
     read_delimited,
     read_frame,
@@ -51,6 +53,8 @@ from gcn_lpa.graph import Graph
 
 NODE_ROLES, EDGE_ROLES = ("id", "label"), ("source", "target", "weight")
 STAND_INS = ("identity", "degree")
+UNLISTED = ("refuse", "drop")
+ALSO = "; also: "  # between problems that are said together
 DataFrame = Any  # of pandas, which is imported only where it is needed
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 
@@ -72,6 +76,7 @@ def read_csv(
     edge_features: Sequence[str] | str | None = None,
     task: str | None = None,
     unknown: Sequence[str] | str = "",
+    unlisted: str = "refuse",
     directed: bool = False,
     header: bool = True,
     encoding: str = "utf-8-sig",
@@ -102,6 +107,7 @@ def read_csv(
         task: "classification", each label is a class, or "regression", it is a number to predict; without, numbers with many values
             are numbers.
         unknown: label or labels that mean unknown, beside the empty one.
+        unlisted: "drop" leaves out edges and labels of nodes that the file of nodes does not list; they are refused otherwise.
         header: False where the first row is data; the columns are then id, label and features, or source, target and
             weight, in this order. A file whose first row has usual names for both id and label, or source and target, keeps it.
         encoding: of CSV files; the default is UTF-8 with or without a byte order mark.
@@ -110,23 +116,10 @@ def read_csv(
         columns: what was learned of another table, `graph.columns` or `trained.columns`: this one gets the same features.
         edge_functions: the same of the columns of edges, `trained.edge_weights.functions`.
     """
-    names = (
-        id,
-        label,
-        features,
-        text,
-        time,
-        source,
-        target,
-        weight,
-        relation,
-        edge_features,
-        edge_functions,
-        task,
-        unknown,
-        columns,
-    )
-    reading = _Reading(*names, header, encoding, delimiter)
+    given = locals()
+    if unlisted not in UNLISTED:
+        raise ValueError(f"unlisted = {unlisted!r:.40}; it is one of {', '.join(UNLISTED)}")
+    reading = _Reading(**{spec.name: given[spec.name] for spec in dataclasses.fields(_Reading) if spec.name in given})
     return reading.graph(nodes, edges, labels, directed=directed, name=name)
 
 
@@ -206,28 +199,33 @@ class _Reading:
     header: bool
     encoding: str
     delimiter: str | None
-    nodes: Table | None = None
-    labels: Table | None = None
+    unlisted: str
     notes: list[str] = field(default_factory=list)
+    node_table: Table | None = None
+    label_table: Table | None = None
+    matched: dict[str, str] = field(default_factory=dict)  # columns by their roles that were found by their values
 
     def graph(self, nodes: Any, edges: Any, labels: Any, *, directed: bool, name: str | None) -> Graph:
         """The graph that the files describe; an edge or a label of a node that is not listed is refused."""
         import pandas
 
         check_task(self.task)
-        self.nodes = self.table(nodes, NODE_ROLES, "nodes")
+        self.node_table = self.table(nodes, NODE_ROLES, "nodes")
         edge_table = self.table(edges, EDGE_ROLES, "edges")
-        self.labels = self.table(labels, NODE_ROLES, "labels")
+        self.label_table = self.table(labels, NODE_ROLES, "labels")
         self.require_files(edge_table)
-        origin = self.nodes or edge_table  # the file that says which nodes there are
+        self.require_columns(edge_table)
+        origin = self.node_table or edge_table  # the file that says which nodes there are
         if origin is None:
             raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
         nothing = series([], text_type())
         sides, source_ids, target_ids, weights, types, read = (
             self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None, ())
         )
-        id_column, ids, given = self.label_file(self.labels) if self.labels else ("", nothing, None)
-        listed = self.listed_nodes(self.nodes) if self.nodes else self.nodes_at_ends(source_ids, target_ids, ids)
+        id_column, ids, given = self.label_file(self.label_table) if self.label_table else ("", nothing, None)
+        listed = (
+            self.listed_nodes(self.node_table) if self.node_table else self.nodes_at_ends(source_ids, target_ids, ids)
+        )
         names, y = listed.names.to_numpy(object).tolist(), listed.y
         columns = [listed.names, source_ids, target_ids, ids]
         codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and different: positions
@@ -241,12 +239,22 @@ class _Reading:
                     "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of "
                     "columns"
                 )
-            _require_listed(edge_table, sides[0], source, source_ids, names, origin)
-            _require_listed(edge_table, sides[1], target, target_ids, names, origin)
-        if self.labels is not None:
-            _require_listed(self.labels, id_column, labelled, ids, names, origin)
+        read_ids: list[tuple[Table, str, np.ndarray, Series]] = []
+        if edge_table is not None:
+            read_ids = [(edge_table, sides[0], source, source_ids), (edge_table, sides[1], target, target_ids)]
+        if self.label_table is not None and given is not None:
+            read_ids.append((self.label_table, id_column, labelled, ids))
             y = np.full(len(names), None)
-            y[labelled] = given
+            y[labelled[labelled < len(names)]] = given[labelled < len(names)]
+        kept = (source < len(names)) & (target < len(names))
+        if self.unlisted != "drop":
+            _require_listed(read_ids, names, origin)
+        elif edge_table is not None and not kept.all():
+            edge_table, source, target = edge_table.of(kept), source[kept], target[kept]
+            weights = None if weights is None else weights[kept]
+            types = None if types is None else list(itertools.compress(types, kept))
+            left_out = f"{int((~kept).sum()):,} edges are left out: {origin.path.name} does not list their nodes"
+            self.notes.append(f"{WARNING}{left_out}")
         ends = Ends(source, target, are_positions=True)
         options: dict[str, Any] = {
             "x": listed.x,
@@ -272,8 +280,8 @@ class _Reading:
             self.notes += notes
         graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
         notes = [*graph.notes, *self.notes, *graph_warnings(graph), *harmful_edges(graph)]
-        if self.nodes is not None and listed.columns is not None and y is not None and graph.numbers is None:
-            notes += telling_columns(self.nodes, listed.columns.single_columns, y)
+        if self.node_table is not None and listed.columns is not None and y is not None and graph.numbers is None:
+            notes += telling_columns(self.node_table, listed.columns.single_columns, y)
         return dataclasses.replace(graph, notes=tuple(notes))
 
     def table(self, file: Any, roles: tuple[str, ...], content: str) -> Table | None:
@@ -305,12 +313,12 @@ class _Reading:
 
     def require_files(self, edges: Table | None) -> None:
         """Refuse a column that is asked for where there is no file that could have it."""
-        if self.columns is not None and self.nodes is None:
+        if self.columns is not None and self.node_table is None:
             which = "such as nodes.csv in the folder"
             raise ValueError(f"there is no file of nodes, {which}, to read the model's columns from")
         for table, content, options in (
-            (self.nodes, "nodes", ("text", "time")),
-            (self.nodes or self.labels, "nodes or labels", ("id", "label")),
+            (self.node_table, "nodes", ("text", "time")),
+            (self.node_table or self.label_table, "nodes or labels", ("id", "label")),
             (edges, "edges", (*EDGE_ROLES, "relation")),
         ):
             for option in options:
@@ -318,17 +326,42 @@ class _Reading:
                     problem = f"there is no file of {content} to read it from"
                     raise ValueError(f"{option}={column!r} names a column, but {problem}")
 
+    def require_columns(self, edges: Table | None) -> None:
+        """Find the columns of ids and of both ends, by their names or else by their values; say all that are missing at once."""
+        roles = [(self.node_table, "id"), (edges, "source"), (edges, "target")]
+        named, missing = dict[str, str](), []
+        for table, role in roles:
+            if table is not None:
+                wanted = _meant_for(table, self.id, self.label_table) if role == "id" else getattr(self, role)
+                try:
+                    named[role] = table.require(
+                        role, wanted, taken=[named["source"]] if "source" in named and role == "target" else ()
+                    )
+                except ValueError as error:
+                    missing.append((role, wanted, error))
+        is_open = bool(missing) and all(wanted is None for _, wanted, _ in missing)
+        if is_open and self.node_table is not None and edges is not None:
+            self.matched = columns_by_values(self.node_table, edges, named)
+        if self.matched:
+            ends = f"{self.matched['source']!r} and {self.matched['target']!r} of edges hold ids"
+            self.notes.append(
+                f"columns {ends} of column {self.matched['id']!r} of nodes: they are read as source and target"
+            )
+            return
+        if missing:
+            raise ValueError(ALSO.join(str(error) for *_, error in missing))
+
     def edges(
         self, table: Table
     ) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None, Sequence[str]]:
         """The columns of both ends, the ids in them, weights and edge types; and the columns that may weigh edges."""
-        source = table.require("source", self.source)
-        target = table.require("target", self.target, taken=(source,))
+        source = self.matched.get("source") or table.require("source", self.source)
+        target = self.matched.get("target") or table.require("target", self.target, taken=(source,))
         weight = table.find("weight", self.weight, taken=(source, target))
         weights = None if weight is None else table.weights(weight)
         is_column = self.relation is not None and (self.relation != DIRECTION or DIRECTION in table.columns)
         relation = table.stated("relation", str(self.relation)) if is_column else None
-        types = None if relation is None else _edge_types(table, relation, (source, target))
+        types = None if relation is None else edge_types_in(table, relation, (source, target))
         read = [column for column in table.columns if column not in (source, target)]
         if self.edge_features is not None:
             several = _several(self.edge_features, table) if self.edge_features else []
@@ -342,8 +375,8 @@ class _Reading:
 
     def label_file(self, table: Table) -> tuple[str, Series, np.ndarray]:
         """The column of ids in a file of labels, the ids and the labels."""
-        id_column = table.require("id", _meant_for(table, self.id, self.nodes))
-        wanted = _meant_for(table, self.label or None, self.nodes)
+        id_column = table.require("id", _meant_for(table, self.id, self.node_table))
+        wanted = _meant_for(table, self.label or None, self.node_table)
         label_column = table.require("label", wanted, taken=(id_column,))
         labels = self.labels_in(table, label_column, is_guessed=wanted is None)
         return id_column, table.ids(id_column, unique=True), labels
@@ -381,13 +414,13 @@ class _Reading:
 
     def listed_nodes(self, table: Table) -> NodeColumns:
         """The nodes of a file of nodes."""
-        id_column = table.require("id", _meant_for(table, self.id, self.labels))
-        is_elsewhere = self.label is not None and _meant_for(table, self.label, self.labels) is None
+        id_column = self.matched.get("id") or table.require("id", _meant_for(table, self.id, self.label_table))
+        is_elsewhere = self.label is not None and _meant_for(table, self.label, self.label_table) is None
         is_aside = self.label == "" or is_elsewhere
         chosen = table.find("label", None if is_aside else self.label, taken=(id_column,))
         label_column, aside = (None, chosen) if is_aside else (chosen, None)
-        if self.labels is not None and label_column is not None:
-            both = f"{table.path.name} has a column {label_column!r}, and {self.labels.path.name}"
+        if self.label_table is not None and label_column is not None:
+            both = f"{table.path.name} has a column {label_column!r}, and {self.label_table.path.name}"
             raise ValueError(f"labels come twice: {both}")
         names = table.ids(id_column, unique=True)
         y = None if label_column is None else self.labels_in(table, label_column, is_guessed=self.label is None)
@@ -396,6 +429,14 @@ class _Reading:
         time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
         columns, encoded = self.encoded(table, {id_column, chosen, time_column, *others})
         self.notes.extend(encoded.warnings)
+        if (
+            chosen is None
+            and self.label is None
+            and self.label_table is None
+            and self.columns is None
+            and columns is not None
+        ):
+            self.notes += label_asked_for(columns.summaries())
         if aside is not None and aside not in _several(self.features, table):
             how = "neither label nor feature; option features=… reads it as one"
             self.notes.append(f"column {aside!r} is left aside: {how}")
@@ -423,40 +464,24 @@ class _Reading:
         return learn_columns(table, list(dict.fromkeys([*names, *texts])), texts)
 
 
-def _require_listed(
-    table: Table, column: str, positions: np.ndarray, ids: Series, names: Sequence[Any], origin: Table
-) -> None:
-    """Refuse an id that the file of nodes does not list, with the ids that are close to it."""
-    if not (positions >= len(names)).any():
-        return
-    row = int((positions >= len(names)).argmax())
-    value = ids.iloc[row]
-    texts = list(map(str, names))
-    alike = (text for text in texts if _bare(text) == _bare(str(value)))
-    close = list(itertools.islice(alike, 3)) or similar(str(value), texts)
-    hint = of_another_kind(value, names) or (f"close to it: {', '.join(close)}" if close else "")
-    problem = f"which {origin.path.name} does not list{f'; {hint}' if hint else ''}"
-    raise ValueError(f"{table.where(row, column)} is {value!r:.80}, {problem}")
+def _require_listed(read: Sequence[tuple[Table, str, np.ndarray, Any]], names: Sequence[Any], origin: Table) -> None:
+    """Refuse ids that the file of nodes does not list, with the ids that are close to the first of each column.
 
-
-def _bare(name: str) -> str:
-    """A name without what spreadsheets change: case, zeros in front, a .0 behind, blanks."""
-    return name.strip().casefold().removesuffix(".0").lstrip("0")
-
-
-def _edge_types(table: Table, column: str, ends: Sequence[str]) -> list[str]:
-    """The type of each edge; an empty cell, a column of ends, or more types than can be weighed are refused."""
-    if column in ends:
-        raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their types")
-    types = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
-    if "" in types:
-        raise ValueError(f"{table.where(types.index(''), column)} is empty; every edge needs a type")
-    if (number := len(set(types))) > MOST_EDGE_TYPES:
-        raise ValueError(
-            f"column {column!r} of {table.path.name} names {number:,} edge types; at most {MOST_EDGE_TYPES} can be weighed. "
-            "Put rare ones together, or name another column with option relation=…"
-        )
-    return types
+    Args:
+        read: tables, their columns of ids, the positions of these among the names, and the ids.
+    """
+    problems = []
+    for table, column, positions, ids in read:
+        wrong = np.flatnonzero(positions >= len(names))
+        if not len(wrong):
+            continue
+        value = ids.iloc[wrong[0]]
+        hint = close_to(value, names)
+        more = f"; so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        problem = f"which {origin.path.name} does not list{f'; {hint}' if hint else ''}{more}"
+        problems.append(f"{table.where(int(wrong[0]), column)} is {value!r:.80}, {problem}")
+    if problems:
+        raise ValueError(f"{ALSO.join(problems)}. Option unlisted=drop leaves such rows out")
 
 
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:

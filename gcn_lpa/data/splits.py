@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import check_seed, meant
+from gcn_lpa.data.checks import NO_LABEL, WARNING, check_seed, meant
 
 if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
@@ -145,10 +145,14 @@ def require_classes(graph: Graph) -> None:
     """Refuse a graph without labels, or with labels of one class or number: there is nothing to tell apart."""
     classes = torch.unique(graph.y[graph.labeled])
     if len(classes) == 0:
-        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
+        asked = next((note.removeprefix(WARNING) for note in graph.notes if NO_LABEL in note), None)
+        raise ValueError(
+            f"{graph.name!r} has no labelled node to train on; {asked or 'give some of its nodes a label'}"
+        )
     if len(classes) == 1:
+        kind = "classes" if graph.class_names else "numbers"
         label = graph.target.words(classes.cpu()).tolist()[0]
-        raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell nodes apart it takes two different ones")
+        raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell {kind} apart it takes labels of two")
 
 
 def _split_of(

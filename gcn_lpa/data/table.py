@@ -27,6 +27,7 @@ USUAL_NAMES = {
     "target": ("target", "dst", "to", "v", "tail", "end", "cited", "node2", "node_2", "id2", "target_id", "b"),
     "weight": ("weight", "w", "weights", "strength"),
 }
+MOSTLY = 0.9  # of the ends of edges that are ids, in columns that are found by their values
 MAX_COLUMNS = 20_000
 MAX_BYTES = 4 * 2**30  # of a text file: all of them are read before the first is parsed
 DELIMITERS = (",", ";", "\t", "|")
@@ -62,6 +63,11 @@ class Table:
 
     def where(self, row: int, column: str) -> str:
         return f"{self.path.name}, row {self.rows[row]}, column {column!r}"
+
+    def of(self, rows: np.ndarray) -> Table:
+        """Some of its rows, a mask."""
+        columns = {name: column[rows].reset_index(drop=True) for name, column in self.columns.items()}
+        return Table(self.path, columns, np.asarray(self.rows)[rows], self.first_row_names)
 
     def find(self, role: str, wanted: str | None, taken: Sequence[str] = ()) -> str | None:
         """The column that plays a role: the one asked for (none for ""), else the first free one with a usual name."""
@@ -165,6 +171,26 @@ class Table:
             if not isinstance(value, Hashable):
                 raise ValueError(f"{self.where(i, column)} is {value!r}; an id or label is one value, no list")
         return values
+
+
+def columns_by_values(nodes: Table, edges: Table, named: Mapping[str, str]) -> dict[str, str]:
+    """The columns of ids, sources and targets of two tables, where values say which they are: exactly two columns of edges hold
+    the values of exactly one column of nodes, whose values all differ. None of them where they do not.
+
+    Args:
+        named: those that were found by their names.
+    """
+    found = []
+    for column in [named["id"]] if "id" in named else list(nodes.columns):
+        values = nodes.columns[column]
+        if len(values) < 2 or values.duplicated().any() or (values == "").any() or values.isin([column]).any():
+            continue
+        shares = {name: float(cells.isin(values).mean()) for name, cells in edges.columns.items()}
+        ends = [name for name, share in shares.items() if share >= MOSTLY]
+        ends = [named[role] for role in ("source", "target")] if {"source", "target"} <= named.keys() else ends
+        if len(ends) == 2 and all(shares[end] >= MOSTLY for end in ends):
+            found.append({"id": column, "source": ends[0], "target": ends[1]})
+    return found[0] if len(found) == 1 else {}
 
 
 def text_type() -> Any:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -67,17 +67,14 @@ def apply(function: Any, *arguments: Any) -> Tensor:
         return result
     interpreter = retrieve_current_functorch_interpreter()
     if not isinstance(interpreter, VmapInterpreter):
-        raise NotImplementedError(
-            "of torch.func, this works under vmap alone: call backward() on the sum of the losses"
-        )
+        raise NotImplementedError("of torch.func, vmap alone works here: call backward() on the sum of the losses")
     level = interpreter.level()
     parts = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in arguments]
     with interpreter.lower():
         if all(dim is None for _, dim in parts):
             return apply(function, *arguments)
-        output, out_dim = function.vmap(
-            interpreter.batch_size(), [dim for _, dim in parts], *(part for part, _ in parts)
-        )
+        tensors, dims = zip(*parts, strict=True)
+        output, out_dim = function.vmap(interpreter.batch_size(), dims, *tensors)
     return _add_batch_dim(output, out_dim, level)
 
 
@@ -128,12 +125,8 @@ class Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
         (values_t, x), transpose = ctx.saved_tensors, ctx.matrix.pattern.T
         if grad.shape[1] == 0:  # no column, nothing that a kernel would write
-            return (
-                None,
-                None,
-                None if values_t is None else torch.zeros_like(values_t),
-                grad.new_zeros(transpose.shape[0], 0),
-            )
+            nothing = None if values_t is None else torch.zeros_like(values_t)
+            return None, None, nothing, grad.new_zeros(transpose.shape[0], 0)
         if not ctx.needs_input_grad[2]:
             values_t = ctx.matrix.transposed_values if values_t is None else values_t
             return None, None, None, kernel("spmm", transpose, values_t, grad)
@@ -147,12 +140,10 @@ class Product(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         if dims[1] is None:
             x = x.movedim(dims[3], 1)
-            wide = apply(
-                Product, matrix, values, values_t, x.reshape(len(x), -1)
-            )  # the columns of all models side by side
+            wide = apply(Product, matrix, values, values_t, x.reshape(len(x), -1))  # all models side by side
             return wide.view(len(wide), size, -1), 1
         turned = None if values_t is None else _flat(values_t, dims[2], size)
-        blocks = _Blocks(matrix.pattern.repeated(size))
+        blocks = SimpleNamespace(pattern=matrix.pattern.repeated(size))  # `Product` is given the values beside it
         joined = apply(Product, blocks, _flat(values, dims[1], size), turned, _flat(x, dims[3], size))
         return joined.view(size, -1, joined.shape[1]), 0
 
@@ -186,12 +177,6 @@ class Polynomial(torch.autograd.Function):
             for a, dim in zip((coefficients, x), dims[1:], strict=True)
         )
         return torch.stack([apply(Polynomial, matrix, *of_one) for of_one in zip(*many, strict=True)]), 0
-
-
-class _Blocks(NamedTuple):
-    """The matrices of all models as one, for `Product`, which is given their values beside it."""
-
-    pattern: Pattern
 
 
 class EdgeDot(torch.autograd.Function):

@@ -13,10 +13,11 @@ weights come from a `torch.Generator` instead: they are drawn once, on the CPU.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -169,8 +170,7 @@ class Pattern(OneProcess):
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Pattern:
-        col = self.col.to(device)
-        if col is self.col:  # it is there already
+        if (col := self.col.to(device)) is self.col:  # it is there already
             return self
         moved = Pattern(self.rowptr.to(device), col, self.shape)
         if "order" in self.__dict__:
@@ -223,21 +223,29 @@ def _check_length(values: Tensor, length: int) -> None:  # the kernels trust it
         raise ValueError(f"{length} numbers are needed, not {tuple(values.shape)}")
 
 
+def _once(derived: Callable[[SparseMatrix], SparseMatrix]) -> Callable[[SparseMatrix], SparseMatrix]:
+    """Work out what is derived of a matrix once where its values are constant, as those of a graph are."""
+
+    @functools.wraps(derived)
+    def kept(self: SparseMatrix) -> SparseMatrix:
+        if not self.is_constant:
+            return derived(self)
+        return self._kept.get(derived.__name__) or self._kept.setdefault(derived.__name__, derived(self))
+
+    return kept
+
+
 class SparseMatrix:
     """A pattern and one value per entry, in row order; products are differentiable in both operands."""
 
-    _log: SparseMatrix | None = None
-    _symmetric: SparseMatrix | None = None
-    _normalized: SparseMatrix | None = None
-    _between: SparseMatrix | None = None
     _turned: tuple[Tensor, int, int] | None = None  # `transposed_values`, and the versions they and the values had
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.num_entries,):
             raise ValueError(
-                f"a pattern of {pattern.num_entries} entries needs that many values, not {tuple(values.shape)}"
+                f"a pattern of {pattern.num_entries} entries has that many values, not {tuple(values.shape)}"
             )
-        self.pattern, self.values = pattern, values
+        self.pattern, self.values, self._kept = pattern, values, dict[str, SparseMatrix]()
         self.shape, self.num_entries = pattern.shape, pattern.num_entries
         self.dtype, self.device = values.dtype, values.device
 
@@ -248,10 +256,8 @@ class SparseMatrix:
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()
-        # NumPy marks read-only arrays, torch cannot: copy those
-        rowptr, col, data = (
-            torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (csr.indptr, csr.indices, csr.data)
-        )
+        arrays = csr.indptr, csr.indices, csr.data  # NumPy marks read-only arrays, torch cannot: copy those
+        rowptr, col, data = (torch.from_numpy(a if a.flags.writeable else a.copy()) for a in arrays)
         return cls(Pattern(rowptr, col, csr.shape), data.to(dtype))
 
     @classmethod
@@ -354,24 +360,15 @@ class SparseMatrix:
     def add(self, values: Tensor) -> SparseMatrix:
         return self.with_values(values if self.is_zero else self.values + values)
 
+    @_once
     def log(self) -> SparseMatrix:
-        if self._log is not None and self.is_constant:  # of a graph's weights, once
-            return self._log
-        logs = self.with_values(self.values.log())
-        self._log = logs if self.is_constant else None
-        return logs
+        return self.with_values(self.values.log())
 
-    def without_diagonal(self) -> SparseMatrix:
-        kept = self.pattern.row != self.pattern.col
-        return SparseMatrix(self.pattern.within(kept), self.values[kept])
-
+    @_once
     def between_nodes(self) -> SparseMatrix:
         """D⁻¹A without its diagonal."""
-        if self._between is not None and self.is_constant:  # of a graph's weights, once
-            return self._between
-        walk = self.without_diagonal().row_normalized()
-        self._between = walk if self.is_constant else None
-        return walk
+        kept = self.pattern.row != self.pattern.col
+        return SparseMatrix(self.pattern.within(kept), self.values[kept]).row_normalized()
 
     def diagonal(self) -> Tensor:
         """a_ii, zero where it is not stored, [n]."""
@@ -381,23 +378,17 @@ class SparseMatrix:
     def row_sums(self) -> Tensor:
         return ops.apply(ops.RowSum, self.pattern, self.values)
 
+    @_once
     def row_normalized(self) -> SparseMatrix:
         """D⁻¹A. A row without entries stays empty."""
-        if self._normalized is not None and self.is_constant:  # of a graph's weights, once
-            return self._normalized
-        divided = self.with_values(self.values / self.pattern.spread_rows(self.row_sums()))
-        self._normalized = divided if self.is_constant else None
-        return divided
+        return self.with_values(self.values / self.pattern.spread_rows(self.row_sums()))
 
+    @_once
     def symmetric_normalized(self) -> SparseMatrix:
         """D^-½ A D^-½ with D the row sums; for an undirected A, Kipf and Welling's matrix."""
-        if self._symmetric is not None and self.is_constant:  # of a graph's weights, once
-            return self._symmetric
         degree = self.row_sums()
         scale = degree.clamp_min(torch.finfo(self.dtype).tiny).rsqrt() * (degree > 0)  # 0 where nothing arrives
-        divided = self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
-        self._symmetric = divided if self.is_constant else None
-        return divided
+        return self.with_values(self.values * self.pattern.spread_rows(scale) * self.pattern.spread_cols(scale))
 
     def row_softmax(self) -> SparseMatrix:
         """exp(a_ij) / Σ_j exp(a_ij): row normalisation of exp(A), without overflow."""

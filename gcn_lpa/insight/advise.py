@@ -272,7 +272,9 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
         return HELPS, sentence, with_graph.method
     compared = f"{rate}, {signed(gain)} points against features alone ({features})"
     plain = next(line.over_features for line in lines if line.method == "gcn")
-    if plain is not None and not plain.is_noise and plain.mean < 0:  # gcn-lpa can pass the edges by, gcn cannot
+    if (
+        gain.mean <= 0 and plain is not None and not plain.is_noise and plain.mean < 0
+    ):  # gcn-lpa can pass the edges by, gcn cannot
         also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
         return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
     if (gain.interval or 0) > WIDE:
@@ -353,7 +355,7 @@ def suggestions(
         raise ValueError(f"n = {n}; at least one suggestion is asked for")
     graph, names, target = explainer.graph, explainer.trained.class_names, explainer.trained.target
     labeled = target.known(explainer.given)
-    if len(names) < 2 and target.scale is None:
+    if target.vote_width < 2:
         raise ValueError(f"{graph.name!r} has {len(names)} class: there is nothing to be unsure of")
     open_nodes = ~labeled if candidates is None else node_mask(candidates, graph.num_nodes, "candidates") & ~labeled
     if not open_nodes.any():
@@ -387,7 +389,7 @@ def suggestions(
 
 def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
     """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
-    target, outputs = predicted.trained.target, predicted.uncalibrated
+    target, outputs = predicted.trained.target, predicted.probabilities
     if target.scale is not None:
         value, (low, high) = target.words(outputs[:, 0]), predicted.interval()
         return lambda node: (f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None)

@@ -68,7 +68,7 @@ def cross_fit(
     recipe: Recipe = DEFAULT,
     *,
     folds: int = 5,
-    repeats: int = 3,
+    repeats: int = 1,
     seed: int = 0,
     device: str = "auto",
     threads: int | None = None,
@@ -165,7 +165,9 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
 
 
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
-    """Rank the labels a model was given by how little the rest of the graph supports them; models are trained for it.
+    """Rank the labels a model was given by how little the rest of the graph supports them.
+
+    Out-of-fold predictions of the training judge them. Where it kept none, and with folds, repeats or seed, models are trained.
 
     Args:
         rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
@@ -183,20 +185,26 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
 
 
 def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str, Any]) -> tuple[Graph, CrossFit]:
-    """The graph with the classes that the model knows, and a `cross_fit` of its recipe on the labels it was given."""
+    """The graph with the classes that the model knows, and what training kept of its labels; or a `cross_fit` on them, where it
+    did not hold out each of them in turn, and where options say how.
+    """
     if not 0 < rate < 1:
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph = with_target(graph, trained.target)
-    return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
+    graph, given, kept = with_target(graph, trained.target), trained.given(graph), trained.held_out
+    has_kept = kept is not None and kept.fold is not None and torch.equal(given.nonzero().squeeze(1), kept.node)
+    if has_kept and not options.keys() & {"folds", "repeats", "seed"}:
+        return graph, kept_fit(Prediction.of(trained, graph))
+    return graph, cross_fit(graph, given, trained.recipe, **options)
 
 
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
     """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
 
     Two kinds of evidence count: log p, the probability of the label by models that were not trained on it; and log(1 + v), v its
-    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common.
+    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common. Where there is no vote
+    at all, log p alone counts.
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
@@ -209,7 +217,8 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     target = labels[nodes].numpy()
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
-    coefficients, doubts = log_ratios(evidence[is_given], evidence[~is_given], evidence)  # of every label of the nodes
+    alone = (votes.sum(dim=1) == 0).numpy()
+    coefficients, doubts = label_ratios(evidence[is_given], evidence[~is_given], evidence, alone)  # of every label
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (around.to_scipy() > 0) @ seeds.numpy()
@@ -250,7 +259,7 @@ def _rank_numbers(graph: Graph, scale: Numbers, nodes: Tensor, fitted: CrossFit,
     drawn = torch.from_numpy(np.random.default_rng(0).integers(0, len(nodes), (len(nodes), DRAWN)))
     others = evidence(truth[drawn]).reshape(-1, 2)
     own = evidence(truth[:, None]).squeeze(1)
-    coefficients, doubts = log_ratios(own, others, own)
+    coefficients, doubts = label_ratios(own, others, own, (total == 0).squeeze(1).numpy())
     size, words = float(truth.std(correction=0)) or 1.0, scale.words(truth)
     findings = []
     for k in np.argsort(-doubts, kind="stable").tolist():
@@ -432,6 +441,16 @@ def log_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray) -> tuple
     flat = rows.reshape(-1, len(mean))
     ratios = ((flat - mean) / scale) @ model.coef_[0] + intercept
     return model.coef_[0].tolist(), ratios.reshape(rows.shape[:-1])
+
+
+def label_ratios(
+    given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray
+) -> tuple[list[float], np.ndarray]:
+    """`log_ratios` of model and votes; of the model alone for nodes without a label near, where no vote is no evidence."""
+    coefficients, doubts = log_ratios(given, random, rows)
+    if alone.any():
+        doubts[alone] = log_ratios(given[:, :1], random[:, :1], rows[alone][..., :1])[1]
+    return coefficients, doubts
 
 
 def suspicion_of(log_ratio: float, rate: float) -> float:

@@ -140,9 +140,9 @@ class Explainer:
             raise ValueError(f"top = {top}; at least 1 voter is listed")
         graph, at, classes = self.graph, self.graph.index_of(node), self.graph.class_names
         with few_threads(self.graph, self.trained.recipe):
-            names, probabilities = [*classes, None], self.prediction.uncalibrated[at]
+            names, probabilities = [*classes, None], self.prediction.probabilities[at]
             votes, others = self._votes(at, top)
-            is_prior = not torch.equal(probabilities, self.prediction.output[at])  # see `Prediction.uncalibrated`
+            is_prior = not torch.equal(self.prediction.uncalibrated[at], self.prediction.output[at])
             features, feature_notes = ((), []) if is_prior else self._features(at, top)
             notes = (*self._notes(at, is_prior), *feature_notes)
         near = self.distance[at]
@@ -159,7 +159,9 @@ class Explainer:
         }
         if graph.numbers is not None:
             return Explanation(**about, **self._number(at, votes))
-        label, lpa = (int(graph.target.named(row.unsqueeze(0))) for row in (probabilities, self.scores[at]))
+        label, lpa = (
+            int(graph.target.named(row.unsqueeze(0))) for row in (self.prediction.uncalibrated[at], self.scores[at])
+        )
         scores = self.scores[at].numpy().round(EQUAL)
         return Explanation(
             **about,
@@ -219,8 +221,10 @@ class Explainer:
             if self.graph.numbers is not None:
                 columns |= self._number_columns(rows)
             else:
-                probabilities, scores = self.prediction.uncalibrated[rows], self.scores[rows].numpy().round(EQUAL)
-                labels, lpa = (self.graph.target.named(scores) for scores in (probabilities, self.scores[rows]))
+                probabilities, scores = self.prediction.probabilities[rows], self.scores[rows].numpy().round(EQUAL)
+                labels, lpa = (
+                    self.graph.target.named(each) for each in (self.prediction.uncalibrated[rows], self.scores[rows])
+                )
                 agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
                 columns |= {
                     "label": [names[k] for k in labels.tolist()],

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcn_lpa.calibration import FEWEST
 from gcn_lpa.data.checks import check_seed, node_mask
 from gcn_lpa.data.describe import unreachable
 from gcn_lpa.data.splits import label_folds
@@ -53,6 +54,7 @@ PARTS = 5  # of the labels, of which one is held out
 REFITTING = 0.2  # of the time of training over the folds: what is fitted once more to all labels
 UNCHOSEN = 200  # epochs where no label can choose one
 MANY_LABELS = 500  # from here on, that a fold chose the epoch of its model makes its score hardly better
+ENOUGH_CUT_OFF = 300  # held-out nodes that are predicted as if no label reached them
 VOTE_FOLDS = 5  # of validation nodes: each is calibrated by weights that were fitted to the others
 
 
@@ -310,12 +312,19 @@ def _together_by_folds(
             _refitted(whole, group[0], of_member, device, threads)
             for group, of_member in zip(groups, fits.values(), strict=True)
         ]
-        tasks, parts = [job.task for job in groups[0]], []
+        tasks, parts, alone = [job.task for job in groups[0]], [], []
+        number = _num_cut_off(whole, tasks)
         for k, task in enumerate(tasks):
             of_members = zip(groups, fits.values(), strict=True)
             models = [[_without_fold(group[k], of_member, k, device)] for group, of_member in of_members]
-            parts.append(parts_of(Ensemble(models).eval(), task.prepared.to(device)).of(task.val))
+            ensemble = Ensemble(models).eval()
+            parts.append(parts_of(ensemble, task.prepared.to(device)).of(task.val))
+            if k < number:
+                alone.append(parts_of(ensemble, task.cut_off(recipe).to(device)).of(task.val))
         weights, held_out = _weighed_by_folds(whole, tasks, parts, recipe.votes)
+        if alone:
+            y = torch.cat([task.graph.y.cpu()[task.val] for task in tasks[:number]])
+            held_out = dataclasses.replace(held_out, cut_off=(_pooled(Parts.joined(alone), weights), y))
         return _trained(whole, recipe, first, Ensemble(refitted).eval(), weights, held_out)
 
 
@@ -386,11 +395,26 @@ def _weighed_by_folds(
         probabilities = cross_fitted(joined, y, fold, known)
         weights = fit_weights(joined.of(known), y[known])
     else:
-        probabilities = joined.target.answer(torch.stack(joined.members).mean(dim=0))
+        probabilities = _pooled(joined, None)
     order, apart = node.argsort(), torch.cat([unreachable(task.graph, task.train)[task.val] for task in tasks])
     rest = (None, apart[order]) if is_one else (fold[order], apart[order])
     protocol = "validation" if is_one else "cross-validation"
     return weights, HeldOut(node[order], y[order], probabilities[order], protocol, *rest)
+
+
+def _pooled(parts: Parts, weights: EnsembleWeights | None) -> Tensor:
+    return parts.target.answer(torch.stack(parts.members).mean(dim=0)) if weights is None else weights(parts)
+
+
+def _num_cut_off(whole: Task, tasks: Sequence[Task]) -> int:
+    """How many folds are predicted once more as if no label reached them: as many as calibrate the nodes that none reaches."""
+    graph = whole.graph
+    if graph.numbers is not None or graph.x_kind != "given" or not unreachable(graph, whole.train).any():
+        return 0
+    if sum(int(unreachable(task.graph, task.train)[task.val].sum()) for task in tasks) >= FEWEST:
+        return 0  # there are enough of them among held-out nodes
+    sizes = np.cumsum([int(task.val.sum()) for task in tasks])
+    return min(len(tasks), 1 + int((sizes < ENOUGH_CUT_OFF).sum()))
 
 
 def _trained(

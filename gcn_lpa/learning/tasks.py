@@ -81,6 +81,15 @@ class Task:
         """The same, along edges that weigh what functions of their columns say: see `Graph.weighed`."""
         return dataclasses.replace(self, prepared=self.prepared.weighed(levels))
 
+    def cut_off(self, recipe: Recipe) -> Graph:
+        """The prepared graph as it would be if no validation node had an edge."""
+        kept = scipy.sparse.diags_array((~self.val).numpy().astype(np.float32))
+        matrix = scipy.sparse.csr_array(kept @ self.graph.adjacency.to_scipy() @ kept)
+        matrix.eliminate_zeros()
+        fewer = self.graph.with_adjacency(SparseMatrix.from_scipy(matrix), edge_columns=None)
+        fewer = fewer.reveal(self.train).with_features(self.scaling)
+        return fewer.with_self_loops() if recipe.self_loops else fewer
+
     def validation(self, prepared: Graph) -> Validation:
         """Its validation nodes in the prepared graph on the device of a model."""
         nodes = self.val.nonzero().squeeze(1)

@@ -121,7 +121,8 @@ class HopColumns(nn.Module):
         z: Tensor = graph.x @ each[-1].contiguous()
         for weight in each[:-1].flip(0):
             z = smoothing @ z + graph.x @ weight.contiguous()
-        return z - (self.center * self.scale).flatten() @ self.weights[0]
+        shift: Tensor = (self.center * self.scale).flatten() @ self.weights[0]
+        return z - shift
 
 
 def kept_columns(graph: Graph) -> Tensor | None:

@@ -37,16 +37,12 @@ ADAPTIVE = (
     *("self_loops", *COLUMNS, *EDGES, "propagation_steps", "lr", "epochs", "patience", "select"),
     *("loss", "lpa_iterations", "lpa_ratio", "class_weights"),
 )
-TRAVEL = (
-    "layers",
-    "given_edges",
-    "personalized",
-    "mean_of_hops",
-    "own",
-    "columns",
-    "predictions",
-    "none",
-)  # `insight.explain` follows each
+NEARBY: dict[str, Any] = {  # of methods that read own and neighbours' columns and label votes
+    **{"fields": (*COLUMNS, "propagation_steps", "class_weights"), "features": "columns"},
+    **{"at_once": True, "reads_labels": True},
+}
+# how features travel: `insight.explain` follows each
+TRAVEL = ("layers", "given_edges", "personalized", "mean_of_hops", "own", "columns", "predictions", "none")
 PUBLISHED = ("paper", "official")  # recipes beside which a baseline has the settings it was published with
 
 
@@ -63,7 +59,7 @@ class Method:
     features: str = "layers"  # how features travel to a node: one of TRAVEL
     reads_labels: bool = False  # whether labels are input when it predicts, so that new ones change its predictions
     needs: str = ""  # the extra that installs its dependencies
-    for_numbers: bool = False  # whether it predicts numbers too
+    for_numbers: bool = True  # whether it predicts numbers too
     tuned: bool = False  # whether its published width and patience are part of it, where it is compared
 
     def __post_init__(self) -> None:
@@ -147,6 +143,11 @@ _PLAIN = Recipe(
     select="first_best",
     origin="default in the packages or their open-source code",  # Section 4.2
 )
+_TUNED = _PLAIN.replace(
+    **{"method": "gcn-tuned", "normalization": "symmetric", "residual": True, "batch_norm": True, "bias": True},
+    **{"gcn_layers": 4, "hidden": 256, "dropout": 0.7, "lr": 0.01, "l2": 5e-4, "epochs": 500},
+    origin="tunedGNN, for squirrel-filtered",
+)
 _TABULAR = _PLAIN.replace(
     features="auto",
     self_loops=False,
@@ -156,9 +157,7 @@ _TABULAR = _PLAIN.replace(
 _SMOOTHED = _PLAIN.replace(
     features="auto", propagation_steps=10, teleport=0.1, origin="our trials on development draws of few labels"
 )
-_ADAPTIVE = _PLAIN.replace(
-    features="l2", edges="agnn", lpa_weight=1.0, lr=0.05, origin="our first choice for Section 3.2"
-)
+_ADAPTIVE = _PLAIN.replace(features="l2", edges="agnn", lpa_weight=1.0, lr=0.05, origin="our choice for Section 3.2")
 BODIES: dict[str, Callable[..., Body]] = {
     "layers": Convolutions,
     "hops": Hops,
@@ -188,7 +187,6 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=(*COLUMNS, "hidden", "epochs"),
             features="own",
-            for_numbers=True,
         ),
         Method(
             "lr",
@@ -199,7 +197,6 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=COLUMNS,
             features="own",
-            for_numbers=True,
         ),
         Method(
             "lpa",
@@ -210,7 +207,6 @@ METHODS: dict[str, Method] = {
             fields=("self_loops", "propagation_steps"),
             features="none",
             reads_labels=True,
-            for_numbers=True,
         ),
         Method(
             "gcn",
@@ -218,26 +214,14 @@ METHODS: dict[str, Method] = {
             _PLAIN.replace(method="gcn", normalization="symmetric", hidden=16, dropout=0.5, lr=0.01, l2=5e-4),
             "Kipf & Welling: D^-½AD^-½, 2 layers, width 16, no bias; L2 on both W (their first code: on the first W)",
             fields=GCN,
-            for_numbers=True,
         ),
         Method(
             "gcn-tuned",
             gcn_lpa,
-            _PLAIN.replace(
-                **{
-                    "method": "gcn-tuned",
-                    "normalization": "symmetric",
-                    "residual": True,
-                    "batch_norm": True,
-                    "bias": True,
-                },
-                **{"gcn_layers": 4, "hidden": 256, "dropout": 0.7, "lr": 0.01, "l2": 5e-4, "epochs": 500},
-                origin="tunedGNN, for squirrel-filtered",
-            ),
+            _TUNED,
             "Luo et al. (2024): 4 residual convolutions of width 256, batch norm, dropout 0.7, 500 epochs",
             fields=GCN,
             tuned=True,
-            for_numbers=True,
         ),
         Method(
             "gat",
@@ -247,7 +231,6 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=(*NETWORK, "heads"),
             features="given_edges",
-            for_numbers=True,
         ),
         Method(
             "jk-net",
@@ -256,7 +239,6 @@ METHODS: dict[str, Method] = {
             "concat of 6 layers of width 16, dropout after each",
             fields=NETWORK,
             features="given_edges",
-            for_numbers=True,
         ),
         Method(
             "graphsage",
@@ -266,7 +248,6 @@ METHODS: dict[str, Method] = {
             needs="pyg",
             fields=NETWORK,
             features="given_edges",
-            for_numbers=True,
         ),
         Method(
             "gcn-lpa",
@@ -274,7 +255,6 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-lpa"),
             "the paper's model: learned edges that must also carry labels",
             fields=(*GCN, *EDGES, *LPA, "members", "edge_weights", "folds", "models"),
-            for_numbers=True,
         ),
         Method(
             "gcn-same",
@@ -282,7 +262,6 @@ METHODS: dict[str, Method] = {
             lambda ours: ours.replace(method="gcn-same", edges="fixed", lpa_weight=0.0, training="joint", members=""),
             "GCN-LPA's settings with fixed edges and λ = 0",
             fields=GCN,
-            for_numbers=True,
         ),
         Method(
             "appnp",
@@ -291,7 +270,6 @@ METHODS: dict[str, Method] = {
             "perceptron of width 64, 10 steps of personalised PageRank, α = 0.1",
             fields=(*NETWORK, "propagation_steps", "teleport", *EDGES, "edge_dropout", *LPA),
             features="personalized",
-            for_numbers=True,
         ),
         Method(
             "correct-and-smooth",
@@ -301,6 +279,7 @@ METHODS: dict[str, Method] = {
             fields=(*NETWORK, "propagation_steps", "teleport"),
             features="predictions",
             reads_labels=True,
+            for_numbers=False,
         ),
         Method(
             "label-input",
@@ -309,6 +288,7 @@ METHODS: dict[str, Method] = {
             "GCN of width 64 that reads the labels of a random 62.5 % of the training nodes and is scored on the rest",
             fields=(*NETWORK, "normalization", "label_rate"),
             reads_labels=True,
+            for_numbers=False,
         ),
         Method(
             "grand",
@@ -317,6 +297,7 @@ METHODS: dict[str, Method] = {
             "perceptron of width 64 on the mean of 8 hops from a random half of the nodes; two draws must agree",
             fields=(*COLUMNS, "self_loops", "hidden", "dropout", *TRAINING, "propagation_steps"),
             features="mean_of_hops",
+            for_numbers=False,
         ),
         Method(
             "neighbour-lr",
@@ -324,11 +305,7 @@ METHODS: dict[str, Method] = {
             lambda ours: _TABULAR.replace(method="neighbour-lr", structure=ours.structure),
             "scikit-learn's logistic regression on own columns, mean, minimum and maximum of the neighbours' (of more than 200 "
             "columns the mean), and votes of the labels nearby",
-            at_once=True,
-            fields=(*COLUMNS, "propagation_steps", "class_weights"),
-            features="columns",
-            reads_labels=True,
-            for_numbers=True,
+            **NEARBY,
         ),
         Method(
             "trees",
@@ -336,11 +313,7 @@ METHODS: dict[str, Method] = {
             lambda ours: _TABULAR.replace(method="trees", structure=ours.structure),
             "scikit-learn's gradient-boosted trees on own columns, mean, minimum and maximum of the neighbours', and votes of the "
             "labels nearby; of more than 200 columns on those that tell most",
-            at_once=True,
-            fields=(*COLUMNS, "propagation_steps", "class_weights"),
-            features="columns",
-            reads_labels=True,
-            for_numbers=True,
+            **NEARBY,
         ),
         Method(
             "smoothed-lr",
@@ -351,7 +324,6 @@ METHODS: dict[str, Method] = {
             at_once=True,
             fields=(*COLUMNS, "self_loops", "propagation_steps", "teleport", "class_weights"),
             features="personalized",
-            for_numbers=True,
         ),
         Method(
             "lpa-leave-one-out",
@@ -361,7 +333,6 @@ METHODS: dict[str, Method] = {
             fields=ADAPTIVE,
             features="none",
             reads_labels=True,
-            for_numbers=True,
         ),
     )
 }
@@ -400,9 +371,8 @@ MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made f
     "gcn": as_method("gcn"),
     "appnp": as_method("appnp"),
     "grand": as_method("grand"),
-    "strong-grand": lambda first: as_method("grand", propagation_steps=5)(
-        first.replace(l2=10 * first.l2)
-    ),  # as on rows of sum 1
+    # as on rows of sum 1
+    "strong-grand": lambda first: as_method("grand", propagation_steps=5)(first.replace(l2=10 * first.l2)),
     "label-input": as_method("label-input"),
     "correct-and-smooth": as_method("correct-and-smooth", propagation_steps=20),
     "neighbour-lr": as_method("neighbour-lr"),

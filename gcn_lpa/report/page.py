@@ -26,11 +26,13 @@ from gcn_lpa.data.describe import describe
 from gcn_lpa.data.edge_columns import EdgeWeights
 from gcn_lpa.data.files import check_output, write_output
 from gcn_lpa.engine.devices import environment
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.insight.advise import advise
 from gcn_lpa.insight.advise import suggestions as suggested
 from gcn_lpa.insight.audit import cross_fit, kept_fit, rank_edges, rank_labels
 from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 from gcn_lpa.insight.explain import Explainer
+from gcn_lpa.insight.findings import EdgeAudit, EdgeFinding, LabelAudit, LabelFinding
 from gcn_lpa.insight.importance import importance
 from gcn_lpa.insight.what_if import Asked, answer
 from gcn_lpa.metrics import Scores
@@ -44,8 +46,11 @@ from gcn_lpa.runs.storage import encode_tensors
 from gcn_lpa.train import Epoch
 
 ROWS = 15  # of each list of nodes or edges
+SUSPICIOUS = 4.0  # times the rate of errors: what is listed as looking wrong
+SURE_ENOUGH = 0.9  # probability from which a node is not among the least sure
 EXPLAINED = 250  # nodes whose votes are in the file
 VOTERS = 6  # of each of them
+MOST_CELLS = 30  # of each of them
 REPEATS = 5  # splits of the comparison with rivals: every label is scored once
 SHUFFLES = 2  # of each column
 MOST_MARKS = 500  # held-out numbers that are drawn
@@ -97,8 +102,26 @@ class OpenRun:
     @property
     def least_sure(self) -> list[int]:
         """The first of them whose label was not given."""
-        used = self.run.used.numpy()
-        return [at for at in self.by_confidence if not used[at]][:ROWS]
+        used, is_number = self.run.used.numpy(), self.trained.target.scale is not None
+        rows = [at for at in self.by_confidence if not used[at]][:ROWS]
+        return [at for at in rows if is_number or self.sure[at] < SURE_ENOUGH]
+
+    def likeliest(self, name: str | None) -> list[tuple[str, list[tuple[Hashable, float]]]]:
+        """Nodes without a given label, the likeliest first: of each class, or of the one that is named; or the highest numbers."""
+        open_nodes, names = (~self.run.used).nonzero().squeeze(1), self.trained.class_names or ("highest numbers",)
+        p = self.prediction.probabilities[open_nodes]
+        chosen = [k for k, one in enumerate(names) if name in (None, one)][:ROWS]
+        found = []
+        for k in chosen:
+            is_here = (
+                torch.ones(len(p), dtype=torch.bool) if name or not self.trained.class_names else p.argmax(dim=1) == k
+            )
+            order = [at for at in p[:, k].argsort(descending=True, stable=True).tolist() if is_here[at]]
+            rows = order[: ROWS if len(chosen) == 1 else max(3, ROWS // len(chosen))]
+            values = p[rows, k] if self.trained.class_names else self.trained.target.words(p[rows, 0])
+            ids = [self.graph.node_names[at] for at in open_nodes[rows].tolist()]
+            found.append((names[k], list(zip(ids, map(float, values), strict=True))))
+        return [(one, rows) for one, rows in found if rows]
 
     def explain(self, node: Hashable) -> dict[str, Any]:
         """Why a node has its label, with calibrated probabilities, as the script of the page reads it."""
@@ -117,9 +140,18 @@ class OpenRun:
             ],
             "others": [why.others.num_voters, _short(sum(why.others.scores.values()))],
             "features": [[str(one.node), _short(one.share)] for one in why.features],
+            "columns": self.columns_of(at),
             "notes": list(why.notes),
             "number": None if why.number is None else [why.label, why.lpa_label],
         }
+
+    def columns_of(self, at: int) -> list[tuple[str, str]]:
+        """The columns of a node and its cells, as they were read; words are left out."""
+        if self.graph.columns is None:
+            return []
+        x = self.graph.x
+        row = x.to_scipy()[[at]].toarray()[0] if isinstance(x, SparseMatrix) else x[at].numpy()
+        return self.graph.columns.cells_of(row)[:MOST_CELLS]
 
     def what_if(self, asked: Asked) -> dict[str, Any]:
         """Which predictions would change, as the script of the page reads it."""
@@ -163,7 +195,7 @@ def contents(
         matters = section(lambda: importance(trained, graph, repeats=SHUFFLES, seed=run.plan.seed))
         if fitted.value is None:
             say("looking for suspicious labels and edges")
-            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, repeats=1, **options))
+            fitted = section(lambda: cross_fit(graph, trained.given(graph), trained.recipe, **options))
     labels = edges = fitted
     if fitted.value is not None:
         labels = section(lambda: rank_labels(graph, fitted.value))
@@ -172,8 +204,10 @@ def contents(
     suggestions = section(lambda: suggested(subject.explainer, n=ROWS, candidates=~run.split.test & ~run.used))
     say("explaining")
     listed = [*subject.least_sure, *(one.node for one in suggestions.value or ())]
-    listed += [graph.index_of(one.node) for one in (labels.value.findings[:ROWS] if labels.value else ())]
-    for pair in edges.value.findings[:ROWS] if edges.value else ():
+    doubted = [one for one in labels.value.findings[:ROWS] if is_suspicious(one, labels.value)] if labels.value else []
+    strange = [one for one in edges.value.findings[:ROWS] if is_suspicious(one, edges.value)] if edges.value else []
+    listed += [graph.index_of(one.node) for one in doubted]
+    for pair in strange:
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
     explained = list(dict.fromkeys([*listed, *subject.by_confidence]))[:EXPLAINED]
     numbers = calibration = Section(None, "numbers have intervals instead")
@@ -185,6 +219,11 @@ def contents(
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
         calibration = Section(None, few)
     names, known = trained.class_names, trained.known.on(graph)[0]
+    rare = section(lambda: rare_class(subject, chart)).value if names else None
+    likeliest = subject.likeliest(None if rare is None else rare["name"])
+    learns = trained.used_edge_weights is not None or (
+        trained.method.has_edge_weights and trained.recipe.edges != "fixed"
+    )
     predicted = subject.prediction.probabilities.argmax(dim=1)[~run.used]
     each = (known[known >= 0], predicted) if names else ()
     counts = (torch.bincount(y, minlength=len(names)).tolist() for y in each)
@@ -204,14 +243,18 @@ def contents(
         "numbers": numbers,
         "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
-        "rare": section(lambda: rare_class(subject, chart)).value if names else None,
+        "rare": rare,
+        "likeliest": likeliest,
+        "edge_width": "learned weight" if learns else "given weight",
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
         "curves": curves(run.run.history, run.run.best_epoch, "accuracy" if names else "R²"),
         "importance": matters,
         "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,
         "labels": labels,
+        "doubted": doubted,
         "edges": edges,
+        "strange": strange,
         "suggestions": suggestions,
         "least_sure": subject.prediction.table().iloc[subject.least_sure].to_dict("records"),
         "command": command_of(run),
@@ -220,6 +263,11 @@ def contents(
         "explanations": {str(graph.node_names[at]): subject.explain(graph.node_names[at]) for at in explained},
         "num_unlabeled": int((~run.used).sum()),
     }
+
+
+def is_suspicious(finding: LabelFinding | EdgeFinding, audit: LabelAudit | EdgeAudit) -> bool:
+    """Whether an error is much likelier than anywhere."""
+    return finding.suspicion >= SUSPICIOUS * audit.rate
 
 
 def number_part(subject: OpenRun) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def test_info_says_what_a_user_wants_to_know():
         "  features     34 (identity, sparse), 34 non-zero",
         "    graph      degrees, PageRank, neighbours' too -> 4 features, for trees, LR",
         "  labels       34 of 34 nodes, 2 classes (Mr. Hi: 17, Officer: 17)",
-        "  intra-class  85.9 % of all edges as the paper counts (no label = first class), "
-        "85.9 % of the 78 edges between labelled nodes",
+        "  intra-class  85.9 % of all edges as the paper counts (no label = first class),",
+        "               85.9 % of the 78 edges between labelled nodes",
         "  homophily    edge 0.859, node 0.888, adjusted 0.718",
         "  reach        components 1, isolated nodes 0, nodes that no label can reach 0",
         "  note         no features: the identity matrix stands in",

@@ -71,31 +71,57 @@ def test_debug_shows_where_an_error_of_a_worker_process_comes_from(monkeypatch):
     assert said(*train).stderr == "gcn-lpa: no such thing\n"
 
 
+NAMES = [*(JobName(f"fold-{k}", epochs=100) for k in range(1, 6)), JobName("fit", epochs=900)]  # of which 300 are usual
+
+
+def epoch(number):
+    return Epoch(number, 0.5, 0.5, 0.0, 0.9, 0.3, 1.0)
+
+
 def test_the_time_left_is_that_of_all_models_of_the_command(monkeypatch):
-    """Five folds of 100 epochs and one model of 900, of which 300 are usual: 800 epochs, of a second each."""
+    """800 epochs, of a second each but for the first, which takes a minute."""
     bars, clock = [], SimpleNamespace(now=0.0)
 
     class Noted(rich.progress.Progress):
         def __init__(self, *columns, **options):
-            super().__init__(*columns, get_time=lambda: clock.now, **options)
+            super().__init__(*columns, **options)
             bars.append(self)
 
     monkeypatch.setattr(rich.progress, "Progress", Noted)
+    monkeypatch.setattr(options.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    names = [*(JobName(f"fold-{k}", epochs=100) for k in range(1, 6)), JobName("fit", epochs=900)]
     with options.progress() as watch:
-        watch.on_plan(names)
+        watch.on_plan(NAMES)
         (task,) = bars[0].tasks
         assert task.total == 800
-        for number in range(1, 41):
+        clock.now += 60
+        watch.on_epoch(NAMES[0], epoch(1))
+        assert task.fields["left"] == ""  # too soon to say
+        for number in range(2, 41):
             clock.now += 1
-            watch.on_epoch(names[0], Epoch(number, 0.5, 0.5, 0.0, 0.9, 0.3, 1.0))
-        assert task.time_remaining == 760
-        watch.on_done(names[0])  # its patience is over: 100 of 800
+            watch.on_epoch(NAMES[0], epoch(number))
+        assert task.fields["left"] == ", 13 min left"  # 760 s
+        watch.on_done(NAMES[0])  # its patience is over: 100 of 800
         assert task.completed == 100
-        for name in names[1:]:
+        for name in NAMES[1:]:
             watch.on_done(name)
         assert task.finished
+        assert task.fields["left"] == ""
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(monkeypatch, capsys):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(options.time, "monotonic", lambda: clock.now)
+    with options.progress() as watch:
+        watch.on_plan(NAMES)
+        for number in range(1, 71):
+            clock.now += 1
+            watch.on_epoch(NAMES[0], epoch(number))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "gcn-lpa: fold-1 30/100 loss 0.5 validation 90.0 %, 30 of 800 epochs, 13 min left",
+        "gcn-lpa: fold-1 60/100 loss 0.5 validation 90.0 %, 60 of 800 epochs, 12 min left",
+    ]
 
 
 def test_audit_and_compare_fit_80_columns(folder):

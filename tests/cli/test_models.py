@@ -207,11 +207,11 @@ def test_evaluate_prints_scores_classes_and_confusion(karate_run):
     results = json.loads(ok("evaluate", karate_run, "--json"))
     counts = results["scores"]["confusion"]
     assert lines[0].startswith(f"accuracy {100 * results['scores']['accuracy']:.1f} %")
-    assert lines[2] == (
+    assert " ".join(" ".join(lines[2:5]).split()).endswith(
         f"balanced accuracy 100.0 %, ROC AUC 100.0 %, average precision 100.0 %, "
         f"log loss {results['scores']['metrics']['log_loss']:.3f}, Brier score {results['scores']['metrics']['brier']:.3f}"
     )
-    assert [line.split()[-1] for line in lines[5:7]] == [str(sum(row)) for row in counts]
+    assert [line.split()[-1] for line in lines[7:9]] == [str(sum(row)) for row in counts]
     assert [line.split()[-2:] for line in lines[-2:]] == [[str(cell) for cell in row] for row in counts]
     assert sum(map(sum, counts)) == results["scores"]["num_nodes"] == 6
 
@@ -236,7 +236,6 @@ def test_a_model_no_better_than_the_most_frequent_class_is_told(accuracy, said):
     lines = warning(Results("test", "", Scores(accuracy, 0.0, 10, classes, [[0, 0], [0, 0]])))
     expected = "no better than always the most frequent class (60.0 %); `gcn-lpa compare` tries other methods"
     assert " ".join(" ".join(lines).split()) == (expected if said else "")
-    assert all(len(line) <= 80 for line in lines)
     assert warning(Results("none", "")) == []
 
 
@@ -256,7 +255,8 @@ def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):
 
 def test_predict_gives_each_unlabelled_node_a_label_under_its_own_id(own_run, tmp_path):
     out = tmp_path / "predictions.csv"
-    assert ok("predict", own_run[0], "--out", out) == f"3 rows, 2 reached, 1 unreachable in {out}\n"
+    said = ok("predict", own_run[0], "--out", out)
+    assert " ".join(said.split()) == f"3 rows, 2 reached, 1 unreachable in {out}"
     header, *rows = csv.reader(io.StringIO(out.read_text()))
     assert header == COLUMNS
     assert [(row[0], row[1], row[3], row[4]) for row in rows[:2]] == [
@@ -333,7 +333,7 @@ def test_a_message_has_an_end(tmp_path):
 
 def test_edges_are_exported_both_ways(karate_run, tmp_path):
     out = tmp_path / "edges.csv"
-    assert ok("edges", karate_run, "--out", out) == f"190 rows in {out}\n"  # 2 · 78 and 34 self-loops
+    assert ok("edges", karate_run, "--out", out).split() == ["190", "rows", "in", str(out)]  # 2 · 78 and 34 self-loops
     table = pandas.read_csv(out)
     assert list(table.columns) == ["source", "target", "weight", "learned"]
     assert table.groupby("target")["learned"].sum().to_numpy() == pytest.approx([1.0] * 34, abs=1e-4)

@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.describe import harmful_edges, told_by_neighbours
 from gcn_lpa.data.edge_columns import (
     COUNT,
     TYPE,
@@ -267,6 +268,35 @@ def test_weights_of_noise_are_warned_of_and_those_of_use_are_not():
     assert warning.endswith("option weight='' leaves it out")
     assert warnings_of(arrows(directed=False, weight="use")) == []
     assert warnings_of(arrows(directed=False)) == []
+
+
+def test_few_labels_suffice_as_unlabelled_neighbours_pass_them_on():
+    graph = arrows(directed=False, weight="noise", n=400)
+    (warning,) = harmful_edges(graph.reveal(torch.from_numpy(np.random.default_rng(1).random(400) < 0.15)))
+    assert "without the weight of edges" in warning
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_labels_within_two_hops_are_those_of_a_walk_that_does_not_see_the_own_label(directed):
+    rng = np.random.default_rng(3)
+    weights = np.triu(rng.random((9, 9)) * (rng.random((9, 9)) < 0.5), 1)
+    weights = weights + np.triu(rng.random((9, 9)) < 0.2, 1).T if directed else weights + weights.T
+    y = np.array([0, 1, 0, 1, 1, -1, -1, -1, -1])
+    prior = np.bincount(y[:5]) / 5
+    for v, (probability, is_first) in enumerate(zip(*told_by_neighbours(weights, y, 2), strict=True)):
+        votes, counts = np.zeros(2), []
+        for u in np.flatnonzero(weights[v]):
+            if y[u] >= 0:
+                votes[y[u]] += weights[v, u]
+                counts.append(weights[v, u])
+            elif (heard := weights[u, :5].sum()) > 0:
+                of_others = weights[u, :5] * (np.arange(5) != v) / heard
+                np.add.at(votes, y[:5], weights[v, u] * of_others)
+                counts.append(weights[v, u] * of_others.sum())
+        worth = sum(counts) ** 2 / sum(count**2 for count in counts) if sum(counts) else 0.0
+        expected = (worth * votes / (votes.sum() or 1) + prior) / (worth + 1)
+        assert np.isclose(probability, expected[y[v]])
+        assert is_first == (expected.argmax() == y[v])
 
 
 def test_directions_along_which_labels_do_not_travel_are_warned_of():

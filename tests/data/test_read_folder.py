@@ -17,7 +17,7 @@ from gcn_lpa.data.checks import WARNING
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.describe import describe, warnings_in
 from gcn_lpa.data.read_folder import read_csv
-from gcn_lpa.data.splits import split
+from gcn_lpa.data.splits import require_classes, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS, members_of
@@ -998,3 +998,86 @@ def test_several_label_columns_are_several_runs(tmp_path):
         read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="a,b")
     with pytest.raises(ValueError, match=r"y is \[2, 3\]; of several labels a node, each column is a run of its own"):
         Graph.from_edges([(0, 1)], num_nodes=2, y=np.eye(2, 3, dtype=int))
+
+
+# columns that no usual name tells
+
+
+PEOPLE = pandas.DataFrame({"holder": ["a1", "a2", "a3"], "label": ["x", "y", ""], "age": ["30", "40", "50"]})
+MONEY = pandas.DataFrame({"on": ["mon", "tue"], "sender": ["a1", "a2"], "receiver": ["a3", "a1"]})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        ({}, {}),
+        ({"holder": "id"}, {}),
+        ({}, {"sender": "source", "receiver": "target"}),
+        ({"holder": "account_id"}, {"sender": "citing_doi", "receiver": "cited_doi"}),
+    ],
+)
+def test_ids_and_ends_are_found_by_their_values_where_names_do_not_say(nodes, edges):
+    graph = read_csv(PEOPLE.rename(columns=nodes), MONEY.rename(columns=edges), directed=True)
+    assert list(graph.node_names) == ["a1", "a2", "a3"]
+    assert sorted(zip(graph.col.tolist(), graph.row.tolist(), strict=True)) == [(0, 2), (1, 0)]
+    (note,) = [note for note in graph.notes if "read as source and target" in note]
+    assert repr(next(iter(edges.values()), "sender")) in note
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        (PEOPLE.assign(card=PEOPLE["holder"]), MONEY),  # two columns of nodes could be ids
+        (PEOPLE, MONEY.assign(paid_by=MONEY["sender"])),  # three columns of edges could be ends
+        (PEOPLE, MONEY.assign(receiver=["b1", "b2"])),  # one is not of these nodes
+        (PEOPLE.assign(holder=["a1", "a1", "a3"]), MONEY),  # ids that repeat
+    ],
+)
+def test_what_values_do_not_tell_is_asked_for_all_at_once(nodes, edges):
+    with pytest.raises(ValueError, match=r"no column for the id.*; also: .*for the source.*; also: .*for the target"):
+        read_csv(nodes, edges)
+
+
+def test_rows_of_nodes_that_are_not_listed_are_refused_together_or_left_out():
+    nodes = pandas.DataFrame({"id": ["a", "b", "c"], "age": ["1", "2", "3"]})
+    edges = pandas.DataFrame(
+        {
+            "source": ["a", "b", "q", "r"],
+            "target": ["b", "c", "a", "zz"],
+            "weight": ["1", "2", "3", "4"],
+            "kind": list("uvuv"),
+        }
+    )
+    labels = pandas.DataFrame({"id": ["a", "c", "gone"], "label": ["x", "y", "x"]})
+    with pytest.raises(
+        ValueError, match=r"column 'source' is 'q'.*1 more.*; also: .*'target' is 'zz'.*; also: .*'gone'.*unlisted=drop"
+    ):
+        read_csv(nodes, edges, labels=labels)
+    graph = read_csv(nodes, edges, labels=labels, relation="kind", unlisted="drop")
+    kept = read_csv(nodes, edges[:2], labels=labels[:2], relation="kind")
+    assert graph.content_hash() == kept.content_hash()
+    assert graph.to_scipy().toarray().tolist() == [[0, 1, 0], [1, 0, 2], [0, 2, 0]]
+    assert any("2 edges are left out" in note for note in warnings_in(graph.notes))
+    with pytest.raises(ValueError, match=r"unlisted = 'skip'; it is one of refuse, drop"):
+        read_csv(nodes, edges, unlisted="skip")
+
+
+def test_a_column_that_could_be_the_label_is_asked_for():
+    n = 40
+    table = {
+        "id": np.arange(n),
+        "segment": np.where(np.arange(n) % 3, ["red", "blue"] * (n // 2), ""),
+        "age": np.arange(n) * 1.5,
+    }
+    nodes, edges = pandas.DataFrame(table), pandas.DataFrame({"source": np.arange(n - 1), "target": np.arange(1, n)})
+    graph = read_csv(nodes, edges)
+    (warning,) = warnings_in(graph.notes)
+    assert "no column is read as the label, and 'segment'" in warning
+    with pytest.raises(
+        ValueError, match=r"no labelled node to train on; no column is read as the label.*label=segment says"
+    ):
+        require_classes(graph)
+    assert warnings_in(read_csv(nodes, edges, label="").notes) == ()
+    assert warnings_in(read_csv(nodes, edges, label="segment").notes) == ()
+    beside = read_csv(nodes, edges, labels=nodes[["id", "segment"]].rename(columns={"segment": "label"}))
+    assert not any("no column is read as the label" in note for note in beside.notes)

@@ -16,6 +16,7 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import audit as auditing
 from gcn_lpa.insight.audit import (
+    CrossFit,
     audit_edges,
     audit_labels,
     cross_fit,
@@ -150,6 +151,24 @@ def test_planted_labels_come_first(community):
     assert [row.suspicion for row in found.findings] == sorted((row.suspicion for row in found.findings), reverse=True)
     assert len(found.findings) == 120
     assert all(value < 0 for value in found.influence.values())  # support lowers the odds of an error
+
+
+def test_nodes_without_a_label_near_are_judged_by_the_model_alone():
+    """100 nodes of two cliques and 20 alone: the model is as sure of all but one of each, so only these two come first."""
+    n, clique = 120, range(100)
+    y = torch.arange(n) % 2
+    edges = [(i, j) for i in clique for j in clique if i < j and (j - i) % 2 == 0]
+    graph = Graph.from_edges(edges, num_nodes=n, y=y.numpy())
+    sure = 0.55 + 0.4 * torch.rand(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sure[[7, 110]] = 0.05
+    of_label = torch.stack([sure, 1 - sure], dim=1)
+    probabilities = torch.where((y == 0).unsqueeze(1), of_label, of_label.flip(1))
+    settings = (1, 5, 1, 0, QUICK)
+    found = rank_labels(graph, CrossFit(probabilities, None, torch.ones(n, dtype=torch.bool), settings, graph.target))
+    assert {row.node for row in found.findings[:2]} == {7, 110}
+    alone = [row.suspicion for row in found.findings if row.node >= 100 and row.node != 110]
+    assert max(alone) < 0.2
+    assert [row.model for row in found.findings if row.node >= 100] == sorted(sure[100:].tolist())
 
 
 def test_the_evidence_is_reported_in_words():
@@ -422,6 +441,9 @@ def test_training_by_folds_kept_what_a_label_audit_needs(karate):
     kept = kept_fit(Prediction.of(learn(graph, recipe="quick", device="cpu", threads=1), graph))
     assert kept.given.all()
     assert rank_labels(graph, kept).findings[0].node == graph.node_names[wrong]
+    trained = learn(graph, recipe="quick", device="cpu", threads=1)
+    assert audit_labels(trained, graph).findings == rank_labels(graph, kept).findings
+    assert audit_labels(trained, graph, folds=3).findings != rank_labels(graph, kept).findings
 
 
 def test_labels_that_training_did_not_hold_out_are_not_audited_from_what_it_kept(karate):

@@ -11,7 +11,17 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.data.table import read_delimited
 from gcn_lpa.edges import Free
-from gcn_lpa.insight.importance import EDGES, LABELS, OTHERS, _edges_shuffled, _judges, importance, prediction_parts
+from gcn_lpa.insight.importance import (
+    EDGES,
+    LABELS,
+    OTHERS,
+    _among_alike,
+    _edges_shuffled,
+    _judges,
+    _told_by_others,
+    importance,
+    prediction_parts,
+)
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.updated import carried
 from gcn_lpa.methods.registry import METHODS
@@ -213,3 +223,39 @@ def test_free_weights_move_with_the_edges_that_are_shuffled():
     assert torch.equal(judge.probabilities(unmoved, same), judge.probabilities(judge.prepared))
     found = importance(trained, club, repeats=1)
     assert {row.name for row in found.rows} == {EDGES, LABELS}
+
+
+@pytest.mark.long
+def test_a_column_that_another_repeats_is_used_and_not_missed():
+    """`twin` is `tells` with a little noise: each matters to the model, neither alone; `other` tells what no other column does."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(2, size=300)
+    tells = y + 0.7 * rng.normal(size=300)
+    columns = {"tells": tells, "twin": tells + 0.05 * rng.normal(size=300), "other": y + rng.normal(size=300)}
+    nodes = pandas.DataFrame({"id": np.arange(300), "label": np.array(["x", "y"])[y], **columns})
+    graph = read_csv(nodes, None)
+    found = importance(learn(graph, recipe=METHODS["lr"].settings(), device="cpu"), graph, repeats=3)
+    rows = {row.name: row for row in found.rows}
+    assert min(rows["tells"].likelihood, rows["twin"].likelihood) > 0.02
+    assert max(abs(rows["tells"].alone), abs(rows["twin"].alone)) < 0.02 < rows["other"].alone
+
+
+def test_what_other_columns_say_is_ridge_regression():
+    """Beside scikit-learn's, with a penalty of one node for each feature; nodes change places with those next to them alone."""
+    from sklearn.linear_model import Ridge
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4))
+    x[:, 2] += x[:, 0] - x[:, 1]
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    told = _told_by_others([[0], [1], [2], [3]], torch.from_numpy(x))
+    for k, own in enumerate(told):
+        others = np.delete(z, k, axis=1)
+        by_hand = Ridge(alpha=4, fit_intercept=False).fit(others, z[:, k]).predict(others)
+        shrunk = own[0] / by_hand[0]
+        assert np.allclose(own, shrunk * by_hand, atol=1e-9)
+    order = _among_alike(told[2], rng)
+    assert sorted(order) == list(range(80))
+    places = np.argsort(np.argsort(told[2]))
+    assert np.abs(places[order] - places).max() < 10 and (order != np.arange(80)).any()
+    assert _told_by_others([[0, 1, 2, 3]], torch.from_numpy(x)) == []

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
+from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.splits import label_folds
+from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.tasks import Kept
 from gcn_lpa.methods.registry import members_of
@@ -48,6 +51,38 @@ def test_out_of_fold_predictions_are_those_of_a_model_without_the_fold(blocks, m
         assert torch.allclose(trained.held_out.probability[fold], expected, atol=1e-6)
         assert set(trained.held_out.fold[fold].tolist()) == {k}
     assert torch.equal(trained.held_out.y, blocks.y)
+
+
+def test_nodes_that_no_label_reaches_are_calibrated_by_folds_without_their_edges(blocks, monkeypatch):
+    """By hand: each fold's model predicts its fold on the graph in which those nodes have no edge."""
+    monkeypatch.setattr("gcn_lpa.learning.learn.MANY_LABELS", 0)  # each fold keeps its own epoch
+    kept = scipy.sparse.diags_array((torch.arange(60) >= 2).numpy().astype(np.float32))  # nodes 0 and 1 are alone
+    matrix = scipy.sparse.csr_array(kept @ blocks.adjacency.to_scipy() @ kept)
+    matrix.eliminate_zeros()
+    graph = blocks.with_adjacency(SparseMatrix.from_scipy(matrix))
+    given = torch.arange(60) >= 2
+    recipe = DEFAULT.replace(**SMALL, members="", votes=False, select="loss")
+    trained = by_folds(graph, recipe, given)
+    found = []
+    for fold in label_folds(graph.y, given, 5, seed=(0, 0)):
+        rest = scipy.sparse.diags_array((~fold).numpy().astype(np.float32))
+        fewer = scipy.sparse.csr_array(rest @ matrix @ rest)
+        fewer.eliminate_zeros()
+        without = graph.with_adjacency(SparseMatrix.from_scipy(fewer))
+        model = trained_alone(graph, given & ~fold, fold, recipe)
+        found.append((predict_proba(model, without, known=given & ~fold, raw=True)[fold], graph.y[fold]))
+    probabilities, y = (torch.cat(part) for part in zip(*found, strict=True))
+    expected = Calibration.fitted(*held_out_pair(trained), "cross-validation", trained.held_out.fold)
+    expected = expected.with_cut_off(probabilities, y)
+    for name in ("temperature", "slope", "intercept"):
+        values = (getattr(one.unreachable, name) for one in (trained.calibration, expected))
+        assert np.isclose(*values, rtol=1e-3), name
+    reached = by_folds(blocks, recipe, given)
+    assert reached.calibration.unreachable is None
+
+
+def held_out_pair(trained):
+    return trained.held_out.probability, trained.held_out.y
 
 
 @pytest.mark.long

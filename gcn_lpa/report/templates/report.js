@@ -301,6 +301,12 @@
       for (const [name, share] of why.features) list.append(make("li", "vote", nodeButton(name), make("span", "n", number(share))));
       box.append(list);
     }
+    if (why.columns.length) {
+      box.append(make("h4", "", "Its columns"));
+      const list = make("ul");
+      for (const [name, cell] of why.columns) list.append(make("li", "vote", make("span", "", name), make("span", "n", cell || "–")));
+      box.append(list);
+    }
     for (const note of why.notes) box.append(make("p", "hint", note));
   };
   const facts = (name, i) => {
