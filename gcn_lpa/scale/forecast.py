@@ -92,12 +92,8 @@ def seconds_of_members(graph: Graph, recipe: Recipe, *, by_folds: bool, machine:
 
 def _network(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> float:
     """One training by steps."""
-    n, c, entries, d = (
-        graph.num_nodes,
-        graph.num_classes,
-        graph.adjacency.num_entries + graph.num_nodes,
-        graph.num_features,
-    )
+    n, c, d = graph.num_nodes, graph.num_classes, graph.num_features
+    entries = graph.adjacency.num_entries + n
     hidden = recipe.hidden * max(1, recipe.gcn_layers - 1)
     read = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else n * d
     usual = USUAL["table" if d <= TABLE_COLUMNS else "words"]
