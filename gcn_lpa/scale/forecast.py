@@ -30,6 +30,7 @@ PASSES = 3  # over the edges in an epoch: forward, backward, validation
 OPERATIONS = 60  # of torch in an epoch, beside the products: each costs its call
 TREE = 7.5e-4  # seconds for a tree of 32 leaves, however few its rows
 BINNED = 4e-9  # seconds for a row and column of a tree
+TINY = 1000  # nodes and entries of a graph that is trained before its forecast is computed
 LONG = 5.0  # seconds from which on a forecast is worth a line
 STARTING = 2.0  # seconds: scikit-learn is imported, processes begin
 STORED = 12  # multiply-adds that a number of a hidden layer or a hop costs beside its product: dropout, relu, memory
