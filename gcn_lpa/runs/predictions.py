@@ -164,11 +164,8 @@ def intervals_of(
     intervals, scale, y = trained.calibration, trained.target.scale, held_out.y
     assert isinstance(intervals, Intervals) and scale is not None
     if held_out.fold is not None:
-        predicted, truth, half = (
-            held_out.probability,
-            y,
-            intervals.crossed(held_out.probability, y, held_out.fold, held_out.unreachable, level),
-        )
+        predicted, truth = held_out.probability, y
+        half = intervals.crossed(predicted, y, held_out.fold, held_out.unreachable, level)
     else:
         labels = trained.labels_of(run.graph)
         known = run.split.test & trained.target.known(labels)
