@@ -176,17 +176,14 @@ ACM_TYPES, ACM_LABELS = ("same author", "same subject"), (20, 40, 60)
 def read_acm(path: Path, name: str, *, labels: int = 20) -> Graph:
     """Papers that share an author or a subject: two edge types, and the published split with so many labels a class."""
     if labels not in ACM_LABELS:
-        raise ValueError(
-            f"labels = {labels!r:.40}; the published splits have {', '.join(map(str, ACM_LABELS))} a class"
-        )
+        raise ValueError(f"labels = {labels!r:.40}; published splits have {', '.join(map(str, ACM_LABELS))} a class")
     keys, parts = (
         [kind.replace(" ", "_") for kind in ACM_TYPES],
         [f"{part}_{labels}" for part in ("train", "val", "test")],
     )
     with refused(path.name, "an archive of the arrays expected"):
-        arrays = parse_npz(
-            path.read_bytes(), [f"{k}_{i}" for k in keys for i in ("ip", "ix")] + [*"yd", "xd", "xix", "xip", *parts]
-        )
+        names = [*(f"{k}_{i}" for k in keys for i in ("ip", "ix")), *"yd", "xd", "xix", "xip", *parts]
+        arrays = parse_npz(path.read_bytes(), names)
         n = len(arrays["y"])
         given = [(arrays[f"{key}_ix"], arrays[f"{key}_ip"]) for key in keys]
         matrices = [csr_matrix(np.ones(len(ix), np.float32), ix, ip, (n, n)) for ix, ip in given]
@@ -195,9 +192,8 @@ def read_acm(path: Path, name: str, *, labels: int = 20) -> Graph:
         graph = Graph.from_scipy(either, x=x, y=arrays["y"], name=name)
         types = [Graph.from_scipy(matrix).adjacency for matrix in matrices]
         train, val, test = (node_mask(arrays[part], n, part) for part in parts)
-    return dataclasses.replace(
-        graph, edge_types=EdgeTypes(ACM_TYPES, tuple(types)), published=(Split(train, val, test, "official"),)
-    )
+    published = (Split(train, val, test, "official"),)
+    return dataclasses.replace(graph, edge_types=EdgeTypes(ACM_TYPES, tuple(types)), published=published)
 
 
 def mapped_features(path: Path, num_nodes: int) -> Tensor:

@@ -181,9 +181,7 @@ class Dataset:
     folder: str = ""
     files: tuple[str, ...] = ()
     url: str = ""  # where its files can be downloaded; without one they are only looked for
-    content: str = (
-        ""  # 32 digits of `content_hash`, without options, of an npz file, whose arrays may be packed in many ways
-    )
+    content: str = ""  # 32 digits of `content_hash`, without options: an npz file can be packed in many ways
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
@@ -360,9 +358,7 @@ def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool
         published = read_splits(masks, graph.num_nodes)
         found = hashlib.sha256("".join(parts.hash for parts in published).encode()).hexdigest()[:10]
         if found != splits:
-            raise ValueError(
-                f"{masks.name} holds other splits than the official ones: they hash to {found}, not {splits}"
-            )
+            raise ValueError(f"{masks.name} holds other splits than the official ones: hash {found}, not {splits}")
         return dataclasses.replace(graph, published=published)
 
     return Dataset(summary, read, "npz", (f"{file}.npz",), url, content)

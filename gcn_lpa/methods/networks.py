@@ -191,9 +191,8 @@ class GRAND(Network):
         shares = torch.stack([F.softmax(logits, dim=1) for logits in draws])
         goal = F.softmax(shares.mean(dim=0).clamp_min(LEAST).log() / TEMPERATURE, dim=1).detach()
         gap = (shares - goal).square().sum(dim=2).mean()
-        number = (
-            torch.ones_like(labels.target, dtype=cost.dtype).sum() if labels.weight is None else labels.weight.sum()
-        )
+        number = torch.ones_like(labels.target, dtype=cost.dtype) if labels.weight is None else labels.weight
+        number = number.sum()
         if labels.total is not None:  # each process has its share of the mean
             gap = gap * (len(goal) / labels.total(gap.new_tensor(len(goal))))
             number = labels.total(number)

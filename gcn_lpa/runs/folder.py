@@ -70,9 +70,7 @@ class Results:
     note: str
     scores: Scores | NumberScores | None = None
     folds: tuple[float, ...] = ()  # accuracy, or R², of each fold
-    random_split: Scores | NumberScores | None = (
-        None  # beside the scores on the future: those of as many nodes drawn at random
-    )
+    random_split: Scores | NumberScores | None = None  # of a split by time: of as many nodes drawn at random
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:

@@ -244,9 +244,7 @@ def cut_of(
         positive: the class that is called; None: the rarer of two.
         raw: by probabilities without calibration.
     """
-    trained.target.only_classes(
-        "a cut is for a class, and this model predicts numbers: sort predictions.csv by its column value"
-    )
+    trained.target.only_classes("a cut is for a class; of numbers, sort predictions.csv by its column value")
     held_out = held_out_of(trained, where)
     if len(held_out.node) < FEWEST:
         raise ValueError(
@@ -331,9 +329,8 @@ def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> No
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
     if excel_safe:
-        table = table.map(
-            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
-        )
+        starts = FORMULA_STARTS
+        table = table.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(starts) else cell)
     options: dict[str, Any] = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
     text: str = table.to_csv(**options)
     if "\r" in text:  # which Python's csv module does not put into quotation marks by itself
