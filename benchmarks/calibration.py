@@ -37,7 +37,7 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.files import write_json
 from gcn_lpa.data.splits import split
 from gcn_lpa.engine.devices import choose_device, environment
-from gcn_lpa.insight.drawing import draw_reliability
+from gcn_lpa.insight.drawing import BLUE, ORANGE, figure_at
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import Prediction
 from gcn_lpa.recipes import LAYERS
@@ -160,6 +160,35 @@ def line(row):
         + (f" ± {100 * spread:.1f}" if spread is not None else "      ")
         + f"{lac['size']['mean']:7.2f}{row['sets']['aps 0.9']['size']['mean']:7.2f}"
     )
+
+
+def draw_reliability(before, after, path, *, title):
+    """The two reliability diagrams over each other, and how many nodes are in each bin.
+
+    The grey bars are where 95 of 100 points after calibration would be if it were perfect.
+    """
+    bins = len(before.count)
+    with figure_at(path, (5, 5.6), dpi=160) as figure:
+        top, bottom = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+        top.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="perfect")
+        at, nodes = np.array(after.confidence), np.array(after.count, dtype=np.float64)
+        chance = 1.96 * np.sqrt(at * (1 - at) / np.maximum(nodes, 1))
+        low, high = np.maximum(at - chance, 0)[nodes > 0], np.minimum(at + chance, 1)[nodes > 0]
+        top.vlines(at[nodes > 0], low, high, color="#CCCCCC", linewidth=6, label="perfect, by chance")
+        series = [("before", before, ORANGE, "s", "--"), ("after", after, BLUE, "o", "-")]
+        for k, (name, one, color, marker, dash) in enumerate(series):
+            filled = np.array(one.count) > 0
+            points = np.array(one.confidence)[filled], np.array(one.accuracy)[filled]
+            look = {"color": color, "marker": marker, "markersize": 5}
+            top.plot(*points, dash, label=f"{name}: ECE {100 * one.ece:.1f} %", **look)
+            middles = [(i + 0.3 + 0.4 * k) / bins for i in range(bins)]
+            bottom.bar(middles, one.count, width=0.4 / bins, color=color, label=name)
+        top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy", title=title)
+        bottom.set(xlabel="confidence", ylabel="nodes")
+        figure.legend(*top.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+        for axes in (top, bottom):
+            axes.grid(alpha=0.3, linewidth=0.5)
+            axes.set_axisbelow(True)
 
 
 def main():

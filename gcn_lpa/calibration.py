@@ -183,13 +183,12 @@ class Calibration:
         if not self.changes:
             return "probabilities are the model's own: correcting them would not make held-out labels likelier"
         on = (
-            f"calibrated on {self.num_nodes:,} held-out labels"
-            if self.calibrator != Calibrator()
-            else "the model's own"
+            "the model's own"
+            if self.calibrator == Calibrator()
+            else f"calibrated on {self.num_nodes:,} held-out labels"
         )
-        if self.unreachable in (None, Calibrator()):
-            return f"probabilities are {on}"
-        return f"probabilities are {on}; of nodes that no label reaches, {self.apart}"
+        apart = "" if self.unreachable in (None, Calibrator()) else f"; of nodes that no label reaches, {self.apart}"
+        return f"probabilities are {on}{apart}"
 
     @property
     def apart(self) -> str:
@@ -245,23 +244,18 @@ class Calibration:
 
 
 def supported(probabilities: Tensor, y: Tensor, fold: Tensor) -> tuple[Calibrator, Tensor]:
-    """The calibrator that labels ask for, none where it would not make those of other folds likelier; and by how much it does."""
-    gain = crossed_gain(probabilities, y, fold)
-    is_likelier = len(gain) > 1 and float(gain.mean()) > 0
-    return fit_calibrator(probabilities, y) if is_likelier else Calibrator(), gain
-
-
-def crossed_gain(probabilities: Tensor, y: Tensor, fold: Tensor) -> Tensor:
-    """By how much calibration makes each label likelier, in logs, if the other folds fit it, [m]; empty with few labels."""
+    """The calibrator that labels ask for, none where it would not make those of other folds likelier; and by how much it makes
+    each likelier, in logs, if the other folds fit it, [m]; empty with few labels.
+    """
     if len(y) < FEWEST:
-        return torch.zeros(0, dtype=torch.float64)
-    before = probabilities.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
-    after = torch.zeros_like(before)
+        return Calibrator(), torch.zeros(0, dtype=torch.float64)
+    after = probabilities.double().clone()
     for k in fold.unique().tolist():
         here = fold == k
-        calibrator = fit_calibrator(probabilities[~here], y[~here], fewest=1)
-        after[here] = calibrator(probabilities[here]).gather(1, y[here].unsqueeze(1)).squeeze(1).clamp_min(TINY).log()
-    return after - before
+        after[here] = fit_calibrator(probabilities[~here], y[~here], fewest=1)(probabilities[here])
+    logs = [p.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log() for p in (probabilities, after)]
+    gain = logs[1] - logs[0]
+    return fit_calibrator(probabilities, y) if float(gain.mean()) > 0 else Calibrator(), gain
 
 
 def fit_calibrator(probabilities: Tensor, y: Tensor, *, fewest: int = FEWEST) -> Calibrator:

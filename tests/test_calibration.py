@@ -18,7 +18,6 @@ from gcn_lpa.calibration import (
     Calibrator,
     Guesses,
     Intervals,
-    Reliability,
     apply_temperature,
     conformal_sets,
     conformal_threshold,
@@ -31,7 +30,6 @@ from gcn_lpa.calibration import (
     reliability,
     reserve,
 )
-from gcn_lpa.insight.drawing import draw_reliability
 
 
 def generator(seed=0):
@@ -257,14 +255,6 @@ def test_other_seeds_reserve_other_nodes_and_all_of_them_is_refused():
     assert not torch.equal(reserve(val, 0.5, 1), reserve(val, 0.5, 2))
     with pytest.raises(ValueError, match=r"reserve = 1"):
         reserve(val, 1)
-
-
-@pytest.mark.long
-def test_the_diagram_is_drawn(tmp_path):
-    before = reliability(guesses_of(torch.softmax(3 * drawn(500)[0], dim=1), drawn(500)[1]))
-    after = Reliability((0.5,) * 15, (0.5,) * 15, (1,) * 15)
-    draw_reliability(before, after, tmp_path / "reliability.png", title="500 nodes")
-    assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_few_labels_leave_the_probabilities_as_they_are():

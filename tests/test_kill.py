@@ -76,7 +76,7 @@ COMMANDS = {
     ),
     "resume": Command(["train", "--resume", "--out", "{out}", *ALONE], starts_with="begun", is_run=True),
     "audit": Command(["audit", "{run}", "--labels", "--repeats", "1", "--folds", "2", *ALONE, *OUT]),
-    "calibrate": Command(["calibrate", "{run}", "--picture", "{out}/plot.png"]),
+    "explain": Command(["explain", "{run}", "--node", "1", "--picture", "{out}/plot.png"]),
     "predict": Command(["predict", "{run}", *OUT]),
     "reproduce": Command(
         [

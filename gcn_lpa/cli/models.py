@@ -304,31 +304,18 @@ def calibrate(
     run: options.RunDir,
     level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
     score: options.SetScore = "lac",
-    picture: Annotated[
-        Path | None, Option(metavar="FILE", help=f"Draw the reliability diagram ({options.ENDINGS_HELP}).")
-    ] = None,
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Say how far confidence can be trusted. Calibration before and after, and what label sets hold."""
-    from gcn_lpa.insight.drawing import draw_reliability
     from gcn_lpa.runs.predictions import calibrate_run, intervals_of
 
-    options.check_picture(picture)
-    options.check_out(picture, overwrite=True)
     loaded = gcn_lpa.load_run(run, data)
     if loaded.trained.target.scale is not None:
-        if picture is not None:
-            loaded.trained.target.only_classes("a reliability diagram is of classes, and this run predicts numbers")
         of_numbers = intervals_of(loaded, level=level)
         return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
     found = calibrate_run(loaded, level=level, score=score)
-    lines = text.calibration_lines(found)
-    if picture is not None:
-        title = f"{found.graph}, {found.method}: {found.num_nodes:,} nodes"
-        draw_reliability(found.before, found.after, picture, title=title)
-        lines.append(f"reliability diagram in {picture}")
-    options.show(as_json, dataclasses.asdict(found), lines)
+    options.show(as_json, dataclasses.asdict(found), text.calibration_lines(found))
 
 
 @options.command

@@ -106,10 +106,10 @@ def check_out(*files: Path | str | None, overwrite: bool) -> None:
             raise ValueError(f"{file} is a file of the run {target.parent}, which needs it; choose another file")
 
 
-def check_picture(file: Path | None, option: str = "--picture") -> None:
+def check_picture(file: Path | None) -> None:
     """Refuse a picture whose ending does not say as what to draw it."""
     if file is not None and file.suffix.lower() not in PICTURE_ENDINGS:
-        raise typer.BadParameter(f"{option} {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
+        raise typer.BadParameter(f"--picture {file}: a picture ends in {', '.join(PICTURE_ENDINGS)}")
 
 
 def stray_options(context: typer.Context, *used: str) -> list[str]:
@@ -330,7 +330,7 @@ def print_or_write(table: Any, out: Path | str | None, excel_safe: bool, as_json
         parts = "".join(f", {count:,} {status}" for status, count in by_status.items())
         facts: dict[str, Any] = {"out": str(out), "rows": len(table), "status": by_status}
         facts |= {} if cut is None else {"cut": dataclasses.asdict(cut)}
-        show(as_json, facts, [f"{len(table):,} rows{parts} in {out}", *cut_lines(cut)])
+        print_json(facts) if as_json else print(f"{len(table):,} rows{parts} in {out}", *cut_lines(cut), sep="\n")
     elif as_json:
         records = records_of(table)
         print_json(records if cut is None else {"cut": dataclasses.asdict(cut), "predictions": records})

@@ -23,15 +23,6 @@ def report(
     out: Annotated[Path | None, Option(metavar="FILE", help="Else report.html in the run folder.")] = None,
     overwrite: options.Overwrite = False,
     quick: Annotated[bool, Option("--quick", help="Train nothing: no rivals, nothing suspicious.")] = False,
-    picture: Annotated[
-        str | None,
-        Option(
-            metavar="KIND",
-            help=f"Draw to --out FILE ({options.ENDINGS_HELP}): curve, confusion, map, neighbourhood.",
-        ),
-    ] = None,
-    node: Annotated[str | None, Option(metavar="ID", help="The middle of a neighbourhood.")] = None,
-    hops: Annotated[int | None, Option(min=1, help="How far a neighbourhood reaches; else 2.")] = None,
     serve: Annotated[bool, Option("--serve", help="Serve the page to this machine, with answers.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0: one that is free.")] = 0,
     data: options.Data = None,
@@ -40,20 +31,9 @@ def report(
 ) -> None:
     """Write one HTML page about a run. Scores, curves, the graph to look at, what looks wrong, what to label next."""
     from gcn_lpa.report.page import OpenRun, page_of
-    from gcn_lpa.report.pictures import PICTURES
     from gcn_lpa.report.server import PageServer
 
     options.check_out(out, overwrite=overwrite)
-    if picture is None and (node is not None or hops is not None):
-        raise BadParameter("--node and --hops go with --picture neighbourhood")
-    if picture not in (None, *PICTURES):
-        raise BadParameter(f"there is no picture {picture!r}; there are {', '.join(PICTURES)}")
-    if picture is not None and out is None:
-        raise BadParameter(f"--picture goes with --out FILE, whose ending says as what: {options.ENDINGS_HELP}")
-    if picture is not None:
-        options.check_picture(out, "--out")
-    if (picture == "neighbourhood") != (node is not None) or (hops is not None and node is None):
-        raise BadParameter("--node ID (and --hops) goes with neighbourhood, and neighbourhood with --node ID")
     opened = gcn_lpa.load_run(run, data)
     if serve:
         subject = OpenRun(opened)
@@ -64,14 +44,9 @@ def report(
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
         return
-    if picture is not None and out is not None:
-        PICTURES[picture](OpenRun(opened), out, **({} if node is None else {"node": node, "hops": hops or 2}))
-        path = out
-    else:
-        with options.status() as say:
-            path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
-    facts = {"out": str(path), "bytes": path.stat().st_size}
-    options.show(as_json, facts, [f"the {'page' if picture is None else picture} is {path}"])
+    with options.status() as say:
+        path = gcn_lpa.write_report(opened, out, trains=not quick, device=device, say=say)
+    options.show(as_json, {"out": str(path), "bytes": path.stat().st_size}, [f"the page is {path}"])
 
 
 @options.command
@@ -223,8 +198,10 @@ def audit(
     edges: Annotated[bool, Option("--edges", help="Rank the edges.")] = False,
     top: Annotated[int | None, Option(min=1, help="Rows at most; 20 where they are printed, else all.")] = None,
     out: options.Out = None,
-    folds: Annotated[int, Option(min=2, help="Parts of the labels, each hidden from a model in turn.")] = 5,
-    repeats: Annotated[int, Option(min=1, help="How often that is done, with new folds.")] = 1,
+    folds: Annotated[
+        int | None, Option(min=2, help="Train models for it, each without one of so many parts of the labels.")
+    ] = None,
+    repeats: Annotated[int | None, Option(min=1, help="How often that is done, with new folds.")] = None,
     seed: Annotated[int | None, Option(help="Of folds and first weights; without one, that of the run.")] = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
@@ -235,6 +212,7 @@ def audit(
 ) -> None:
     """Say which labels or which edges look wrong, and why. Labels of test nodes are not looked at.
 
+    By out-of-fold predictions of the training. Where it kept none, and with --folds, --repeats or --seed, models are trained.
     `what-if --retrain` tries a repair.
     """
     if labels == edges:
@@ -243,8 +221,13 @@ def audit(
 
     options.check_out(out, overwrite=overwrite)
     audited = gcn_lpa.load_run(run, data)
-    chosen: dict[str, Any] = {"folds": folds, "repeats": repeats, "device": device, "threads": threads}
-    chosen["seed"] = audited.plan.seed if seed is None else seed
+    asked = {
+        name: value for name, value in (("folds", folds), ("repeats", repeats), ("seed", seed)) if value is not None
+    }
+    kept = audited.trained.held_out
+    if asked or kept is None or kept.fold is None:
+        asked = {"seed": audited.plan.seed, **asked}
+    chosen: dict[str, Any] = {**asked, "device": device, "threads": threads}
     with options.status() as say:
         chosen["on_fit"] = lambda done, total: say(f"training models: {done} of {total}")
         rank: Any = gcn_lpa.audit_labels if labels else gcn_lpa.audit_edges

@@ -161,7 +161,9 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
 
 
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
-    """Rank the labels a model was given by how little the rest of the graph supports them; models are trained for it.
+    """Rank the labels a model was given by how little the rest of the graph supports them.
+
+    Out-of-fold predictions of the training judge them. Where it kept none, and with folds, repeats or seed, models are trained.
 
     Args:
         rate: the share of labels taken to be wrong; the suspicions are proportional to it, their order is the same.
@@ -179,13 +181,18 @@ def audit_edges(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **o
 
 
 def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str, Any]) -> tuple[Graph, CrossFit]:
-    """The graph with the classes that the model knows, and a `cross_fit` of its recipe on the labels it was given."""
+    """The graph with the classes that the model knows, and what training kept of its labels; or a `cross_fit` on them, where it
+    did not hold out each of them in turn, and where options say how.
+    """
     if not 0 < rate < 1:
         raise ValueError(f"rate = {rate}; it is a share above 0 and below 1")
     check_trained(trained)
     check_graph(graph)
-    graph = with_target(graph, trained.target)
-    return graph, cross_fit(graph, trained.given(graph), trained.recipe, **options)
+    graph, given, kept = with_target(graph, trained.target), trained.given(graph), trained.held_out
+    has_kept = kept is not None and kept.fold is not None and torch.equal(given.nonzero().squeeze(1), kept.node)
+    if has_kept and not options.keys() & {"folds", "repeats", "seed"}:
+        return graph, kept_fit(Prediction.of(trained, graph))
+    return graph, cross_fit(graph, given, trained.recipe, **options)
 
 
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:

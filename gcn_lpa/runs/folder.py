@@ -7,8 +7,8 @@ labels.safetensors    the known labels, what was learned of the columns for scal
 
 These hold a `Trained`. Beside them a run has
 
-run.json                        the plan: where the graph comes from, its content hash, seed and split; which nodes train,
-                                validate and test; the scores and how they were measured; versions and machine
+run.json                        the plan: where the graph comes from, seen from here, its content hash, seed and split; which nodes
+                                train, validate and test; the scores and how they were measured; versions and machine
 predictions.csv, report.html    for people, where they were asked for
 
 Nothing of a folder is trusted: every file is checked against the others before anything is computed with it.
@@ -150,7 +150,7 @@ def save_run(
         outputs: files for people, of `storage.OUTPUTS`.
         num_edges: where the graph of the run is without its edges.
     """
-    plan, graph = run.plan.to_dict(), run.graph
+    plan, graph = dataclasses.replace(run.plan, source=run.plan.source.seen_from(folder)).to_dict(), run.graph
     about = {
         **{"graph": graph.name, "nodes": graph.num_nodes, "edges": num_edges or graph.num_edges},
         **{"epochs": len(run.run.history), "interrupted": run.run.interrupted, "seconds": run.run.seconds},
@@ -196,7 +196,7 @@ def read_run(files: RunFolder) -> tuple[Plan, _RunFacts]:
     facts: _RunFacts = files.read("run.json", _RunFacts)
     with files.explained("run.json"):
         plan: Plan = decode_as(Plan, {**facts.plan, "recipe": recipe.to_dict()})
-    return plan, facts
+    return dataclasses.replace(plan, source=plan.source.found_from(files.folder)), facts
 
 
 def graph_of(plan: Plan, folder: Path, data: str | Path | None) -> Graph:

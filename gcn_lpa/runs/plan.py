@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from gcn_lpa.edges import forms_for_new_edges
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.recipes import Case, Recipe, case_of, named_recipe, recipe_for
+
+PATHS = ("nodes", "labels")  # options of reading that name files
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,22 @@ class Source:
         is_table = is_address(place) or not Path(place).is_dir()
         options = {key: value for key, value in self.options.items() if is_table or key != "nodes"}
         return Source(place, self.root, options)
+
+    def seen_from(self, folder: Path) -> Source:
+        """The same with relative paths seen from a folder."""
+        return self._moved(lambda path: os.path.relpath(Path(path).resolve(), folder.resolve()))
+
+    def found_from(self, folder: Path) -> Source:
+        """The inverse of `seen_from`; a path that is not there stays as it is."""
+        start = folder.resolve()
+        return self._moved(lambda path: os.path.relpath(start / path) if (start / path).exists() else path)
+
+    def _moved(self, move: Callable[[str], str]) -> Source:
+        def moved(path: str) -> str:
+            return path if is_address(path) or os.path.isabs(path) else move(path)
+
+        options = {key: moved(value) if key in PATHS and value else value for key, value in self.options.items()}
+        return Source(self.name if self.is_named else moved(self.name), self.root and moved(self.root), options)
 
     def load(self) -> Graph:
         options = {**self.options}

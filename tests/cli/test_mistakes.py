@@ -219,9 +219,6 @@ WORDS = {
     "a setting misspelt": words(
         "'epoch=3' is not NAME=VALUE with a field of the recipe", "tune {data} --set epoch=3 --out {data}/s"
     ),
-    "a picture misspelt": words(
-        "there is no picture 'mapp'; there are curve", "report {run} --picture mapp --out x.png"
-    ),
     "a device misspelt": words("unknown device 'gpu'; it is one of auto, cpu, cuda", "train {data} --device gpu"),
     "a score of sets misspelt": words(
         "unknown score 'lca'; there are lac, aps", "predict {run} --sets 0.9 --score lca"
@@ -305,20 +302,10 @@ WORDS = {
     "edges in place of a manifest": words(
         "which needs it; choose another file", "edges {run} --out {run}/manifest.json --overwrite"
     ),
-    "a picture of an odd kind": words(
-        "--picture x.foo: a picture ends in .png, .svg, .pdf", "calibrate {run} --picture x.foo"
-    ),
     "an explanation of an odd kind": words(
         "--picture x.foo: a picture ends in .png, .svg, .pdf", "explain {run} --node n1 --picture x.foo"
     ),
     "a page to serve of no run": words("nowhere is not a run folder", "report nowhere --serve"),
-    "a picture without a file": words("--picture goes with --out FILE", "report {run} --picture map"),
-    "a picture of no node": words(
-        "--node ID (and --hops) goes with neighbourhood", "report {run} --picture neighbourhood --out x.png"
-    ),
-    "a picture without an ending": words(
-        "/picture: a picture ends in .png, .svg, .pdf", "report {run} --picture map --out {data}/picture"
-    ),
 }
 CSV = {
     name: Mistake(

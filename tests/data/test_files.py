@@ -131,12 +131,10 @@ def test_a_command_asks_before_it_replaces_a_file(run, tmp_path, name):
 
 
 def test_a_plot_in_a_folder_that_is_missing_is_refused_before_the_work(run, tmp_path):
-    for arguments in (["calibrate", run], ["explain", run, "--node", "1"]):
-        refused = CliRunner().invoke(app, [*map(str, arguments), "--picture", str(tmp_path / "nowhere" / "x.png")])
-        assert (refused.exit_code, refused.stderr) == (
-            1,
-            f"gcn-lpa: there is no folder {tmp_path / 'nowhere'} to write x.png in\n",
-        )
+    arguments = ["explain", str(run), "--node", "1", "--picture", str(tmp_path / "nowhere" / "x.png")]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.stderr == f"gcn-lpa: there is no folder {tmp_path / 'nowhere'} to write x.png in\n"
+    assert refused.exit_code == 1
 
 
 # two at once

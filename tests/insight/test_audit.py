@@ -441,6 +441,9 @@ def test_training_by_folds_kept_what_a_label_audit_needs(karate):
     kept = kept_fit(Prediction.of(learn(graph, recipe="quick", device="cpu", threads=1), graph))
     assert kept.given.all()
     assert rank_labels(graph, kept).findings[0].node == graph.node_names[wrong]
+    trained = learn(graph, recipe="quick", device="cpu", threads=1)
+    assert audit_labels(trained, graph).findings == rank_labels(graph, kept).findings
+    assert audit_labels(trained, graph, folds=3).findings != rank_labels(graph, kept).findings
 
 
 def test_labels_that_training_did_not_hold_out_are_not_audited_from_what_it_kept(karate):

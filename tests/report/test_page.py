@@ -20,7 +20,7 @@ from gcn_lpa.report import graph_view
 from gcn_lpa.report.graph_view import positions, sample
 from gcn_lpa.report.page import OpenRun, contents, page_of, wilson, write_report
 from gcn_lpa.runs.folder import load_run
-from gcn_lpa.runs.plan import Plan, Source
+from gcn_lpa.runs.plan import Plan, Source, make_plan
 from gcn_lpa.runs.predictions import cut_of
 from gcn_lpa.runs.train_run import train_run
 from tests.helpers.ring_runs import HOSTILE, run_of
@@ -259,3 +259,49 @@ def test_a_report_goes_where_there_is_a_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         write_report(run, tmp_path / "none" / "page.html", trains=False)
     assert write_report(run, tmp_path / "page.html", trains=False).stat().st_size > 10_000
+
+
+TABLE = """id,label,age,plan,active,joined
+a,x,30.5,free,yes,2020-01-01
+b,y,41,pro,no,2021-06-30
+c,x,,free,yes,2020-03-01
+d,y,44,pro,no,2021-07-01
+e,,31,free,yes,2020-02-01
+f,,45,,no,2021-05-05
+"""
+
+
+def test_the_page_tells_the_likeliest_of_each_class_and_the_own_columns_of_a_node(tmp_path):
+    (tmp_path / "nodes.csv").write_text(TABLE)
+    (tmp_path / "edges.csv").write_text("source,target\na,c\nb,d\na,e\nc,e\nb,f\nd,f\n")
+    plan, graph = make_plan(Source(str(tmp_path)), method="lpa")
+    subject = OpenRun(train_run(plan, graph))
+    assert [(name, [node for node, _ in rows]) for name, rows in subject.likeliest(None)] == [
+        ("x", ["e"]),
+        ("y", ["f"]),
+    ]
+    ((name, rows),) = subject.likeliest("y")
+    assert (name, [node for node, _ in rows]) == ("y", ["f", "e"])
+    p = subject.prediction.probabilities[:, graph.class_names.index("y")]
+    assert [value for _, value in rows] == [float(p[5]), float(p[4])]
+    cells = {
+        "b": [("age", "41"), ("plan", "pro"), ("active", "no"), ("joined", "2021-06-30")],
+        "c": [("age", ""), ("plan", "free"), ("active", "yes"), ("joined", "2020-03-01")],
+        "f": [("age", "45"), ("plan", ""), ("active", "no"), ("joined", "2021-05-05")],
+    }
+    for node, expected in cells.items():
+        assert subject.explain(node)["columns"] == expected
+    page = " ".join(" ".join(Tags(page_of(subject, trains=False).decode()).text).split())
+    assert "Likeliest, by class x e" in page
+    assert "Edge width: given weight." in page
+
+
+def test_lists_hold_no_unsuspicious_rows(tmp_path):
+    run = run_of(tmp_path)
+    page = contents(OpenRun(run), trains=True, device="cpu")
+    for listed, audit in (("doubted", "labels"), ("strange", "edges")):
+        found = page[audit].value
+        expected = [] if found is None else [row for row in found.findings[:15] if row.suspicion >= 4 * found.rate]
+        assert page[listed] == expected
+    sure = {row["id"]: row["probability"] for row in page["least_sure"]}
+    assert all(probability < 0.9 for probability in sure.values())

@@ -1,13 +1,19 @@
-"""The versions and the machine that a result belongs to."""
+"""The versions and the machine that a result belongs to, and where its data are."""
 
 import importlib.metadata
 import sys
 import tomllib
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 import gcn_lpa
+from gcn_lpa.cli.app import app
 from gcn_lpa.data.files import encode_json
 from gcn_lpa.engine.devices import environment
+from gcn_lpa.runs.folder import load_run
+from gcn_lpa.runs.plan import Source
+from tests.helpers.ring_runs import folder_of
 
 VERSION = tomllib.loads((Path(gcn_lpa.__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
 
@@ -32,3 +38,18 @@ def test_a_copy_that_nobody_installed_has_no_version(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", nothing_installed)
     monkeypatch.setitem(vars(gcn_lpa), "__version__", "")  # the answer is kept: it goes with this test
     assert gcn_lpa.__getattr__("__version__") == "unknown"
+
+
+def test_a_run_finds_its_data_from_any_folder_and_after_both_have_moved(tmp_path, monkeypatch):
+    (tmp_path / "project" / "runs").mkdir(parents=True)
+    folder_of(tmp_path / "project", [f"n{k}" for k in range(12)])
+    monkeypatch.chdir(tmp_path / "project")
+    words = ["train", "--nodes", "data/nodes.csv", "--edges", "data/edges.csv", "--method", "lpa", "--out", "runs/one"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert load_run("runs/one").plan.source == Source("data/edges.csv", None, {"nodes": "data/nodes.csv"})
+    monkeypatch.chdir(tmp_path / "project" / "runs")
+    assert load_run("one").plan.source.name == str(Path("..", "data", "edges.csv"))
+    (tmp_path / "project").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert load_run("moved/runs/one").graph.num_nodes == 12
+    assert str(tmp_path) not in Path("moved/runs/one/run.json").read_text()

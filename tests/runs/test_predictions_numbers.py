@@ -137,11 +137,9 @@ def test_every_command_speaks_of_numbers(kept, tmp_path):
         said[command] = done.stdout
         if command in ("evaluate", "calibrate"):
             assert max(map(len, done.stdout.splitlines())) <= 100
-    for words, kind in (("explain --node h3 --picture", "PNG"), ("report --picture map --out", "PNG")):
-        command, *options = words.split()
-        done = CliRunner().invoke(app, [command, str(out), *options, str(tmp_path / f"{command}.png")])
-        assert done.exit_code == 0, (words, done.output)
-        assert (tmp_path / f"{command}.png").read_bytes()[1:4] == kind.encode()
+    done = CliRunner().invoke(app, ["explain", str(out), "--node", "h3", "--picture", str(tmp_path / "why.png")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "why.png").read_bytes()[1:4] == b"PNG"
     assert "R² " in said["evaluate"] and "mean absolute error" in said["evaluate"]
     assert "of 90 %" in said["calibrate"]
     assert "LPA predicts" in said["explain"] and "standard score" in said["explain"]
@@ -150,7 +148,6 @@ def test_every_command_speaks_of_numbers(kept, tmp_path):
         "predict --top 3": "a cut is for a class",
         "audit --edges": "edges are judged by the classes of their ends",
         "evaluate --positive yes": "names a class, and these labels are numbers",
-        "calibrate --picture x.png": "a reliability diagram is of the confidence in classes",
     }.items():
         command, *options = words.split()
         done = CliRunner().invoke(app, [command, str(out), *options])
