@@ -44,24 +44,16 @@ from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
 from gcn_lpa.runs.plan import Source
 from gcn_lpa.trained import HeldOut, Trained
 
-PROMISES = {
-    "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
-    "at least this probability",
-    "validation": "approximate: the validation nodes also chose the epoch, so sets may hold the true label a little less often; "
+PROMISES = {  # of label sets and of intervals, by the protocol of the held-out labels
+    "reserved": "the reserved nodes chose nothing, so {one} holds the {truth} of a further node drawn like them with at least "
+    "this probability",
+    "validation": "approximate: the validation nodes also chose the epoch, so {many} may hold the {truth} a little less often; "
     "`train --reserve 0.5` keeps some of them apart",
-    "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of all "
+    "cross-validation": "approximate: the {scores} are those of models without the node's label, the {many} those of all "
     "models together, which are rarely worse",
 }
-
-
-INTERVAL_PROMISES = {
-    "reserved": "the reserved nodes chose nothing, so an interval holds the number of a further node drawn like them at least so "
-    "often",
-    "validation": "approximate: the validation nodes also chose the epoch, so intervals may hold the number a little less often; "
-    "`train --reserve 0.5` keeps some of them apart",
-    "cross-validation": "approximate: the errors are those of models without the node's label, the intervals those of all models "
-    "together, which are rarely worse",
-}
+OF_SETS = {"one": "a set", "many": "sets", "truth": "true label", "scores": "scores"}
+OF_INTERVALS = {"one": "an interval", "many": "intervals", "truth": "number", "scores": "errors"}
 
 
 @dataclass(frozen=True)
@@ -123,12 +115,14 @@ def calibrate_run(
         sets = conformal_sets(before, threshold, score=score)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
     tables = reliability(guesses_of(before, truth)), reliability(guesses)
-    few = "1 label is" if len(y) == 1 else f"{len(y)} labels are"
+    promise = PROMISES[held_out.protocol].format(**OF_SETS)
+    if not is_promised:
+        promise = f"none: {'1 label is' if len(y) == 1 else f'{len(y)} labels are'} too few, it takes {FEWEST}"
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[held_out.protocol] if is_promised else f"none: {few} too few, it takes {FEWEST}",
+        promise=promise,
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -169,12 +163,9 @@ def intervals_of(
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
     intervals, scale, y = trained.calibration, trained.target.scale, held_out.y
     assert isinstance(intervals, Intervals) and scale is not None
+    predicted, truth = held_out.probability, y
     if held_out.fold is not None:
-        predicted, truth, half = (
-            held_out.probability,
-            y,
-            intervals.crossed(held_out.probability, y, held_out.fold, held_out.unreachable, level),
-        )
+        half = intervals.crossed(predicted, y, held_out.fold, held_out.unreachable, level)
     else:
         labels = trained.labels_of(run.graph)
         known = run.split.test & trained.target.known(labels)
@@ -185,12 +176,14 @@ def intervals_of(
         half = trained.radius(level) * prediction.unit[known]
     z = predicted[:, 0]
     widths = (scale.undone(z + half) - scale.undone(z - half)).quantile(z.new_tensor([0.1, 0.5, 0.9]))
-    few = "none: too few labels were held out for intervals of this level"
+    promise = PROMISES[held_out.protocol].format(**OF_INTERVALS)
+    if not half.isfinite().all():
+        promise = "none: too few labels were held out for intervals of this level"
     return IntervalReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         intervals=intervals,
-        promise=INTERVAL_PROMISES[held_out.protocol] if bool(half.isfinite().all()) else few,
+        promise=promise,
         num_nodes=len(truth),
         scores=scale.scores(truth, z),
         level=level,
