@@ -174,14 +174,12 @@ def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
 ACM_TYPES, ACM_LABELS = ("same author", "same subject"), (20, 40, 60)
 
 
-def read_acm(path: Path, name: str, *, labels: int = 20) -> Graph:
+def read_acm(folder: Path, name: str, *, labels: int = 20) -> Graph:
     """Papers that share an author or a subject: two edge types, and the published split with so many labels a class."""
     if labels not in ACM_LABELS:
         raise ValueError(f"labels = {labels!r:.40}; published splits have {', '.join(map(str, ACM_LABELS))} a class")
-    keys, parts = (
-        [kind.replace(" ", "_") for kind in ACM_TYPES],
-        [f"{part}_{labels}" for part in ("train", "val", "test")],
-    )
+    keys, path = [kind.replace(" ", "_") for kind in ACM_TYPES], folder / "acm_kinds.npz"
+    parts = [f"{part}_{labels}" for part in ("train", "val", "test")]
     with refused(path.name, "an archive of the arrays expected"):
         names = [*(f"{k}_{i}" for k in keys for i in ("ip", "ix")), *"yd", "xd", "xix", "xip", *parts]
         arrays = parse_npz(path.read_bytes(), names)
