@@ -153,9 +153,7 @@ class EnsembleWeights:
         if len(self.exponents) != number:
             raise ValueError(f"there are {number} weights and {len(self.exponents)} exponents; each weight has one")
         if not 1 <= self.num_members <= number:
-            raise ValueError(
-                f"num_members = {self.num_members}; of {number} weights it is at least 1 and at most {number}"
-            )
+            raise ValueError(f"num_members = {self.num_members}; of {number} weights it is 1 to {number}")
         for name in ("weights", "exponents"):
             for k, value in enumerate(getattr(self, name)):
                 if not 0 <= value < math.inf:
