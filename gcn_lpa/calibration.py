@@ -125,9 +125,7 @@ class Calibrator:
     temperature: float = 1.0
     slope: float = 1.0
     intercept: float = 0.0
-    positive: int | None = (
-        None  # a rare class of two, whose probability the curve corrects; None: that of the likeliest
-    )
+    positive: int | None = None  # a rare class of two, whose probability the curve corrects; None: the likeliest
 
     def __post_init__(self) -> None:
         if self.positive not in (None, 0, 1):

@@ -161,16 +161,12 @@ class NodeEstimator(BaseEstimator):  # type: ignore[misc]
             has_time = choose_device(self.device).type == "cuda"
             recipe = choose_recipe(graph, graph.labeled, recipe, has_time=has_time)
         if not isinstance(recipe, Recipe):
-            raise TypeError(
-                f'recipe is "default", "best" or a gcn_lpa.Recipe, not {recipe!r}; single settings are arguments of their own'
-            )
+            raise TypeError(f'recipe is "default", "best" or a gcn_lpa.Recipe, not {recipe!r}; settings are arguments')
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         recipe = METHODS["gcn-lpa"].with_changes(recipe, plain)
         if recipe.method != "gcn-lpa":
-            raise ValueError(
-                f"{type(self).__name__} trains the method 'gcn-lpa'; the recipe is one of {recipe.method!r}"
-            )
+            raise ValueError(f"{type(self).__name__} trains method 'gcn-lpa'; the recipe is one of {recipe.method!r}")
         if self.graph is None and recipe.features == "tfidf":
             raise ValueError("features='tfidf' needs a graph; without one, put TfidfTransformer before the estimator")
         return recipe
@@ -398,9 +394,8 @@ class Neighborhood:
         """The graph with a node for each row, a sink: it receives messages of its neighbours and sends none."""
         X = self.as_stored(X)
         links = self.nearest.kneighbors_graph(self.placed(X), n_neighbors=min(self.n_neighbors, self.num_rows))
-        receives = scipy.sparse.block_array(
-            [[self.graph.to_scipy(), None], [links, scipy.sparse.csr_array((X.shape[0], X.shape[0]))]]
-        )
+        nothing = scipy.sparse.csr_array((X.shape[0], X.shape[0]))
+        receives = scipy.sparse.block_array([[self.graph.to_scipy(), None], [links, nothing]])
         stack = scipy.sparse.vstack if self.is_sparse else np.vstack
         before, rows = self.graph.x, self.features(X)
         x = stack([before.to_scipy() if isinstance(before, SparseMatrix) else before.numpy(), rows])

@@ -304,9 +304,8 @@ class Graph:
     def with_structural_features(self, columns: np.ndarray) -> Graph:
         """The same graph with these structural features, [n, s], in place of those that its edges would give."""
         of_edges = torch.from_numpy(columns[:, :-2].astype(np.float32))
-        return dataclasses.replace(
-            self, _derived=Derived(results={"structure": columns, "structure of edges": of_edges})
-        )
+        results = {"structure": columns, "structure of edges": of_edges}
+        return dataclasses.replace(self, _derived=Derived(results=results))
 
     def _raw_features(self) -> Any:
         return self.x.to_scipy() if isinstance(self.x, SparseMatrix) else self.x.cpu().numpy()

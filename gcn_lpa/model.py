@@ -125,9 +125,7 @@ class GCNLPA(nn.Module):
         """`body` makes the part that reads features; None: `Convolutions`."""
         super().__init__()
         if body is None and recipe.propagation != "layers":
-            raise ValueError(
-                f"propagation {recipe.propagation!r} needs a body of its own; use METHODS['gcn-lpa'].build"
-            )
+            raise ValueError(f"propagation {recipe.propagation!r} needs a body; use METHODS['gcn-lpa'].build")
         self.recipe, generator = recipe, torch.Generator().manual_seed(seed)
         self.capturable, self.stackable = True, recipe.propagation != "columns"  # see `methods.contract.Model`
         self.body: Body = (body or Convolutions)(recipe, graph, generator)

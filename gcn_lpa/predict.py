@@ -147,9 +147,7 @@ class Prediction:
         more: dict[str, Any] = {}
         if threshold is not None:
             if torn := [name for name in names if "|" in name]:
-                raise ValueError(
-                    f"the class {torn[0]!r} holds a |, which stands between the classes of a set; rename the class"
-                )
+                raise ValueError(f"the class {torn[0]!r} holds a |, which stands between classes of a set; rename it")
             inside = conformal_sets(self.uncalibrated, threshold).gather(1, ranked)
             rows = [zip(*row, strict=True) for row in zip(ranked.tolist(), inside.tolist(), strict=True)]
             more["set"] = ["|".join(names[k] for k, is_in in row if is_in) for row in rows]
@@ -209,9 +207,7 @@ def predict_proba(trained: Trained, graph: Graph, *, known: Any = None, raw: boo
         raw: the output of the ensemble, without calibration and without the shares of labels for unknown nodes.
     """
     prediction = Prediction.of(trained, graph, known)
-    trained.target.only_classes(
-        "the model predicts numbers, which have no probabilities; predictions(trained, graph) gives them"
-    )
+    trained.target.only_classes("numbers have no probabilities; predictions(trained, graph) gives the numbers")
     return prediction.output if raw else prediction.probabilities
 
 

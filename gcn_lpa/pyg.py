@@ -175,9 +175,8 @@ def layout_of(edge_index: Tensor, num_nodes: int) -> Layout:
         raise TypeError(f"edge_index is a tensor [2, E] of sources and targets, not {type(edge_index).__name__}")
     num_edges = edge_index.shape[1]
     if num_edges and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-        raise ValueError(
-            f"edge_index names nodes {int(edge_index.min())}..{int(edge_index.max())} of {num_nodes} nodes"
-        )
+        first, last = map(int, edge_index.aminmax())
+        raise ValueError(f"edge_index names nodes {first}..{last} of {num_nodes} nodes")
     code, order = (edge_index[1] * num_nodes + edge_index[0]).sort()
     if (code[1:] == code[:-1]).any():
         twice = int(code[1:][code[1:] == code[:-1]][0])

@@ -178,9 +178,8 @@ class Recipe:
         if self.layer_norm and self.batch_norm:
             raise ValueError("recipe: layer_norm and batch_norm are both on; a hidden layer is normalised in one way")
         if self.loss == "leave_one_out" and self.lpa_iterations > 2:
-            raise ValueError(
-                f"recipe: leave_one_out is exact for one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"
-            )
+            right = f"one or two LPA iterations, not {self.lpa_iterations}; use loss 'held_out'"
+            raise ValueError(f"recipe: leave_one_out is exact for {right}")
 
     def replace(self, **changes: Any) -> Self:
         unknown = set(changes) - {spec.name for spec in dataclasses.fields(self)}
@@ -272,9 +271,8 @@ def recipe_of_paper(name: str, dataset: str) -> Recipe:
     if name not in tables:
         raise ValueError(f"unknown recipe {name!r}; there are default, quick, best, paper and official")
     if dataset not in tables[name]:
-        raise ValueError(
-            f"recipe {name!r} has no settings for {dataset!r}, only for {', '.join(tables[name])}; use 'default'"
-        )
+        known = ", ".join(tables[name])
+        raise ValueError(f"recipe {name!r} has no settings for {dataset!r}, only for {known}; use 'default'")
     return tables[name][dataset]
 
 

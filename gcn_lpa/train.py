@@ -443,9 +443,8 @@ class _Loop:
         with naming(saved.meta_file):
             meta: _Saved = decode_as(_Saved, saved.meta)
         if other := [name for name, value in self.facts().items() if meta.of.get(name) != value]:
-            raise ValueError(
-                f"{saved.meta_file}: the checkpoint is of another run, with another {', '.join(other)}; choose another folder"
-            )
+            names = f"another {', '.join(other)}; choose another folder"
+            raise ValueError(f"{saved.meta_file}: the checkpoint is of another run, with {names}")
         with naming(saved.meta_file):
             meta.check(self.recipe)
         with naming(saved.tensors_file):

@@ -83,9 +83,8 @@ class HeldOut:
 
     node: Tensor  # positions, ascending, [m]
     y: Tensor  # their classes or standard scores, [m]
-    probability: (
-        Tensor  # float64; where labels vote, by weights fitted to others of these nodes; or numbers with spread, [m, c]
-    )
+    # float64; where labels vote, by weights fitted to others of these nodes; or numbers with spread
+    probability: Tensor  # [m, c]
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
     unreachable: Tensor | None = None  # the nodes that no label reached when they were predicted, [m]; None: not known

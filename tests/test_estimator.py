@@ -413,7 +413,7 @@ def test_a_stranger_among_the_ids_is_named(karate):
         ({"edges": "glue"}, None, [0, 1, 0, 1], "unknown edge form 'glue'"),
         ({"lr": -1.0}, None, [0, 1, 0, 1], "lr = -1.0; it is positive"),
         ({"lpa_iterations": 5}, None, [0, 1, 0, 1], "use loss 'held_out'"),
-        ({"recipe": Recipe(method="gcn")}, None, [0, 1, 0, 1], "trains the method 'gcn-lpa'; .* one of 'gcn'"),
+        ({"recipe": Recipe(method="gcn")}, None, [0, 1, 0, 1], "trains method 'gcn-lpa'; .* one of 'gcn'"),
         ({"recipe": Recipe(features="tfidf")}, None, [0, 1, 0, 1], "put TfidfTransformer before the estimator"),
     ],
 )

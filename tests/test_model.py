@@ -260,9 +260,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
 
 
 def test_a_recipe_that_is_no_stack_of_convolutions_is_not_taken_for_one():
-    with pytest.raises(
-        ValueError, match=r"propagation 'hops' needs a body of its own; use METHODS\['gcn-lpa'\]\.build"
-    ):
+    with pytest.raises(ValueError, match=r"propagation 'hops' needs a body; use METHODS\['gcn-lpa'\]\.build"):
         GCNLPA(DEFAULT, six_nodes())
 
 

@@ -258,7 +258,7 @@ def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
 
 
 def importance_lines(found: Importances) -> list[str]:
-    """How many held-out labels are right, and by how much fewer with each thing shuffled."""
+    """How well held-out labels are predicted, and how much worse with each thing shuffled."""
     rows = [
         (
             *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
@@ -267,9 +267,9 @@ def importance_lines(found: Importances) -> list[str]:
         )
         for row in found.rows
     ]
-    nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
+    nodes = f"{found.rate} {percent(found.accuracy)} on {counted(found.num_nodes, 'held-out label')}; how much less, each shuffled"
     lines = [f"{nodes} {counted(found.repeats, 'time')}:", ""]
-    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood", "it alone"), rows)
+    lines += table_lines(("name", "kind", f"{found.rate}, points", "log-likelihood", "it alone"), rows)
     for name in found.leaking:
         leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
         lines += ["", f"{leak}; option features=… leaves it out"]

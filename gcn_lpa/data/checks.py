@@ -123,9 +123,7 @@ def node_mask(nodes: Any, num_nodes: int, what: str = "nodes") -> Tensor:
     if len(outside):
         raise ValueError(f"{what} names node {int(outside[0])}, but the graph has nodes 0..{num_nodes - 1}")
     if len(chosen) > 2 and len(chosen) == num_nodes and int(chosen.max()) <= 1:
-        raise ValueError(
-            f"{what} is {num_nodes} numbers that are 0 or 1: a mask is boolean; positions are each named once"
-        )
+        raise ValueError(f"{what} is {num_nodes} numbers that are 0 or 1: a mask is boolean; positions are named once")
     return torch.zeros(num_nodes, dtype=torch.bool).index_fill(0, chosen.long(), True)
 
 
@@ -443,6 +441,5 @@ def _label(value: Any, node: Hashable) -> int | str | None:
         return int(value)
     if isinstance(value, (bool, int, str)):
         return value
-    raise ValueError(
-        f"label {value!r} of node {node!r} is not a class; labels are integers, text or booleans, and of numbers their ranges"
-    )
+    right = "labels are integers, text or booleans, and of numbers their ranges"
+    raise ValueError(f"label {value!r} of node {node!r} is not a class; {right}")

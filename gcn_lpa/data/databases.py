@@ -125,9 +125,8 @@ class Engine(abc.ABC):
         cells = [[_written(cell, kind) for cell in frame[name].tolist()] for name, kind in kinds.items()]
         cursor = connection.cursor()
         cursor.execute(f"CREATE TABLE {table} ({columns})")
-        cursor.executemany(
-            f"INSERT INTO {table} VALUES ({', '.join([self.placeholder] * len(kinds))})", zip(*cells, strict=True)
-        )
+        places = ", ".join([self.placeholder] * len(kinds))
+        cursor.executemany(f"INSERT INTO {table} VALUES ({places})", zip(*cells, strict=True))
         connection.commit()
 
 
@@ -322,9 +321,7 @@ def check_new_table(address: str) -> None:
         return
     with target.connected() as connection:
         if _matches(target, connection):
-            raise ValueError(
-                f"{target.database} has a table {target.what!r} already, and none is replaced: name another"
-            )
+            raise ValueError(f"{target.database} has a table {target.what!r}, and none is replaced: name another")
 
 
 def write_rows(address: str, frame: Any) -> None:

@@ -181,9 +181,7 @@ class Dataset:
     folder: str = ""
     files: tuple[str, ...] = ()
     url: str = ""  # where its files can be downloaded; without one they are only looked for
-    content: str = (
-        ""  # 32 digits of `content_hash`, without options, of an npz file, whose arrays may be packed in many ways
-    )
+    content: str = ""  # 32 digits of `content_hash`, without options: an npz file can be packed in many ways
 
     def find(self, root: str | Path | None) -> Path | None:
         """The folder that holds all files, if there is one."""
@@ -349,7 +347,7 @@ def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Da
     return Dataset(summary, read, "planetoid", files, PLANETOID_URL)
 
 
-def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool = False, splits: str = "") -> Dataset:
+def _npz(file: str, summary: str, content: str, splits: str = "", *, url: str = "", directed: bool = False) -> Dataset:
     """`splits`: 10 digits of the hash of the official splits; they are read where their file is beside the graph's."""
 
     def read(folder: Path, name: str) -> Graph:
@@ -360,30 +358,24 @@ def _npz(file: str, summary: str, content: str, url: str = "", *, directed: bool
         published = read_splits(masks, graph.num_nodes)
         found = hashlib.sha256("".join(parts.hash for parts in published).encode()).hexdigest()[:10]
         if found != splits:
-            raise ValueError(
-                f"{masks.name} holds other splits than the official ones: they hash to {found}, not {splits}"
-            )
+            raise ValueError(f"{masks.name} holds other splits than the official ones: hash {found}, not {splits}")
         return dataclasses.replace(graph, published=published)
 
     return Dataset(summary, read, "npz", (f"{file}.npz",), url, content)
 
 
-def _streamers(file: str, summary: str, content: str) -> Dataset:
+def _streamers(file: str, who: str, content: str) -> Dataset:
     def read(folder: Path, name: str, *, target: str = "mature") -> Graph:
         return read_streamers(folder / f"{file}.npz", name, target=target)
 
-    return Dataset(summary, read, "npz", (f"{file}.npz",), content=content)
-
-
-def acm(folder: Path, name: str, *, labels: int = 20) -> Graph:
-    return read_acm(folder / "acm_kinds.npz", name, labels=labels)
+    return Dataset(f"{who}; target mature, partner or views", read, "npz", (f"{file}.npz",), content=content)
 
 
 CORA_CLASSES = (
     *("Theory", "Reinforcement_Learning", "Genetic_Algorithms", "Neural_Networks"),
     *("Probabilistic_Methods", "Case_Based", "Rule_Learning"),
 )
-HETEROPHILOUS = "encyclopedia pages; heterophilous"
+PAGES = "encyclopedia pages; heterophilous"
 CITESEER_CLASSES = ("AI", "ML", "IR", "DB", "Agents", "HCI")
 
 DATASETS: dict[str, Dataset] = {
@@ -391,41 +383,28 @@ DATASETS: dict[str, Dataset] = {
     "citeseer": _planetoid("citeseer", "computer-science papers", CITESEER_CLASSES),
     "pubmed": _planetoid("pubmed", "papers on diabetes"),
     "coauthor-cs": _npz(
-        "ms_academic_cs", "authors in computer science", "56fea6cc0248a4a7dfb12b2f2fa3086e", COAUTHOR_URL
+        "ms_academic_cs", "authors in computer science", "56fea6cc0248a4a7dfb12b2f2fa3086e", url=COAUTHOR_URL
     ),
-    "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", COAUTHOR_URL),
+    "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", url=COAUTHOR_URL),
     "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
-    "actor": _npz(
-        "actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91", splits="a9ec73633d"
-    ),
-    "chameleon-filtered": _npz(
-        "chameleon_filtered", HETEROPHILOUS, "24093f8b69ff672c35d5f871b64d17d2", splits="ad501fc425"
-    ),
-    "squirrel-filtered": _npz(
-        "squirrel_filtered", HETEROPHILOUS, "b4a13125a22d24ac52e1aae90087343e", splits="40faee21cd"
-    ),
+    "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91", "a9ec73633d"),
+    "chameleon-filtered": _npz("chameleon_filtered", PAGES, "24093f8b69ff672c35d5f871b64d17d2", "ad501fc425"),
+    "squirrel-filtered": _npz("squirrel_filtered", PAGES, "b4a13125a22d24ac52e1aae90087343e", "40faee21cd"),
     "squirrel-directed": _npz(
         "squirrel_filtered_directed",
-        "the same pages with the direction of their links",
+        "the same with directions",
         "97d180a79090b1abc2ea51a32517cccb",
+        "40faee21cd",
         directed=True,
-        splits="40faee21cd",
     ),
     "minesweeper": _npz(
-        "minesweeper",
-        "a board with mines; a table of 7 columns, score by AUC",
-        "a0558ad64ff78fc5bebc4351fce5b8df",
-        splits="863d8a4ea1",
+        "minesweeper", "a board with mines; score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df", "863d8a4ea1"
     ),
-    "streamers-engb": _streamers(
-        "streamers_engb", "English streamers; target mature, partner or views", "7367bc8c2adeb90d9314b1110eb19203"
-    ),
-    "streamers-es": _streamers(
-        "streamers_es", "Spanish streamers; target mature, partner or views", "3878aacf21bcdbe42c4734a6d5a59caa"
-    ),
+    "streamers-engb": _streamers("streamers_engb", "English streamers", "7367bc8c2adeb90d9314b1110eb19203"),
+    "streamers-es": _streamers("streamers_es", "Spanish streamers", "3878aacf21bcdbe42c4734a6d5a59caa"),
     "acm": Dataset(
         "papers with two edge types; labels 20, 40 or 60 a class",
-        acm,
+        read_acm,
         "npz",
         ("acm_kinds.npz",),
         content="9250a333dbde2062bdd9926cabe60784",

@@ -48,9 +48,7 @@ class EdgeFunction:
     def __post_init__(self) -> None:
         """Refuse a state, which may come from a file, that is no function."""
         if not isinstance(self.reader, KINDS):
-            raise ValueError(
-                f"column {self.name!r:.40}: edges are not weighed by a column of kind {self.reader.kind!r}"
-            )
+            raise ValueError(f"column {self.name!r:.40}: edges are not weighed by one of kind {self.reader.kind!r}")
         is_smooth = isinstance(self.reader, (NumberColumn, DateColumn))
         if bool(self.knots) != is_smooth or not (np.diff(self.knots) > 0).all() or len(self.knots) > KNOTS:
             right = f"numbers and dates have at most {KNOTS} ascending knots, others none"
@@ -86,9 +84,8 @@ class EdgeFunction:
         blank = object.__new__(cls)  # without shares, which its basis gives
         blank.__dict__.update(reader=reader, knots=knots, shares=())
         basis = blank.basis(values)
-        return cls(
-            reader=reader, knots=knots, shares=tuple(np.clip(basis.sum(axis=0) / max(1, len(values)), 0, 1).tolist())
-        )
+        shares = np.clip(basis.sum(axis=0) / max(1, len(values)), 0, 1)
+        return cls(reader=reader, knots=knots, shares=tuple(shares.tolist()))
 
     def basis(self, values: np.ndarray) -> scipy.sparse.csr_array:
         """[rows, width]: between two knots a row has two numbers that sum to 1, elsewhere a 1; a value that is new has none."""
@@ -210,9 +207,8 @@ class EdgeWeights:
     def __post_init__(self) -> None:
         wrong = [levels for levels in self.folds if len(levels) != self.functions.width]
         if wrong or not self.folds:
-            raise ValueError(
-                f"edge weights have {self.functions.width} values for each fold, not {len((wrong or [()])[0])}"
-            )
+            number = len((wrong or [()])[0])
+            raise ValueError(f"edge weights have {self.functions.width} values for each fold, not {number}")
         if any(abs(level) > MOST for levels in self.folds for level in levels):
             raise ValueError(f"edge weights are logs of at most {MOST:g}")
 
@@ -304,9 +300,8 @@ class EdgeColumns:
             number = np.arange(len(row))
             if not self.directed:
                 turns = row != col
-                row, col, number = (
-                    np.concatenate(pair) for pair in ((row, col[turns]), (col, row[turns]), (number, number[turns]))
-                )
+                pairs = (row, col[turns]), (col, row[turns]), (number, number[turns])
+                row, col, number = map(np.concatenate, pairs)
             cells = pattern.row.cpu().numpy().astype(np.int64) * n + pattern.col.cpu().numpy()
             wanted = row * n + col
             at = np.minimum(np.searchsorted(cells, wanted), max(0, len(cells) - 1))

@@ -117,9 +117,7 @@ def _published(graph: Graph, seed: int) -> Split:
             "filtered wiki graphs ten, in a file NAME_masks.npz beside theirs)"
         )
     if number > 1 and seed >= number:
-        raise ValueError(
-            f"seed {seed} names no official split of {graph.name!r}, which has {number}: 0 to {number - 1}"
-        )
+        raise ValueError(f"{graph.name!r} has {number} official splits, 0 to {number - 1}; seed {seed} names none")
     return graph.published[seed if number > 1 else 0]
 
 
@@ -144,9 +142,8 @@ def require_labels(graph: Graph) -> None:
     """Refuse a graph without labels; a column that could be the label is asked for."""
     if not graph.labeled.any():
         asked = next((note.removeprefix(WARNING) for note in graph.notes if NO_LABEL in note), None)
-        raise ValueError(
-            f"{graph.name!r} has no labelled node to train on; {asked or 'give some of its nodes a label'}"
-        )
+        hint = asked or "give some of its nodes a label"
+        raise ValueError(f"{graph.name!r} has no labelled node to train on; {hint}")
 
 
 def require_classes(graph: Graph) -> None:
@@ -194,9 +191,7 @@ def _apportion(total: int, counts: np.ndarray) -> np.ndarray:
 def _per_class(
     nodes: np.ndarray, labels: np.ndarray, graph: Graph, per_class: int, num_val: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    graph.target.only_classes(
-        "split 'per_class' is for classes, and these labels are numbers; 'uniform' or 'stratified' divides them"
-    )
+    graph.target.only_classes("split 'per_class' is for classes; 'uniform' and 'stratified' are for numbers too")
     train = np.zeros(len(nodes), dtype=bool)
     for label, name in enumerate(graph.class_names):
         members = np.flatnonzero(labels == label)

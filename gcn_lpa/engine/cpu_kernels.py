@@ -83,9 +83,8 @@ class _Row:
     def splat(self, number: Any) -> Any:
         b, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
         first = b.insert_element(undefined, number, _I32(0))
-        return b.shuffle_vector(
-            first, undefined, ir.Constant(ir.VectorType(_I32, self.type.count), [0] * self.type.count)
-        )
+        everywhere = ir.Constant(ir.VectorType(_I32, self.type.count), [0] * self.type.count)
+        return b.shuffle_vector(first, undefined, everywhere)
 
     def total(self, vector: Any) -> Any:
         b = self.builder

@@ -82,9 +82,8 @@ def propagate(
     if transition.values.requires_grad:
         _ = transition.transposed_values  # permuted once for all blocks, and not again in their second walk
     blocks = (seeds[:, k : k + width].contiguous() for k in range(0, seeds.shape[1], width))
-    return torch.cat(
-        [checkpoint(walk, block, use_reentrant=False, preserve_rng_state=False) for block in blocks], dim=1
-    )
+    walked = (checkpoint(walk, block, use_reentrant=False, preserve_rng_state=False) for block in blocks)
+    return torch.cat([*walked], dim=1)
 
 
 def class_block(num_nodes: float, num_classes: int, steps: int) -> int:
@@ -148,6 +147,5 @@ def _state(argument: Any) -> Any:
         return id(argument), ops.version_of(argument)
     if not dataclasses.is_dataclass(argument):
         return argument
-    return weakref.ref(argument), [
-        ops.version_of(field) for field in vars(argument).values() if isinstance(field, Tensor)
-    ]
+    versions = [ops.version_of(field) for field in vars(argument).values() if isinstance(field, Tensor)]
+    return weakref.ref(argument), versions

@@ -242,9 +242,7 @@ class SparseMatrix:
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.num_entries,):
-            raise ValueError(
-                f"a pattern of {pattern.num_entries} entries has that many values, not {tuple(values.shape)}"
-            )
+            raise ValueError(f"a pattern of {pattern.num_entries} entries has that many values, not {[*values.shape]}")
         self.pattern, self.values, self._kept = pattern, values, dict[str, SparseMatrix]()
         self.shape, self.num_entries = pattern.shape, pattern.num_entries
         self.dtype, self.device = values.dtype, values.device

@@ -53,9 +53,8 @@ Pairs = tuple[np.ndarray, np.ndarray]  # of nodes, [p] each
 class CrossFit:
     """Predictions for each node by models that were not trained on its label."""
 
-    probabilities: (
-        Tensor  # [n, c], float64; of an unlabelled node the mean over all models; of numbers standard scores, [n, 2]
-    )
+    # float64; of an unlabelled node the mean over all models; of numbers standard scores, [n, 2]
+    probabilities: Tensor  # [n, c]
     weights: Tensor | None  # learned for each entry of the graph's adjacency, as multiples of the given ones, [E]
     given: Tensor  # [n], the nodes whose labels were used
     settings: tuple[int, int, int, int, Recipe]  # epochs of every model, folds, repeats, seed, recipe: see `Audit`
@@ -133,18 +132,15 @@ def cross_fit(
         out_of_fold[~given] += probabilities[~given] / (repeats * folds)
         if learns:
             log_weights += _log_multiples(trained, hidden) / (repeats * folds)
-    return CrossFit(
-        out_of_fold, log_weights.exp() if learns else None, given, (epochs, folds, repeats, seed, recipe), target
-    )
+    weights = log_weights.exp() if learns else None
+    return CrossFit(out_of_fold, weights, given, (epochs, folds, repeats, seed, recipe), target)
 
 
 def kept_fit(prediction: Prediction) -> CrossFit:
     """The same from what training kept, where it held out every label in turn: nothing is trained."""
     trained, graph, held_out = prediction.trained, prediction.graph, prediction.trained.held_out
     if held_out is None or held_out.fold is None:
-        raise ValueError(
-            "left out: training did not hold out each label in turn; `gcn-lpa report RUN` trains models for it"
-        )
+        raise ValueError("left out: training did not hold out each label in turn; `gcn-lpa report RUN` trains for it")
     probabilities = prediction.uncalibrated.index_copy(0, held_out.node, held_out.probability)
     learns = trained.recipe.method == "gcn-lpa" and trained.recipe.edges != "fixed"
     settings = trained.run.best_epoch, int(held_out.fold.max()) + 1, 1, trained.run.seed, trained.recipe
@@ -296,9 +292,7 @@ def rank_edges(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> E
     """
     if graph.num_edges == 0:
         raise ValueError(f"graph {graph.name!r} has no edge to audit")
-    graph.target.only_classes(
-        "edges are judged by the classes of their ends, and these labels are numbers; `audit labels` judges those"
-    )
+    graph.target.only_classes("edges are judged by the classes of their ends; of numbers, `audit labels` judges those")
     source, target = edge_ends(graph)
     around, names = joined(graph), graph.class_names
     posteriors = posteriors_of(fitted.probabilities, graph.y.cpu(), fitted.given, rate)

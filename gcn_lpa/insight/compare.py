@@ -152,9 +152,8 @@ def compare(
     if not parts:
         raise ValueError("there is no split to compare on; ask for at least one")
     if not all(part.train.any() and part.test.any() for part in parts):
-        raise ValueError(
-            f"{graph.name!r} has {int(graph.labeled.sum()):,} labelled nodes: too few to learn from some and score the others"
-        )
+        number = int(graph.labeled.sum())
+        raise ValueError(f"{graph.name!r} has {number:,} labelled nodes: too few to learn from and to score")
     where = str(choose_device(device))
     records: list[Record] = []
     seeds = [seed + k for k in range(len(parts))]

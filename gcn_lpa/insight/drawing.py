@@ -125,9 +125,7 @@ def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, fl
     axes.set_axis_off()
     if not why.votes:
         axes.text(0.4, 0, f"no label within {hops_in_words(why.hops)}", va="center", fontsize=10)
-    axes.set_title(
-        "the strongest path of each vote: learned weight on the edges, share of the vote beside the voter", fontsize=9
-    )
+    axes.set_title("the strongest path of each vote: learned weight on the edges, share beside the voter", fontsize=9)
     labels = {why.label, *(vote.label for vote in why.votes)}
     keys = [(_short(name, 24), *look) for name, look in looks.items() if name in labels and why.number is None]
     if len(spots) > len({why.node, *votes}):

@@ -159,9 +159,8 @@ class Explainer:
         }
         if graph.numbers is not None:
             return Explanation(**about, **self._number(at, votes))
-        label, lpa = (
-            int(graph.target.named(row.unsqueeze(0))) for row in (self.prediction.uncalibrated[at], self.scores[at])
-        )
+        rows = self.prediction.uncalibrated[at], self.scores[at]
+        label, lpa = (int(graph.target.named(row.unsqueeze(0))) for row in rows)
         scores = self.scores[at].numpy().round(EQUAL)
         return Explanation(
             **about,
@@ -222,9 +221,8 @@ class Explainer:
                 columns |= self._number_columns(rows)
             else:
                 probabilities, scores = self.prediction.probabilities[rows], self.scores[rows].numpy().round(EQUAL)
-                labels, lpa = (
-                    self.graph.target.named(each) for each in (self.prediction.uncalibrated[rows], self.scores[rows])
-                )
+                tables = self.prediction.uncalibrated[rows], self.scores[rows]
+                labels, lpa = map(self.graph.target.named, tables)
                 agree = (scores[np.arange(len(rows)), labels] == scores.max(axis=1, initial=0)).tolist()
                 columns |= {
                     "label": [names[k] for k in labels.tolist()],
@@ -395,9 +393,7 @@ class Explainer:
         if is_given and not is_labeled:
             notes.append("its label helped to choose the epoch; the model did not learn from it, and it has no vote")
         if is_labeled:
-            notes.append(
-                "the node is labelled itself; LPA's score is read before that label is put back, and its own vote counts"
-            )
+            notes.append("the node is labelled itself; LPA reads its score before; its own vote counts")
         elif not np.isfinite(self.distance[at]):
             origin = "comes from features alone"
             if walks == "none" or is_prior:

@@ -173,9 +173,7 @@ class Searching:
         }
         known = study.user_attrs.get("about", about)
         if other := [name for name in about if known.get(name) != about[name]]:
-            raise ValueError(
-                f"{self.folder} holds a search with another {', '.join(other)}; choose another folder, or ask as before"
-            )
+            raise ValueError(f"{self.folder} holds a search with another {', '.join(other)}; choose another folder")
         study.set_user_attr("about", about)
         for trial in study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
             study.tell(trial.number, state=self.states.FAIL)  # it was stopped: not a result
@@ -212,9 +210,8 @@ class Searching:
             shares = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
         importance = {name: round(float(share), 4) for name, share in shares.items()}
         first = next((trial.val_score for trial in trials if trial.settings == self.first), None)
-        tuning = Tuning(
-            self.start, self.best, self.study.best_value, first or 0.0, trials, importance, self.search.metric
-        )
+        found = self.study.best_value, first or 0.0, trials, importance, self.search.metric
+        tuning = Tuning(self.start, self.best, *found)
         draw_tuning(tuning, self.folder / PLOT)
         return tuning
 

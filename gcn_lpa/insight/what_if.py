@@ -158,9 +158,7 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
         other = changed(explainer, y, kept if removed else None)
         notes = [f"nothing was trained again: {method} has the weights of the run"]
         if relabelled and not explainer.trained.method.reads_labels and explainer.trained.weights is None:
-            notes.append(
-                f"labels reach {method} only when it is trained: train it again (retrain) to see what they do to it"
-            )
+            notes.append(f"labels reach {method} only when it is trained: retrain to see what they do to it")
         if removed:
             notes.append("edges that stay keep their scores; each node's shares are divided anew among them")
         predicted = (~explainer.graph.target.known(y)).nonzero().squeeze(1)

@@ -30,9 +30,7 @@ from gcn_lpa.target import Target
 from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 
 CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
-LARGEST = (
-    1.0  # gain or loss that counts of the log-likelihood of one label: a few that were surely wrong would decide alone
-)
+LARGEST = 1.0  # gain or loss of one label's log-likelihood that counts: else a few surely wrong ones would decide
 LEARNS = {  # what differs from the first member of the ensemble
     **{"propagation": "hops", "normalization": "symmetric", "training": "joint", "gcn_layers": 2},
     **{"edges": "columns", "lpa_weight": 0.3, "loss": "held_out", "lpa_iterations": 5, "l2_edges": 2e-2},

@@ -153,9 +153,7 @@ class EnsembleWeights:
         if len(self.exponents) != number:
             raise ValueError(f"there are {number} weights and {len(self.exponents)} exponents; each weight has one")
         if not 1 <= self.num_members <= number:
-            raise ValueError(
-                f"num_members = {self.num_members}; of {number} weights it is at least 1 and at most {number}"
-            )
+            raise ValueError(f"num_members = {self.num_members}; of {number} weights it is 1 to {number}")
         for name in ("weights", "exponents"):
             for k, value in enumerate(getattr(self, name)):
                 if not 0 <= value < math.inf:
@@ -191,9 +189,8 @@ def fit_weights(parts: Parts, y: Tensor) -> EnsembleWeights:
         return EnsembleWeights(tuple(equal.tolist()), (1.0,) * number, num_members)
     with num_threads(1):  # many small steps
         each = torch.stack(parts.all).unsqueeze(1)  # each is a pool by itself
-        exponents = (
-            target.pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
-        )
+        alone = target.pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0)
+        exponents = alone.squeeze(1).clamp_min(0).tolist()
         logs, used = target.tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
         weights = equal.clone()
         while True:  # leave out what would get a negative weight, and fit the others anew

@@ -140,17 +140,11 @@ def require_fit(target: Target, recipe: Recipe) -> None:
     methods = {name: METHODS[member.method] for name, member in members_of(recipe).items()}
     if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:
         able = some([name for name, method in METHODS.items() if method.for_numbers], 20)
-        target.only_classes(
-            f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} predict numbers"
-        )
+        target.only_classes(f"method {classes[0]!r} predicts classes, and these labels are numbers; {able} do both")
     if recipe.select in METRICS:
-        target.only_classes(
-            f"select = {recipe.select!r} is a score of classes, and these labels are numbers; 'loss' is one of theirs"
-        )
+        target.only_classes(f"select = {recipe.select!r} is a score of classes, and these labels are numbers")
     if recipe.class_weights != "none":
-        target.only_classes(
-            f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers; leave it 'none'"
-        )
+        target.only_classes(f"class_weights = {recipe.class_weights!r} weighs classes, and these labels are numbers")
 
 
 @dataclass
@@ -204,9 +198,8 @@ class Job:
                     model.limit(run.best_epoch)
                 return Fit(model, run)
             model.begin(prepared)
-            batches = [
-                batch.to(device, waits=batch.node_ids is not None) for batch in batches_of(prepared, train, self.recipe)
-            ]
+            parts = batches_of(prepared, train, self.recipe)
+            batches = [batch.to(device, waits=batch.node_ids is not None) for batch in parts]
             split = Split(train, self.task.val, torch.zeros_like(train)).hash if watch.checkpoints is not None else ""
             watch = dataclasses.replace(watch, facts={**watch.facts, "split": split})
             options: dict[str, Any] = {"seed": self.seed, "stop_at": self.stop_at, "capture": capture}

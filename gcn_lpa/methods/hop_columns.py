@@ -55,9 +55,7 @@ class HopColumns(nn.Module):
         self.weights = nn.ParameterList(glorot(*shape, generator=generator) for shape in pairwise(widths))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in widths[1:])
         self.seed = int(torch.randint(2**31, (), generator=generator))
-        self._rows = {
-            is_training: Remembered(self.rows) for is_training in (True, False)
-        }  # of train and validation nodes
+        self._rows = {trains: Remembered(self.rows) for trains in (True, False)}  # of train and validation nodes
 
     def begin(self, graph: Graph, smoothing: SparseMatrix) -> None:
         """Learn B and the spreads from the columns of a graph."""

@@ -82,9 +82,7 @@ class RelationHops(Propagated):
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         if graph.edge_types is None:
-            raise ValueError(
-                "propagation 'relations' needs edge types; option relation=… names the column that says them"
-            )
+            raise ValueError("propagation 'relations' needs edge types; option relation=… names their column")
         super().__init__(recipe, graph, generator)
         number, start = len(graph.edge_types.names), torch.tensor(hop_weights(recipe))
         self.own = nn.Parameter(start[:1].clone())  # γ_0

@@ -108,9 +108,10 @@ def affine_layers(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # that it stops at the package's default is its recipe
         estimator.fit(x, y, **({} if row_weights is None else {"sample_weight": row_weights}))
-    weights, biases = (
-        (estimator.coefs_, estimator.intercepts_) if num_hidden else ([estimator.coef_.T], [estimator.intercept_])
-    )
+    if num_hidden:
+        weights, biases = estimator.coefs_, estimator.intercepts_
+    else:
+        weights, biases = [estimator.coef_.T], [estimator.intercept_]
     columns = seen[-1:] if len(seen) == 2 else seen  # two classes: one column, the log-odds of the second
     weight = np.zeros((len(weights[-1]), num_classes))
     weight[:, columns], bias[columns] = weights[-1], biases[-1]

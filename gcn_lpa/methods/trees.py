@@ -185,11 +185,8 @@ class NeighbourLR(NearbyColumns):
     @property
     def no_line(self) -> np.ndarray:
         """Columns without a weight: of numbers the mass of votes. A node without any is far from all others on a straight line."""
-        return (
-            np.arange(self.width - self.num_votes + 1, self.width, 2)
-            if self.num_votes != 3 * self.num_classes
-            else np.arange(0)
-        )
+        is_mass = self.num_votes != 3 * self.num_classes
+        return np.arange(self.width - self.num_votes + 1, self.width, 2) if is_mass else np.arange(0)
 
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = graph.adjacency.between_nodes()
@@ -265,9 +262,8 @@ class Trees(NearbyColumns):
 
     def limit(self, stages: int) -> None:
         self.rounds = stages
-        self.feature, self.threshold, self.value = (
-            kept[:stages] for kept in (self.feature, self.threshold, self.value)
-        )
+        trees = self.feature, self.threshold, self.value
+        self.feature, self.threshold, self.value = (tree[:stages] for tree in trees)
 
     def empty(self, rounds: int) -> None:
         """Buffers for a tree of each class in each round."""
@@ -280,9 +276,8 @@ class Trees(NearbyColumns):
         if picked is not None and self.picked is not None:
             row = torch.tensor([-1, *picked.flatten().tolist(), self.num_given])
             if picked.ndim != 1 or len(picked) > MOST_COLUMNS or not (row.diff() > 0).all():
-                raise ValueError(
-                    f"picked is not a row of at most {MOST_COLUMNS} columns 0 to {self.num_given - 1:,}, each after the last"
-                )
+                right = f"at most {MOST_COLUMNS} columns 0 to {self.num_given - 1:,}, each after the last"
+                raise ValueError(f"picked is not a row of {right}")
             self.picked, self.num_features = torch.zeros_like(picked), len(picked)
         super().make_room(kept)
         if feature is not None and feature.ndim == 3:
@@ -414,9 +409,8 @@ def share_between(x: Any, y: np.ndarray) -> np.ndarray:
     sums, sizes, squares = seeds.T @ x, seeds.sum(axis=0).clip(1)[:, None], np.asarray((x * x).sum(axis=0)).ravel()
     mean = sums.sum(axis=0) ** 2 / len(y)
     total = squares - mean
-    return np.where(
-        total > LEAST_TOTAL * squares, ((sums**2 / sizes).sum(axis=0) - mean) / np.maximum(total, 1e-300), 0
-    )
+    between = (sums**2 / sizes).sum(axis=0) - mean
+    return np.where(total > LEAST_TOTAL * squares, between / np.maximum(total, 1e-300), 0)
 
 
 def neighbour_means(walk: SparseMatrix, x: Tensor) -> Tensor:

@@ -58,6 +58,8 @@ MOST_COPIES = 100  # models of each member
 X_KINDS = ("given", "identity", "degree")
 HELD_OUT_PROTOCOLS = ("cross-validation", "validation", "reserved")  # of held-out labels
 LABELS, HELD_OUT = "labels.safetensors", "held_out."  # the prefix of arrays
+OF_TRAINED = ("num_columns", "x_kind", "calibration", "weights")  # fields that trained.json has as they are
+OF_RUN = ("seed", "history", "best_epoch", "interrupted")
 SPLIT_PARTS = ("", "train", "val", "test", "reserved")  # by the number that stands for them
 PROTOCOLS = ("test", "cross-validation", "none")  # of the scores
 
@@ -70,9 +72,7 @@ class Results:
     note: str
     scores: Scores | NumberScores | None = None
     folds: tuple[float, ...] = ()  # accuracy, or R², of each fold
-    random_split: Scores | NumberScores | None = (
-        None  # beside the scores on the future: those of as many nodes drawn at random
-    )
+    random_split: Scores | NumberScores | None = None  # of a split by time: of as many nodes drawn at random
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -273,28 +273,22 @@ class _TrainedFacts:
         kinds = (int,) if self.pattern else NAMES
         odd = [name for name in self.nodes if type(name) not in kinds][:1]
         shares = self.relations.values()
+        number, members, ways = len(self.history), self.copies or (0,), ("", *HELD_OUT_PROTOCOLS)
         problems = {
             f"x_kind is {self.x_kind!r:.40}; it is one of {', '.join(X_KINDS)}": self.x_kind not in X_KINDS,
             f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
             "it names classes, and has a scale of numbers": bool(self.class_names) and self.numbers is not None,
             "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
-            f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": not (
-                self.copies and min(self.copies) >= 1 and max(self.copies) <= MOST_COPIES
-            ),
+            f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": min(members) < 1
+            or max(members) > MOST_COPIES,
             f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
                 len(shares) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in shares)
             ),
-            f"held_out is {self.held_out!r:.40}; it is one of {', '.join(HELD_OUT_PROTOCOLS)}": (
-                self.held_out not in ("", *HELD_OUT_PROTOCOLS)
-            ),
+            f"held_out is {self.held_out!r:.40}; it is one of{', '.join(ways)[1:]}": self.held_out not in ways,
             f"nodes holds {str(odd)[1:-1]:.40}; a node is named by text or a number, or by its position": bool(odd),
             "nodes names a node twice": not odd and len(set(self.nodes)) != len(self.nodes),
-            "the epochs are not numbered 1, 2, …": (
-                [epoch.epoch for epoch in self.history] != list(range(1, len(self.history) + 1))
-            ),
-            f"it has {len(self.history)} epochs, but the best is {self.best_epoch}": (
-                not 1 <= self.best_epoch <= len(self.history)
-            ),
+            "the epochs are not numbered 1, 2, …": [epoch.epoch for epoch in self.history] != [*range(1, number + 1)],
+            f"it has {number} epochs, but the best is {self.best_epoch}": not 1 <= self.best_epoch <= number,
         }
         for problem, holds in problems.items():
             if holds:
@@ -327,22 +321,16 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
     """The files that hold it."""
     known, run, held_out = trained.known, trained.run, trained.held_out
     facts = _TrainedFacts(
+        **{name: getattr(trained, name) for name in OF_TRAINED},
+        **{name: getattr(run, name) for name in OF_RUN},
         class_names=trained.class_names,
         numbers=trained.target.scale,
-        num_columns=trained.num_columns,
-        x_kind=trained.x_kind,
         nodes=storable_names(known.nodes) or list(known.nodes),
         pattern=known.pattern,
         copies=trained.model.sizes,
         relations=dict(trained.relations),
         left_out=dict(trained.left_out),
-        seed=run.seed,
-        best_epoch=run.best_epoch,
-        interrupted=run.interrupted,
         held_out="" if held_out is None else held_out.protocol,
-        history=run.history,
-        calibration=trained.calibration,
-        weights=trained.weights,
         columns=None if trained.columns is None else trained.columns.to_json(),
         edge_weights=None if trained.edge_weights is None else trained.edge_weights.to_json(),
     )
@@ -377,33 +365,25 @@ def decode_trained(files: RunFolder) -> Trained:
         held_out = _decode_held_out(arrays, facts)
     with files.explained("model.safetensors"):
         model = _decode_model(files, facts, recipe, scaling)
-    return Trained(
-        model=model,
-        recipe=recipe,
-        target=facts.target,
-        num_columns=facts.num_columns,
-        x_kind=facts.x_kind,
-        scaling=scaling,
-        known=known,
-        run=Run(recipe, facts.seed, facts.history, facts.best_epoch, facts.interrupted),
-        calibration=facts.calibration,
-        weights=facts.weights,
-        columns=columns,
-        held_out=held_out,
-        relations=facts.relations,
-        left_out=facts.left_out,
-        edge_weights=edge_weights,
-    )
+    made: dict[str, Any] = {"model": model, "recipe": recipe, "scaling": scaling, "known": known, "columns": columns}
+    made |= {
+        "held_out": held_out,
+        "edge_weights": edge_weights,
+        "relations": facts.relations,
+        "left_out": facts.left_out,
+    }
+    run = Run(recipe, **{name: getattr(facts, name) for name in OF_RUN})
+    return Trained(target=facts.target, run=run, **made, **{name: getattr(facts, name) for name in OF_TRAINED})
 
 
 def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: Recipe) -> tuple[KnownLabels, Scaling]:
     shape = (len(facts.nodes),)
-    types, bounds = (facts.label_type, torch.bool), facts.label_bounds
     problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
-    y, trains = (
-        checked(arrays[name], shape, dtype, problem) for name, dtype in zip(("y", "trains"), types, strict=True)
+    y = checked(arrays["y"], shape, facts.label_type, problem)
+    trains = checked(arrays["trains"], shape, torch.bool, problem)
+    checked(
+        y, shape, facts.label_type, f"y holds labels beyond the {facts.target} of trained.json", *facts.label_bounds
     )
-    checked(y, shape, types[0], f"y holds labels beyond the {facts.target} of trained.json", *bounds)
     learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
     learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
     features = "raw" if facts.x_kind == "identity" else recipe.features
@@ -426,9 +406,8 @@ def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> Held
     problem = f"y is not a label for each node, one of the {facts.target} of trained.json"
     y = checked(arrays[f"{HELD_OUT}y"], (m,), facts.label_type, problem, *facts.label_bounds)
     problem = f"probability is not {m} rows of {c} {'probabilities' if facts.numbers is None else 'finite numbers'}"
-    p = checked(
-        arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, *((0, 1) if facts.numbers is None else ())
-    )
+    bounds = (0, 1) if facts.numbers is None else ()
+    p = checked(arrays[f"{HELD_OUT}probability"], (m, c), torch.float64, problem, *bounds)
     apart = arrays.get(f"{HELD_OUT}unreachable")
     if apart is not None:
         checked(apart, (m,), torch.bool, "unreachable is not true or false for each held-out node")

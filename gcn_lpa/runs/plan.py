@@ -144,9 +144,7 @@ def make_plan(
     )
     settings = with_changes(settings, changes)
     if kind == "time" and graph.x_kind == "identity":
-        raise ValueError(
-            "a model without features knows nodes by their place and cannot score later ones; features='degree' can"
-        )
+        raise ValueError("without features a model knows nodes by their place: features='degree' scores later ones")
     if kind == "time" and "edges" in METHODS[settings.method].fields and settings.edges == "free":
         raise ValueError(
             "edge form 'free' keeps one weight per training edge and cannot score those of later nodes; "

@@ -43,24 +43,16 @@ from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
 from gcn_lpa.runs.plan import Source
 from gcn_lpa.trained import HeldOut, Trained
 
-PROMISES = {
-    "reserved": "the reserved nodes chose nothing, so a set holds the true label of a further node drawn like them with "
-    "at least this probability",
-    "validation": "approximate: the validation nodes also chose the epoch, so sets may hold the true label a little less often; "
+PROMISES = {  # of label sets and of intervals, by the protocol of the held-out labels
+    "reserved": "the reserved nodes chose nothing, so {one} holds the {truth} of a further node drawn like them with at least "
+    "this probability",
+    "validation": "approximate: the validation nodes also chose the epoch, so {many} may hold the {truth} a little less often; "
     "`train --reserve 0.5` keeps some of them apart",
-    "cross-validation": "approximate: the scores are those of models without the node's label, the sets those of all "
+    "cross-validation": "approximate: the {scores} are those of models without the node's label, the {many} those of all "
     "models together, which are rarely worse",
 }
-
-
-INTERVAL_PROMISES = {
-    "reserved": "the reserved nodes chose nothing, so an interval holds the number of a further node drawn like them at least so "
-    "often",
-    "validation": "approximate: the validation nodes also chose the epoch, so intervals may hold the number a little less often; "
-    "`train --reserve 0.5` keeps some of them apart",
-    "cross-validation": "approximate: the errors are those of models without the node's label, the intervals those of all models "
-    "together, which are rarely worse",
-}
+OF_SETS = {"one": "a set", "many": "sets", "truth": "true label", "scores": "scores"}
+OF_INTERVALS = {"one": "an interval", "many": "intervals", "truth": "number", "scores": "errors"}
 
 
 @dataclass(frozen=True)
@@ -118,12 +110,14 @@ def calibrate_run(run: TrainedRun, *, level: float = 0.9, prediction: Prediction
         sets = conformal_sets(before, threshold)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
     tables = reliability(guesses_of(before, truth)), reliability(guesses)
-    few = "1 label is" if len(y) == 1 else f"{len(y)} labels are"
+    promise = PROMISES[held_out.protocol].format(**OF_SETS)
+    if not is_promised:
+        promise = f"none: {'1 label is' if len(y) == 1 else f'{len(y)} labels are'} too few, it takes {FEWEST}"
     return CalibrationReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         calibration=trained.calibration,
-        promise=PROMISES[held_out.protocol] if is_promised else f"none: {few} too few, it takes {FEWEST}",
+        promise=promise,
         num_nodes=len(truth),
         accuracy=float(guesses.correct.double().mean()),
         before=tables[0],
@@ -163,12 +157,9 @@ def intervals_of(
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
     intervals, scale, y = trained.calibration, trained.target.scale, held_out.y
     assert isinstance(intervals, Intervals) and scale is not None
+    predicted, truth = held_out.probability, y
     if held_out.fold is not None:
-        predicted, truth, half = (
-            held_out.probability,
-            y,
-            intervals.crossed(held_out.probability, y, held_out.fold, held_out.unreachable, level),
-        )
+        half = intervals.crossed(predicted, y, held_out.fold, held_out.unreachable, level)
     else:
         labels = trained.labels_of(run.graph)
         known = run.split.test & trained.target.known(labels)
@@ -179,12 +170,14 @@ def intervals_of(
         half = trained.radius(level) * prediction.unit[known]
     z = predicted[:, 0]
     widths = (scale.undone(z + half) - scale.undone(z - half)).quantile(z.new_tensor([0.1, 0.5, 0.9]))
-    few = "none: too few labels were held out for intervals of this level"
+    promise = PROMISES[held_out.protocol].format(**OF_INTERVALS)
+    if not half.isfinite().all():
+        promise = "none: too few labels were held out for intervals of this level"
     return IntervalReport(
         graph=run.graph.name,
         method=run.plan.recipe.method,
         intervals=intervals,
-        promise=INTERVAL_PROMISES[held_out.protocol] if bool(half.isfinite().all()) else few,
+        promise=promise,
         num_nodes=len(truth),
         scores=scale.scores(truth, z),
         level=level,
@@ -238,9 +231,7 @@ def cut_of(
         positive: the class that is called; None: the rarer of two.
         raw: by probabilities without calibration.
     """
-    trained.target.only_classes(
-        "a cut is for a class, and this model predicts numbers: sort predictions.csv by its column value"
-    )
+    trained.target.only_classes("a cut is for a class; of numbers, sort predictions.csv by its column value")
     held_out = held_out_of(trained, where)
     if len(held_out.node) < FEWEST:
         raise ValueError(
@@ -322,9 +313,8 @@ def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> No
 
 def table_text(table: Any, *, excel_safe: bool = False) -> str:
     if excel_safe:
-        table = table.map(
-            lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
-        )
+        starts = FORMULA_STARTS
+        table = table.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(starts) else cell)
     options: dict[str, Any] = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
     text: str = table.to_csv(**options)
     if "\r" in text:  # which Python's csv module does not put into quotation marks by itself

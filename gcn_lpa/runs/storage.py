@@ -196,9 +196,7 @@ def _content(paths: Collection[Path], entry: Entry) -> bytes:
         with contextlib.suppress(FileNotFoundError):
             data = _read_plain(path)
             if len(data) != (size := entry["size"]):
-                raise FileError(
-                    f"{path}: {len(data)} bytes, but {MANIFEST} says {size}: cut short or changed after saving"
-                )
+                raise FileError(f"{path}: {len(data)} bytes, not {size} as {MANIFEST} says: cut short or changed")
             if (found := hashlib.sha256(data).hexdigest()) != entry["sha256"]:
                 raise FileError(f"{path}: sha256 {found}, but {MANIFEST} says {entry['sha256']}: changed after saving")
             return data
@@ -257,9 +255,7 @@ def check_free(folder: Path, names: Collection[str], known: Mapping[str, Entry] 
     known = listed(folder) if known is None else known
     for name in names:
         if not PLAIN.fullmatch(name):
-            raise ValueError(
-                f"{name!r} cannot be a file of a run folder: letters, digits, '_', '-' and '.' make its name"
-            )
+            raise ValueError(f"{name!r} is no name of a file of a run: letters, digits, '_', '-' and '.' make one")
         if os.path.lexists(folder / name) and not _is_ours(folder, name, known):
             how = "was changed after saving" if name in known else "is not from a saved run"
             raise FileError(f"{folder / name} {how} and would be overwritten; choose another folder, or move it away")

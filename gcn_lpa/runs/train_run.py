@@ -270,9 +270,7 @@ class CheckpointFolder:
 
     def latest(self) -> Checkpoint | None:
         if not self.rank and any(self.folder.parent.glob(f"{self.name}-rank-*")):
-            raise ValueError(
-                f"{self.folder} was saved by several processes: start them again, with torchrun and --resume"
-            )
+            raise ValueError(f"{self.folder} was saved by several processes: start them again, with torchrun --resume")
         files = storage.read(self.folder)
         if files is None:
             return None

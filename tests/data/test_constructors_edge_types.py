@@ -131,7 +131,7 @@ def test_where_edges_have_kinds_the_default_walks_each_by_itself_and_its_members
 
 
 def test_relations_need_kinds_of_edges(karate):
-    with pytest.raises(ValueError, match="'relations' needs edge types; option relation=… names the column"):
+    with pytest.raises(ValueError, match="'relations' needs edge types; option relation=… names their column"):
         gcn_lpa(FIXED, FIXED.prepare(karate))
 
 

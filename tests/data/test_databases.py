@@ -268,7 +268,7 @@ def test_predictions_go_to_a_new_table_with_their_types(tmp_path, shop):
     write_rows(f"{shop}?table=my labels", frame)
     assert executed(shop, 'SELECT * FROM "my labels"') == [("a", "x", 0.25, 1, False), ("b", None, 1.0, 2, True)]
     for name in ("my labels", "gifts"):
-        with pytest.raises(ValueError, match=rf"has a table '{name}' already, and none is replaced"):
+        with pytest.raises(ValueError, match=rf"has a table '{name}', and none is replaced"):
             check_new_table(f"{shop}?table={name}")
     with pytest.raises(ValueError, match="to a table, not to a query"):
         check_new_table(f"{shop}?query=SELECT 1")

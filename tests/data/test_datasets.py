@@ -367,7 +367,7 @@ def test_papers_of_acm_have_two_edge_types_and_three_published_splits(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"labels": 30}, "labels = 30; the published splits have 20, 40, 60 a class"),
+        ({}, {"labels": 30}, "labels = 30; published splits have 20, 40, 60 a class"),
         ({"same_author_ix": np.array([9, 0])}, {}, "a matrix of 4 columns with an entry in column 9"),
         ({"val_20": np.array([4])}, {}, "acm_kinds.npz is refused"),
     ],
@@ -592,7 +592,7 @@ def test_ten_official_splits_are_numbered_by_the_seed(datasets, name, sizes):
     assert [int(mask.sum()) for mask in (parts[0].train, parts[0].val, parts[0].test)] == list(sizes)
     assert len({one.hash for one in parts}) == 10
     assert all((one.train | one.val | one.test).all() for one in parts)
-    with pytest.raises(ValueError, match=f"seed 10 names no official split of '{name}', which has 10: 0 to 9"):
+    with pytest.raises(ValueError, match=f"'{name}' has 10 official splits, 0 to 9; seed 10 names none"):
         split(graph, kind="official", seed=10)
 
 

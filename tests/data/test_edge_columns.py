@@ -199,7 +199,7 @@ def test_functions_are_kept_as_json():
         (lambda s: s["functions"]["shares"].pop(), "as many readers as knots and shares"),
         (
             lambda s: s["functions"]["readers"].__setitem__(0, {"kind": "left out", "name": "amount", "why": ""}),
-            "column 'amount': edges are not weighed by a column of kind 'left out'",
+            "column 'amount': edges are not weighed by one of kind 'left out'",
         ),
         (lambda s: s["folds"][0].pop(), "edge weights have 14 values for each fold, not 13"),
         (lambda s: s["folds"][0].__setitem__(0, 1e9), "edge weights are logs of at most"),

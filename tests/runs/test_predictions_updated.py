@@ -252,7 +252,7 @@ def test_free_weights_and_models_without_features_cannot_score_the_future(tmp_pa
     folder = drifting(tmp_path / "drift")
     with pytest.raises(ValueError, match=r"'free' keeps one weight per training edge .* choose one of 'bilinear'"):
         make_plan(Source(str(folder), None, {"time": "day"}), changes={"edges": "free"})
-    with pytest.raises(ValueError, match=r"knows nodes by their place .* features='degree' can"):
+    with pytest.raises(ValueError, match=r"knows nodes by their place: features='degree' scores"):
         make_plan(Source(str(folder), None, {"time": "day", "features": "identity"}))
 
 
