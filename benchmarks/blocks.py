@@ -233,6 +233,26 @@ def calibration(root: Path) -> list[str]:
     return markdown(heads, rows)
 
 
+@block
+def own_folders(root: Path) -> list[str]:
+    """ECE of hidden labels by the probabilities of the model, always calibrated, and as training chose."""
+    rows = []
+    for name, found in result(root, "confidence-cpu")["rows"].items():
+        ways = [f"{found[way]['ece']:.2f}" for way in ("model", "always", "chosen")]
+        rows.append([f"graphs the rule was {name}" if name == "chosen on" else "graphs left out of that", *ways])
+        rows[-1] += [found["chosen"]["to model"], str(found["runs"])]
+    return markdown(["ECE, %", "model", "always calibrated", "as chosen", "against the model", "runs"], rows)
+
+
+@block
+def out_of_reach(root: Path) -> list[str]:
+    """How often nodes out of reach are right, and what is stated, calibrated as all others and apart."""
+    found = result(root, "confidence-alone-cpu")["rows"]
+    stated = [f"{100 * found[way]['stated']:.1f}" for way in ("as others", "apart")]
+    heads = ["nodes that no label reaches", "right, %", "stated, as others", "stated, apart", "runs"]
+    return markdown(heads, [[f"{found['nodes']:,}", f"{100 * found['right']:.1f}", *stated, str(found["runs"])]])
+
+
 def audited(root: Path, what: str, names: dict[str, str], files: Sequence[str]) -> list[str]:
     found: dict[str, Any] = {}
     for file in files:

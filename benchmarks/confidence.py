@@ -152,7 +152,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for way in ("model", "always", "chosen"):
         apart = np.array([run[way]["ece"] - run["model"]["ece"] for run in runs])
         rows[way] = {key: float(np.mean([run[way][key] for run in runs])) for key in ("ece", "log_loss")}
-        rows[way] |= {"to model": str(mean_of(apart)), "worst": float(apart.max())}
+        rows[way] |= {"to model": str(mean_of(apart / 100)), "worst": float(apart.max())}
     return rows
 
 

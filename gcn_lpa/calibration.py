@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,9 +125,7 @@ class Calibrator:
     temperature: float = 1.0
     slope: float = 1.0
     intercept: float = 0.0
-    positive: int | None = (
-        None  # a rare class of two, whose probability the curve corrects; None: that of the likeliest
-    )
+    positive: int | None = None  # a rare class of two, whose probability the curve corrects; None: the likeliest
 
     def __post_init__(self) -> None:
         if self.positive not in (None, 0, 1):
@@ -331,33 +328,17 @@ def _bins(confidence: Tensor, bins: int) -> Tensor:
     return torch.bucketize(confidence.double(), edges)
 
 
-def _aps(probabilities: Tensor) -> Tensor:
-    """The probability of all likelier classes: sets that grow where the model hesitates (Romano et al. 2020)."""
-    ranked, order = probabilities.sort(dim=1, descending=True, stable=True)
-    above = (ranked.cumsum(dim=1) - ranked).clamp_min(0)
-    return torch.empty_like(above).scatter_(1, order, above)
-
-
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {
-    "lac": lambda probabilities: (
-        1 - probabilities
-    ),  # least ambiguous sets, the smallest on average (Sadinle et al. 2019)
-    "aps": _aps,
-}
-
-
-def nonconformity(probabilities: Tensor, score: str = "lac") -> Tensor:
-    """How odd each class is for each node, [m, c].
+def nonconformity(probabilities: Tensor) -> Tensor:
+    """How odd each class is for each node, 1 - p, [m, c]: least ambiguous sets, the smallest on average (Sadinle et al. 2019).
 
     The likeliest class is not odd at all: it has the score 0 before and after the threshold is chosen, so that it is in every
     set and the promise stays exact.
     """
-    check_score(score)
     p = probabilities.double()
-    return SCORES[score](p).scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
+    return (1 - p).scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
 
 
-def conformal_threshold(probabilities: Tensor, y: Tensor, level: float = 0.9, *, score: str = "lac") -> float:
+def conformal_threshold(probabilities: Tensor, y: Tensor, level: float = 0.9) -> float:
     """The ⌈(m + 1) · level⌉-th smallest score of the true labels of the calibration nodes.
 
     Infinite, so that a set holds all classes, where m < level / (1 - level): 9 nodes for 0.9, 99 for 0.99.
@@ -367,14 +348,14 @@ def conformal_threshold(probabilities: Tensor, y: Tensor, level: float = 0.9, *,
         level: how often a set shall hold the true label, between 0 and 1.
     """
     check_level(level)
-    odd = nonconformity(probabilities, score).gather(1, y.unsqueeze(1)).squeeze(1)
+    odd = nonconformity(probabilities).gather(1, y.unsqueeze(1)).squeeze(1)
     rank = _rank(len(odd), level)
     return math.inf if rank > len(odd) else float(odd.sort().values[rank - 1])
 
 
-def conformal_sets(probabilities: Tensor, threshold: float, *, score: str = "lac") -> Tensor:
-    """Which classes are in the set of each node, bool [n, c]; `score` as for the threshold."""
-    return nonconformity(probabilities, score) <= threshold
+def conformal_sets(probabilities: Tensor, threshold: float) -> Tensor:
+    """Which classes are in the set of each node, bool [n, c]."""
+    return nonconformity(probabilities) <= threshold
 
 
 def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> tuple[float, float]:
@@ -443,12 +424,7 @@ class Intervals:
 
     @classmethod
     def fitted(
-        cls,
-        predicted: Tensor,
-        y: Tensor,
-        protocol: str,
-        fold: Tensor | None = None,
-        unreachable: Tensor | None = None,
+        cls, predicted: Tensor, y: Tensor, protocol: str, fold: Tensor | None = None, unreachable: Tensor | None = None
     ) -> Intervals:
         """The base under which intervals of other folds are narrowest for what they miss; none where that is not clear.
 
@@ -472,11 +448,6 @@ class Intervals:
             return best
         apart, reached = (best.radius(predicted[of], y[of], None, USUAL_LEVEL) for of in (unreachable, ~unreachable))
         return dataclasses.replace(best, unreachable=apart / reached) if apart > 0 and reached > 0 else best
-
-
-def check_score(score: str) -> None:
-    if score not in SCORES:
-        raise ValueError(f"unknown score {score!r}; there are {', '.join(SCORES)}")
 
 
 def check_level(level: float) -> None:

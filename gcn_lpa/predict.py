@@ -101,7 +101,6 @@ class Prediction:
         raw: bool = False,
         abstain: float | None = None,
         threshold: float | None = None,
-        score: str = "lac",
         hops: bool = False,
         all_classes: bool = False,
         cut: Cut | None = None,
@@ -116,7 +115,6 @@ class Prediction:
             raw: probabilities without calibration.
             abstain: below this probability the label is "", unless one was given, and "reached" becomes "abstain".
             threshold: of `conformal_threshold`, for a column `set`: the classes in the set, likeliest first, with | between.
-            score: of the sets.
             hops: add a column with the number of edges to the nearest given label, None where there is no way.
             all_classes: add a column p:CLASS for each class, its probability.
             cut: from its threshold on, label is its class, and below it the likeliest of the others; the column p:CLASS of its
@@ -150,7 +148,7 @@ class Prediction:
         if threshold is not None:
             if torn := [name for name in names if "|" in name]:
                 raise ValueError(f"the class {torn[0]!r} holds a |, which stands between classes of a set; rename it")
-            inside = conformal_sets(self.uncalibrated, threshold, score=score).gather(1, ranked)
+            inside = conformal_sets(self.uncalibrated, threshold).gather(1, ranked)
             rows = [zip(*row, strict=True) for row in zip(ranked.tolist(), inside.tolist(), strict=True)]
             more["set"] = ["|".join(names[k] for k, is_in in row if is_in) for row in rows]
         if hops:

@@ -40,6 +40,7 @@ class Numbers:
     offset: float | None = None  # f(y) = log(y + offset), where numbers are skewed; None: f(y) = y
 
     unknown: ClassVar[float] = math.nan
+    rate: ClassVar[str] = "R²"
     names: ClassVar[tuple[str, ...]] = ()
     width: ClassVar[int] = 1
     vote_width: ClassVar[int] = 2

@@ -33,6 +33,7 @@ class Classes:
     names: tuple[str, ...]
 
     unknown: ClassVar[int] = -1  # of a node without a label
+    rate: ClassVar[str] = "accuracy"  # the mean of `credit`
     scale: ClassVar[None] = None  # of numbers
 
     def __str__(self) -> str:

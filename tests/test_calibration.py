@@ -13,7 +13,6 @@ from scipy.optimize import minimize, minimize_scalar
 
 from gcn_lpa.calibration import (
     FEWEST,
-    SCORES,
     Calibration,
     Calibrator,
     Guesses,
@@ -175,9 +174,8 @@ def test_a_calibrated_model_shows_no_more_error_than_a_perfect_one():
     assert reliability(guesses_of(p, y)).ece < perfect_ece(p.max(dim=1).values).high * 1.1
 
 
-@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("level", [0.8, 0.9])
-def test_sets_hold_the_true_label_as_often_as_promised(score, level):
+def test_sets_hold_the_true_label_as_often_as_promised(level):
     """200 worlds, each with its own 99 calibration nodes and 100 further ones; the model is overconfident, and a rank of
     100 · level makes the expected coverage `level` exactly, where scores do not tie.
     """
@@ -185,19 +183,17 @@ def test_sets_hold_the_true_label_as_often_as_promised(score, level):
     p = torch.softmax(1.7 * logits, dim=1).reshape(200, 199, 6)
     covered = 0
     for one, labels in zip(p, y.reshape(200, 199), strict=True):
-        threshold = conformal_threshold(one[:99], labels[:99], level, score=score)
-        sets = conformal_sets(one[99:], threshold, score=score)
+        threshold = conformal_threshold(one[:99], labels[:99], level)
+        sets = conformal_sets(one[99:], threshold)
         covered += int(sets.gather(1, labels[99:, None]).sum())
     spread = math.sqrt(level * (1 - level) * (1 / 100 + 1 / 100) / 200)
     assert covered / 20_000 == pytest.approx(level, abs=4 * spread)
 
 
-@given(logits_and_labels, st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.sampled_from([*SCORES]))
-def test_sets_are_never_empty_and_grow_with_the_level(case, one, other, score):
+@given(logits_and_labels, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_sets_are_never_empty_and_grow_with_the_level(case, one, other):
     p, y = torch.softmax(torch.from_numpy(case[0]), dim=1), torch.from_numpy(case[1])
-    low, high = (
-        conformal_sets(p, conformal_threshold(p, y, level, score=score), score=score) for level in sorted((one, other))
-    )
+    low, high = (conformal_sets(p, conformal_threshold(p, y, level)) for level in sorted((one, other)))
     assert low.any(dim=1).all()
     assert low.gather(1, p.argmax(dim=1, keepdim=True)).all()
     assert (low <= high).all()
@@ -215,19 +211,11 @@ def test_the_threshold_is_the_score_of_its_rank():
     assert conformal_threshold(p, y, 0.4) == 0.0  # four or five are the likeliest class: it alone suffices
 
 
-def test_aps_adds_up_the_likelier_classes():
-    p, y = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64), torch.tensor([0])
-    assert conformal_threshold(p, y, 0.5, score="aps") == pytest.approx(0.8)
-    assert conformal_sets(p, 0.5, score="aps").tolist() == [[False, True, True]]
-
-
-def test_levels_and_scores_that_do_not_exist_are_refused():
+def test_levels_that_do_not_exist_are_refused():
     p, y = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
     for level in (0, 1, 90, math.nan):
         with pytest.raises(ValueError, match=r"share between 0 and 1"):
             conformal_threshold(p, y, level)
-    with pytest.raises(ValueError, match=r"unknown score 'raps'; there are lac, aps"):
-        conformal_sets(p, 0.5, score="raps")
 
 
 def test_the_range_of_coverage_is_that_of_drawn_ranks():

@@ -211,7 +211,6 @@ def predict(
             help="Add a column set: labels that hold the true one so often, such as 0.9; or of low and high.",
         ),
     ] = None,
-    score: options.SetScore = "lac",
     hops: Annotated[bool, Option("--hops", help="Add a column hops: edges to the nearest given label.")] = False,
     all_classes: Annotated[bool, Option("--all-classes", help="A column p:CLASS for each class.")] = False,
     threshold: Annotated[float | None, Option(metavar="P", help="Call a rare class from this probability on.")] = None,
@@ -245,10 +244,8 @@ def predict(
     """
     from gcn_lpa.runs.predictions import interruption, write_table
 
-    if sets is None and score != "lac":
-        raise BadParameter("--score goes with --sets LEVEL")
     options.check_out(out, overwrite=overwrite)
-    wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets, "score": score}
+    wanted: dict[str, Any] = {"every": every, "raw": raw, "abstain": abstain, "sets": sets}
     wanted |= {"hops": hops, "all_classes": all_classes, "cut": rule_of(threshold, top, precision, costs)}
     if wanted["cut"] is None and positive is not None:
         raise BadParameter("--positive goes with --threshold, --top, --precision or --costs")
@@ -303,7 +300,6 @@ def rule_of(threshold: float | None, top: int | None, precision: float | None, c
 def calibrate(
     run: options.RunDir,
     level: Annotated[float, Option(help="How often a label set shall hold the true label.")] = 0.9,
-    score: options.SetScore = "lac",
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -314,7 +310,7 @@ def calibrate(
     if loaded.trained.target.scale is not None:
         of_numbers = intervals_of(loaded, level=level)
         return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
-    found = calibrate_run(loaded, level=level, score=score)
+    found = calibrate_run(loaded, level=level)
     options.show(as_json, dataclasses.asdict(found), text.calibration_lines(found))
 
 

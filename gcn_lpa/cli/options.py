@@ -74,7 +74,6 @@ METRIC_HELP = (
     "accuracy, or average_precision where one of two classes is rare."
 )
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help=METRIC_HELP)]
-SetScore = Annotated[str, typer.Option(metavar="lac|aps", help="Label sets: smallest on average, or adaptive.")]
 Hops = Annotated[int | None, typer.Option(min=1, help="How far a label travels; else as in the recipe.")]
 OUT_HELP = "A file, .csv or .parquet, or a new table, sqlite:///shop.db?table=NAME; without it, stdout."
 Out = Annotated[str | None, typer.Option(metavar="FILE", help=OUT_HELP)]
@@ -370,9 +369,10 @@ def print_forecast(graph: Graph, plan: Plan, device: str, threads: int | None, *
     """Print on stderr how long a training on a CPU will take, if that is long, and how long the quick recipe would."""
     from gcn_lpa.engine.devices import choose_device, num_cpu_threads
     from gcn_lpa.recipes import choose_recipe
-    from gcn_lpa.scale.forecast import LONG, duration, forecast
+    from gcn_lpa.scale.forecast import LONG, TINY, duration, forecast
 
-    if MANNERS.quiet or choose_device(device).type != "cpu":
+    is_tiny = graph.num_nodes + graph.adjacency.num_entries < TINY
+    if MANNERS.quiet or is_tiny or choose_device(device).type != "cpu":
         return
     how: dict[str, Any] = {"by_folds": plan.split is None, "workers": threads or num_cpu_threads()}
     if (found := forecast(graph, plan.recipe, **how)) < LONG:

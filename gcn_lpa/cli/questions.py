@@ -221,13 +221,8 @@ def audit(
 
     options.check_out(out, overwrite=overwrite)
     audited = gcn_lpa.load_run(run, data)
-    asked = {
-        name: value for name, value in (("folds", folds), ("repeats", repeats), ("seed", seed)) if value is not None
-    }
-    kept = audited.trained.held_out
-    if asked or kept is None or kept.fold is None:
-        asked = {"seed": audited.plan.seed, **asked}
-    chosen: dict[str, Any] = {**asked, "device": device, "threads": threads}
+    asked = {"folds": folds, "repeats": repeats, "seed": seed, "device": device, "threads": threads}
+    chosen: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     with options.status() as say:
         chosen["on_fit"] = lambda done, total: say(f"training models: {done} of {total}")
         rank: Any = gcn_lpa.audit_labels if labels else gcn_lpa.audit_edges
@@ -319,8 +314,6 @@ def compare(
         str, Option(help="default, paper or official, of gcn-lpa and gcn-same; the last two set all others too.")
     ] = "default",
     seed: Annotated[int, Option(help="Of the first split; the next has the next.")] = 0,
-    out: Annotated[Path | None, Option(metavar="FILE", help="Also write the JSON here.")] = None,
-    overwrite: options.Overwrite = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     root: options.Root = None,
@@ -333,10 +326,8 @@ def compare(
     Mean, 95 % interval, paired differences and time. A field of the recipe given as a flag is set for the methods that
     use it.
     """
-    from gcn_lpa.data.files import encode_json, write_output
     from gcn_lpa.data.splits import require_classes
 
-    options.check_out(out, overwrite=overwrite)
     graph = options.load_graph(name, root, option)
     require_classes(graph)
     options.print_warnings(graph.notes, as_json)
@@ -345,8 +336,6 @@ def compare(
     with options.status() as say:
         chosen["on_record"] = lambda record: say(f"{record.method}, seed {record.seed}: {text.percent(record.score)}")
         found = gcn_lpa.compare(graph, [method.strip() for method in methods.split(",")], **chosen)
-    if out is not None:
-        write_output(out, encode_json(found.to_dict()))
     options.show(as_json, found.to_dict(), text.comparison_lines(found))
 
 

@@ -33,7 +33,7 @@ HELD_OUT = {
 }  # nodes of a protocol
 SHORT = 16  # columns that a text of a table keeps as long as others can be cut
 LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
-COMMANDS = "gcn-lpa ", "torchrun ", "python"
+WHOLE = re.compile(r"^ *`?(gcn-lpa|torchrun) | rows in |page is ")  # of lines that are to be copied
 
 
 def visible(text: str) -> str:
@@ -67,17 +67,15 @@ def wrapped(text: str) -> list[str]:
     """A line in pieces of at most WIDTH columns, those after the first below its words, or two blanks further in."""
     named = LABELLED.match(text)
     indent = " " * (len(named[0]) if named else len(text) - len(text.lstrip()) + 2)
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    whole = text.replace(" %", "\0%")  # a number stays with its unit
+    lines = textwrap.wrap(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines] or [""]
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Lines of at most WIDTH columns, of longer ones; commands stay whole, to be copied."""
+    """Lines of at most WIDTH columns, of longer ones; commands and the names of files stay whole, to be copied."""
     each = [line for text in lines for line in text.split("\n")]
-    return [
-        piece
-        for line in each
-        for piece in ([line] if len(line) <= WIDTH or line.lstrip().startswith(COMMANDS) else wrapped(line))
-    ]
+    return [piece for line in each for piece in ([line] if len(line) <= WIDTH or WHOLE.search(line) else wrapped(line))]
 
 
 def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -96,7 +94,7 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
         k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
         for k, column in enumerate(columns)
     ]
-    texts = [k for k in reversed(range(len(columns))) if not is_number[k]]
+    texts = [k for k in range(len(columns)) if is_number[-1] and not is_number[k]]  # a last one of text can be wrapped
     for least in (SHORT, 1):
         for k in sorted(texts, key=lambda k: (k == 0, -widths[k])):
             widths[k] -= max(0, min(sum(widths) + 2 * len(widths) - 2 - WIDTH, widths[k] - least))
@@ -230,11 +228,10 @@ def cut_lines(found: Cut | None) -> list[str]:
 
 
 def relations(trained: TrainedRun) -> list[str]:
-    """A line of at most WIDTH columns with the share of each edge type, the largest first."""
+    """The share of each edge type, the largest first."""
     shares = sorted(trained.trained.relations.items(), key=lambda item: -item[1])
     parts = [f"{visible(name):.30} {f'{share:.2f}'.removeprefix('0')}" for name, share in shares]
-    lines = [", ".join(parts), *(f"{', '.join(parts[:k])}, … {len(parts)} types" for k in range(len(parts) - 1, 0, -1))]
-    return [next(line for line in (f"  relations: {line}" for line in lines) if len(line) <= WIDTH)] if parts else []
+    return [f"  relations: {', '.join(parts)}"] if parts else []
 
 
 def weighed_edges(trained: TrainedRun) -> list[str]:
@@ -261,7 +258,7 @@ def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:
 
 
 def importance_lines(found: Importances) -> list[str]:
-    """How many held-out labels are right, and by how much fewer with each thing shuffled."""
+    """How well held-out labels are predicted, and how much worse with each thing shuffled."""
     rows = [
         (
             *(visible(row.name)[:28], row.kind, f"{100 * row.accuracy:+.1f} ± {100 * row.accuracy_interval:.1f}"),
@@ -270,9 +267,9 @@ def importance_lines(found: Importances) -> list[str]:
         )
         for row in found.rows
     ]
-    nodes = f"{percent(found.accuracy)} of {counted(found.num_nodes, 'held-out label')} are right; how much less, each shuffled"
+    nodes = f"{found.rate} {percent(found.accuracy)} on {counted(found.num_nodes, 'held-out label')}; how much less, each shuffled"
     lines = [f"{nodes} {counted(found.repeats, 'time')}:", ""]
-    lines += table_lines(("name", "kind", "accuracy, points", "log-likelihood", "it alone"), rows)
+    lines += table_lines(("name", "kind", f"{found.rate}, points", "log-likelihood", "it alone"), rows)
     for name in found.leaking:
         leak = f"warning: column {visible(name)!r} alone tells nearly all labels, and may be the label in other words"
         lines += ["", f"{leak}; option features=… leaves it out"]
@@ -438,10 +435,7 @@ def advice_lines(found: Advice, command: str) -> list[str]:
         chance = "commonest class" if found.metric == "accuracy" else "chance"
         heads = ("", METRICS[found.metric].words, "against features", f"against {chance}", "seconds")
         lines += table_lines(heads, rows)
-        lines += [
-            "",
-            f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap.",
-        ]
+        lines += ["", f"{found.protocol}, on {found.device}; ±: 95 % interval, widened for splits that overlap."]
     known, chance = found.homophily, ""
     if known.rate is not None and known.chance is not None:
         rate, by_chance = percent(known.rate), percent(known.chance)

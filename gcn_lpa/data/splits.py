@@ -81,8 +81,7 @@ def split(
         return _time_split(graph, fractions)
     labels = graph.target.strata(graph.y.cpu()).numpy()
     nodes = np.random.Generator(np.random.PCG64(seed)).permutation(np.flatnonzero(labels >= 0))
-    if len(nodes) == 0:
-        raise ValueError(f"{graph.name!r} has no labelled node to train on; give some of its nodes a label")
+    require_labels(graph)
     if kind == "per_class":
         train, val, test = _per_class(nodes, labels[nodes], graph, per_class, num_val)
     else:
@@ -139,13 +138,18 @@ def _time_split(graph: Graph, fractions: tuple[float, float, float]) -> Split:
     return _split_of(graph.num_nodes, train, val, test, "time", None)
 
 
-def require_classes(graph: Graph) -> None:
-    """Refuse a graph without labels, or with labels of one class or number: there is nothing to tell apart."""
-    classes = torch.unique(graph.y[graph.labeled])
-    if len(classes) == 0:
+def require_labels(graph: Graph) -> None:
+    """Refuse a graph without labels; a column that could be the label is asked for."""
+    if not graph.labeled.any():
         asked = next((note.removeprefix(WARNING) for note in graph.notes if NO_LABEL in note), None)
         hint = asked or "give some of its nodes a label"
         raise ValueError(f"{graph.name!r} has no labelled node to train on; {hint}")
+
+
+def require_classes(graph: Graph) -> None:
+    """Refuse a graph without labels, or with labels of one class or number: there is nothing to tell apart."""
+    require_labels(graph)
+    classes = torch.unique(graph.y[graph.labeled])
     if len(classes) == 1:
         kind = "classes" if graph.class_names else "numbers"
         label = graph.target.words(classes.cpu()).tolist()[0]

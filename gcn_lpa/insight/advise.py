@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import Homophily, homophily, node_hops
-from gcn_lpa.data.splits import Split, label_folds, split
+from gcn_lpa.data.splits import Split, label_folds, require_labels, split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
@@ -124,8 +124,7 @@ def advise(
     metric, positive = graph.target.compared_by(metric, positive, graph.y.cpu())
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}; without a second split nothing can be told from noise")
-    if not graph.labeled.any():
-        raise ValueError(f"{graph.name!r} has no labelled node to learn from; give some of its nodes a label")
+    require_labels(graph)
     counts = torch.bincount(graph.target.strata(graph.y[graph.labeled].cpu()), minlength=graph.num_classes)
     comparison: Comparison | None = None
     lines: tuple[AdviceLine, ...] = ()

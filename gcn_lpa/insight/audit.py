@@ -192,7 +192,7 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
     has_kept = kept is not None and kept.fold is not None and torch.equal(given.nonzero().squeeze(1), kept.node)
     if has_kept and not options.keys() & {"folds", "repeats", "seed"}:
         return graph, kept_fit(Prediction.of(trained, graph))
-    return graph, cross_fit(graph, given, trained.recipe, **options)
+    return graph, cross_fit(graph, given, trained.recipe, **{"seed": trained.run.seed, **options})
 
 
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:

@@ -10,7 +10,7 @@ from typing import Any
 from gcn_lpa.data.describe import html_notes, html_table
 
 EQUAL = 12  # decimals up to which two shares are the same
-MOST_CLASSES, MOST_LENGTHS = 3, 4  # that a line of text lists
+MOST_CLASSES = 3  # that a line of text lists
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,10 @@ class Explanation:
             voters = f"{number:,} training label{'s' * (number != 1)} within {hops_in_words(self.hops)}"
             missed = f"; {in_words(self.unmet)} of the walks met none" if self.unmet > 10.0**-EQUAL else ""
             total = in_words(sum(self.scores.values()))
-            rows = [("", "share", "node", "label", "by hops", "strongest path"), *map(_vote_row, self.votes)]
+            rows = [("", "share", "node", "label", "strongest path")]
+            for vote in self.votes:
+                path = f"{' → '.join(map(str, vote.path.nodes))}  ({in_words(vote.path.probability)})"
+                rows.append(("", in_words(vote.share), str(vote.node), vote.label, path))
             lines += ["", f"votes of {voters}; they sum to {total}{missed}", *aligned(rows)]
         if number := self.others.num_voters:
             scores = self.others.scores
@@ -161,14 +164,6 @@ class Explanation:
         votes = [(v.share, v.node, v.label, " → ".join(map(str, v.path.nodes))) for v in self.votes]
         both = html_table(self.title, scores, ("model", "prediction", "score"))
         return both + html_table("votes", votes, ("share", "node", "label", "strongest path")) + html_notes(self.notes)
-
-
-def _vote_row(vote: Vote) -> tuple[str, ...]:
-    """The cells of one vote; of its lengths of walk those that are a hundredth of it or more: "1: 0.250, 2: 0.060"."""
-    lengths = [f"{k}: {in_words(share)}" for k, share in enumerate(vote.by_length, 1) if share >= 0.01 * vote.share]
-    by_length = ", ".join([*lengths[:MOST_LENGTHS], *["…"] * (len(lengths) > MOST_LENGTHS)])
-    path = f"{' → '.join(map(str, vote.path.nodes))}  ({in_words(vote.path.probability)})"
-    return "", in_words(vote.share), str(vote.node), vote.label, by_length, path
 
 
 def hops_in_words(number: int) -> str:

@@ -72,6 +72,7 @@ class Importances:
     num_nodes: int  # held out
     repeats: int
     rows: tuple[Importance, ...]
+    rate: str = "accuracy"  # or R², where numbers are predicted
 
     def to_frame(self) -> Any:
         import pandas
@@ -141,7 +142,7 @@ def importance(
         for row in rows
     ]
     ranked = sorted(rows, key=lambda row: -row.likelihood)
-    return Importances(accuracy, majority, len(y), repeats, tuple(ranked))
+    return Importances(accuracy, majority, len(y), repeats, tuple(ranked), trained.target.rate)
 
 
 def _told_by_others(places: Sequence[Sequence[int]], x: Tensor | SparseMatrix) -> list[np.ndarray]:

@@ -189,9 +189,8 @@ def fit_weights(parts: Parts, y: Tensor) -> EnsembleWeights:
         return EnsembleWeights(tuple(equal.tolist()), (1.0,) * number, num_members)
     with num_threads(1):  # many small steps
         each = torch.stack(parts.all).unsqueeze(1)  # each is a pool by itself
-        exponents = (
-            target.pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0).squeeze(1).clamp_min(0).tolist()
-        )
+        alone = target.pool_weights(each, y, torch.ones(1, dtype=torch.float64), 1.0)
+        exponents = alone.squeeze(1).clamp_min(0).tolist()
         logs, used = target.tempered(parts.all, exponents), torch.ones(number, dtype=torch.bool)
         weights = equal.clone()
         while True:  # leave out what would get a negative weight, and fit the others anew

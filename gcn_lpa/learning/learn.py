@@ -108,13 +108,7 @@ def learn(
         from gcn_lpa.learning.edge_weights import learned_edge_weights  # few graphs need it
 
         held_out = parts if val is None else [(train, val)] * bool(val.any())
-        options: dict[str, Any] = {
-            "seed": seed,
-            "target": target,
-            "device": where,
-            "threads": threads,
-            "watch": watch,
-        }
+        options: dict[str, Any] = {"seed": seed, "target": target, "device": where, "threads": threads, "watch": watch}
         weights = learned_edge_weights(graph, held_out, recipe, **options)
         if weights is not None and weights.is_used:
             whole = whole.weighed(weights.levels)

@@ -62,10 +62,8 @@ def fit_many(
             out; one that is fitted at once, if it would begin later.
         must_begin: the first group is always trained.
     """
-    jobs, executor = (
-        [job for group in groups for job in group],
-        _Executor(groups, device, watch or Watch(), until, must_begin),
-    )
+    jobs = [job for group in groups for job in group]
+    executor = _Executor(groups, device, watch or Watch(), until, must_begin)
     if executor.watch.on_plan is not None:
         executor.watch.on_plan([job.name for job in jobs])
     with num_threads(threads, layer=max(job.task.layer(job.recipe) for job in jobs)), warnings.catch_warnings():

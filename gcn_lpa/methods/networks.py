@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from gcn_lpa.recipes import Recipe
 
 
-NODE_DROPOUT, DRAWS, TEMPERATURE = (
-    0.5,
-    2,
-    0.5,
-)  # of GRAND; its own code takes 2 to 4 draws and temperatures of 0.2 to 0.5
+NODE_DROPOUT, DRAWS, TEMPERATURE = 0.5, 2, 0.5  # of GRAND; its own code takes 2 to 4 draws, temperatures of 0.2 to 0.5
 ENOUGH = 20  # labels a class from which on GRAND's draws must agree with full weight
 
 
@@ -169,11 +165,8 @@ class GRAND(Network):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
 
     def forward(self, graph: Graph, key: Key | None = None, draw: int = 0) -> Tensor:
-        smoothing, rate, steps = (
-            graph.adjacency.symmetric_normalized(),
-            self.recipe.dropout,
-            self.recipe.propagation_steps,
-        )
+        smoothing = graph.adjacency.symmetric_normalized()
+        rate, steps = self.recipe.dropout, self.recipe.propagation_steps
         z = dropout(graph.x, rate, key, layer=3 * draw) @ self.weights[0]
         z = z * dropout(z.new_ones(len(z), 1), NODE_DROPOUT, key, layer=3 * draw + 1)
         total = z
@@ -191,8 +184,8 @@ class GRAND(Network):
         shares = torch.stack([F.softmax(logits, dim=1) for logits in draws])
         goal = F.softmax(shares.mean(dim=0).clamp_min(LEAST).log() / TEMPERATURE, dim=1).detach()
         gap = (shares - goal).square().sum(dim=2).mean()
-        number = torch.ones_like(labels.target, dtype=cost.dtype) if labels.weight is None else labels.weight
-        number = number.sum()
+        weight = torch.ones_like(labels.target, dtype=cost.dtype) if labels.weight is None else labels.weight
+        number = weight.sum()
         if labels.total is not None:  # each process has its share of the mean
             gap = gap * (len(goal) / labels.total(gap.new_tensor(len(goal))))
             number = labels.total(number)

@@ -185,11 +185,8 @@ class NeighbourLR(NearbyColumns):
     @property
     def no_line(self) -> np.ndarray:
         """Columns without a weight: of numbers the mass of votes. A node without any is far from all others on a straight line."""
-        return (
-            np.arange(self.width - self.num_votes + 1, self.width, 2)
-            if self.num_votes != 3 * self.num_classes
-            else np.arange(0)
-        )
+        is_mass = self.num_votes != 3 * self.num_classes
+        return np.arange(self.width - self.num_votes + 1, self.width, 2) if is_mass else np.arange(0)
 
     def wide_rows(self, graph: Graph, rows: np.ndarray) -> Any:
         walk = graph.adjacency.between_nodes()

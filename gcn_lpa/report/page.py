@@ -247,7 +247,7 @@ def contents(
         "likeliest": likeliest,
         "edge_width": "learned weight" if learns else "given weight",
         "reliability": None if calibration.value is None else reliability_chart(calibration.value),
-        "curves": curves(run.run.history, run.run.best_epoch, "accuracy" if names else "R²"),
+        "curves": curves(run.run.history, run.run.best_epoch, trained.target.rate),
         "importance": matters,
         "edge_columns": edge_columns(trained.edge_weights),
         "rivals": rivals,

@@ -20,7 +20,6 @@ from gcn_lpa.calibration import (
     PerfectECE,
     Reliability,
     check_level,
-    check_score,
     conformal_sets,
     conformal_threshold,
     coverage_range,
@@ -75,21 +74,17 @@ class CalibrationReport:
     ece_after: float
     ece_perfect: PerfectECE  # with the confidences after
     level: float
-    score: str
     coverage: float
     expected_coverage: tuple[float, float]  # in 95 of 100 cases, where accuracy is below the level
     mean_set_size: float
     set_sizes: tuple[int, ...]  # number of sets with 0, 1, 2, … labels
 
 
-def calibrate_run(
-    run: TrainedRun, *, level: float = 0.9, score: str = "lac", prediction: Prediction | None = None
-) -> CalibrationReport:
+def calibrate_run(run: TrainedRun, *, level: float = 0.9, prediction: Prediction | None = None) -> CalibrationReport:
     """How well a run is calibrated, before and after, and what its label sets hold.
 
     Args:
         level: how often a set shall hold the true label.
-        score: a key of `calibration.SCORES`.
         prediction: of the run's graph, where it is known.
     """
     check_level(level)
@@ -101,8 +96,8 @@ def calibrate_run(
         after, sets = held_out.crossed(), torch.zeros(before.shape, dtype=torch.bool)
         for k in fold.unique().tolist():
             here, others = fold == k, fold != k
-            threshold = conformal_threshold(before[others], y[others], level, score=score)
-            sets[here] = conformal_sets(before[here], threshold, score=score)
+            threshold = conformal_threshold(before[others], y[others], level)
+            sets[here] = conformal_sets(before[here], threshold)
     else:
         if not run.split.test.any():
             raise ValueError("the run has no test nodes on which its confidence could be scored")
@@ -111,8 +106,8 @@ def calibrate_run(
         found = prediction or Prediction.of(trained, run.graph)
         before, truth = found.uncalibrated[known], classes[known]
         after = trained.calibration(before, found.unreachable[known])
-        threshold = conformal_threshold(held_out.probability, y, level, score=score)
-        sets = conformal_sets(before, threshold, score=score)
+        threshold = conformal_threshold(held_out.probability, y, level)
+        sets = conformal_sets(before, threshold)
     guesses, sizes = guesses_of(after, truth), sets.sum(dim=1)
     tables = reliability(guesses_of(before, truth)), reliability(guesses)
     promise = PROMISES[held_out.protocol].format(**OF_SETS)
@@ -131,7 +126,6 @@ def calibrate_run(
         ece_after=tables[1].ece,
         ece_perfect=perfect_ece(guesses.confidence),
         level=level,
-        score=score,
         coverage=float(sets.gather(1, truth.unsqueeze(1)).double().mean()),
         expected_coverage=coverage_range(len(y), len(truth), level),
         mean_set_size=float(sizes.double().mean()),
@@ -204,7 +198,7 @@ def held_out_of(trained: Trained, where: str) -> HeldOut:
     return held_out
 
 
-def set_threshold(trained: Trained, where: str, level: float, score: str) -> float | None:
+def set_threshold(trained: Trained, where: str, level: float) -> float | None:
     """Where the label sets of a model end, None of numbers; a ValueError where too few labels were held out to promise anything."""
     check_level(level)
     if trained.target.scale is not None:
@@ -215,7 +209,7 @@ def set_threshold(trained: Trained, where: str, level: float, score: str) -> flo
             f"label sets need {FEWEST} labels that training did not learn from, and there are {len(held_out.y)}: with so few, "
             "a set could promise nothing. Predict without --sets, or label more nodes"
         )
-    return conformal_threshold(held_out.probability, held_out.y, level, score=score)
+    return conformal_threshold(held_out.probability, held_out.y, level)
 
 
 def cut_of(
@@ -263,7 +257,6 @@ def predict_run(
     *,
     every: bool = False,
     sets: float | None = None,
-    score: str = "lac",
     cut: Rule | Cut | None = None,
     positive: str | None = None,
     prediction: Prediction | None = None,
@@ -274,20 +267,18 @@ def predict_run(
     Args:
         every: also the nodes whose labels were given, and those reserved for calibration, whose status is "reserved".
         sets: how often the set of a node shall hold its true label, such as 0.9; or the interval its number.
-        score: of the sets, a key of `calibration.SCORES`.
         cut: call nodes of the class `positive` from a cut on: one that `cut_of` gave, or a rule that chooses one. The likeliest
             come first then, with their probability as column p:CLASS, and the table has the `Cut` in its `attrs`.
         prediction: of the run's graph, where it is known.
         options: `raw`, `abstain`, `hops`, `all_classes` of `Prediction.table`.
     """
-    check_score(score)
-    threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets, score)
+    threshold = None if sets is None else set_threshold(run.trained, str(run.folder or "the run"), sets)
     options |= {} if sets is None else {"level": sets}
     prediction = prediction or Prediction.of(run.trained, run.graph)
     if isinstance(cut, Rule):
         about: dict[str, Any] = {"positive": positive, "raw": options.get("raw", False)}
         cut = cut_of(run.trained, str(run.folder or "the run"), prediction, ~run.used, cut, **about)
-    table = prediction.table(threshold=threshold, score=score, cut=cut, **options)
+    table = prediction.table(threshold=threshold, cut=cut, **options)
     if run.reserved is not None:
         table.loc[run.reserved.numpy(), "status"] = "reserved"
     return ranked(table if every else table[~run.used.numpy()], cut)
@@ -351,7 +342,6 @@ def predict_on(
     options: Mapping[str, Any] | None = None,
     every: bool = False,
     sets: float | None = None,
-    score: str = "lac",
     cut: Rule | None = None,
     positive: str | None = None,
     **wanted: Any,
@@ -363,13 +353,12 @@ def predict_on(
         data: where the graph of the run is now, if not where it was. Where it is nowhere, nothing is compared with it.
         options: of reading, beside those that the run was read with.
         every: also the nodes that have a label of a class the model knows.
-        sets, score, cut, positive: as in `predict_run`.
+        sets, cut, positive: as in `predict_run`.
         wanted: `raw`, `abstain`, `hops`, `all_classes` of `Prediction.table`.
     """
-    check_score(score)
     files = storage.load(folder)
     plan, trained = read_run(files)[0], decode_trained(files)
-    threshold = None if sets is None else set_threshold(trained, str(folder), sets, score)
+    threshold = None if sets is None else set_threshold(trained, str(folder), sets)
     wanted |= {} if sets is None else {"level": sets}
     graph = read_like(plan.source, trained, on, root, options or {})
     before, note = None, ""
@@ -387,7 +376,7 @@ def predict_on(
     if cut is not None:
         about: dict[str, Any] = {"positive": positive, "raw": wanted.get("raw", False)}
         chosen = cut_of(trained, str(folder), updated.prediction, open_nodes, cut, **about)
-    table = updated.table(threshold=threshold, score=score, cut=chosen, **wanted)
+    table = updated.table(threshold=threshold, cut=chosen, **wanted)
     shown = ranked(table if every else table[open_nodes.numpy()], chosen)
     warnings = *interruption(trained, files.folder), *warnings_in(graph.notes)
     return UpdatedRun(shown, updated.changes(), note, chosen, warnings)

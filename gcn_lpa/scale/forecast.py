@@ -25,13 +25,16 @@ from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
 from gcn_lpa.methods.trees import ROUNDS, VOTE_FOLDS, WORDS
 from gcn_lpa.recipes import TABLE_COLUMNS, Recipe
 
-USUAL = {"table": 350, "words": 80, "columns": 150}  # epochs until training stops: of networks, and of hop columns
+USUAL = {"table": 350, "words": 60, "columns": 60}  # epochs until training stops: of networks, and of hop columns
 PASSES = 3  # over the edges in an epoch: forward, backward, validation
 OPERATIONS = 60  # of torch in an epoch, beside the products: each costs its call
-TREE = 6e-4  # seconds for a tree of 32 leaves, however few its rows
+TREE = 7.5e-4  # seconds for a tree of 32 leaves, however few its rows
 BINNED = 4e-9  # seconds for a row and column of a tree
+TINY = 1000  # nodes and entries of a graph that is trained before its forecast is computed
 LONG = 5.0  # seconds from which on a forecast is worth a line
 STARTING = 2.0  # seconds: scikit-learn is imported, processes begin
+STORED = 12  # multiply-adds that a number of a hidden layer or a hop costs beside its product: dropout, relu, memory
+NORMED = 80  # and where each column of a layer is normalised
 MOVED = 60  # multiply-adds that a number of the rows of labelled nodes costs in a step: dropout, relu, gradients
 FIT = 200  # steps of scikit-learn's logistic regression
 
@@ -90,12 +93,8 @@ def seconds_of_members(graph: Graph, recipe: Recipe, *, by_folds: bool, machine:
 
 def _network(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> float:
     """One training by steps."""
-    n, c, entries, d = (
-        graph.num_nodes,
-        graph.num_classes,
-        graph.adjacency.num_entries + graph.num_nodes,
-        graph.num_features,
-    )
+    n, c, d = graph.num_nodes, graph.num_classes, graph.num_features
+    entries = graph.adjacency.num_entries + n
     hidden = recipe.hidden * max(1, recipe.gcn_layers - 1)
     read = graph.x.num_entries if isinstance(graph.x, SparseMatrix) else n * d
     usual = USUAL["table" if d <= TABLE_COLUMNS else "words"]
@@ -107,13 +106,16 @@ def _network(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> f
             + PASSES * num_labels * width * recipe.hidden / machine.dense
         )
         return once + USUAL["columns"] * (rows + OPERATIONS * machine.call)
-    walked = recipe.propagation_steps * c if recipe.propagation != "layers" else hidden + c
+    steps = recipe.propagation_steps
+    walked = {"grand": 2 * steps * hidden, "appnp": steps * c}.get(recipe.method, hidden + c)
+    walked = steps * c if recipe.propagation != "layers" else walked
     edges = entries * (walked + (4 * recipe.edge_rank if recipe.edges != "fixed" else 0))
     columns = recipe.hidden * (2 if recipe.propagation == "layers" and recipe.residual else 1)
     columns += 2 * recipe.edge_rank if recipe.edges not in ("fixed", "free") else 0
     dense = n * (hidden * c + (0 if isinstance(graph.x, SparseMatrix) else d * columns)) / machine.dense
     sparse = (edges + (read * columns if isinstance(graph.x, SparseMatrix) else 0)) / machine.sparse
-    step = PASSES * (sparse + dense + 4 * n * (hidden + walked) / machine.sparse) + OPERATIONS * machine.call
+    moved = n * (STORED * (hidden + walked) + NORMED * hidden * recipe.batch_norm)
+    step = PASSES * (sparse + dense + moved / machine.sparse) + OPERATIONS * machine.call
     return min(usual, recipe.epochs) * step
 
 
@@ -124,7 +126,7 @@ def _at_once(graph: Graph, recipe: Recipe, num_labels: int, machine: Speed) -> f
     votes = 6 * entries * c * (VOTE_FOLDS + 1) * recipe.propagation_steps / machine.sparse
     if recipe.method == "trees":
         trees = ROUNDS * (1 if c == 2 else c) * (TREE + num_labels * width * BINNED)
-        return 1.3 * trees + 2 * votes + 4 * entries * min(d, MOST_OF_TREES) / machine.sparse
+        return 1.5 * trees + 2 * votes + 4 * entries * min(d, MOST_OF_TREES) / machine.sparse
     rows = num_labels * recipe.propagation_steps * entries / machine.sparse if recipe.method == "smoothed-lr" else 0.0
     return 2 * rows + FIT * num_labels * min(d, 5000) * c / machine.dense + votes * (recipe.method == "neighbour-lr")
 

@@ -88,11 +88,8 @@ class Ranks(World):
         size = torch.tensor(len(content))
         with self._answered():
             dist.broadcast(size, 0)
-            sent = (
-                torch.frombuffer(content, dtype=torch.uint8)
-                if self.rank == 0
-                else torch.empty(int(size), dtype=torch.uint8)
-            )
+            sent = torch.empty(int(size), dtype=torch.uint8)
+            sent = torch.frombuffer(content, dtype=torch.uint8) if self.rank == 0 else sent
             dist.broadcast(sent, 0)
         return cast(T, pickle.loads(sent.numpy().tobytes()))
 

@@ -43,17 +43,7 @@ from gcn_lpa.runs.train_run import CheckpointFolder, claimed, clear, is_finished
 from gcn_lpa.scale.partition import FROM, STATUS, AllNodes, PartFacts, RankPart, read_facts, read_nodes, read_part
 from gcn_lpa.scale.ranks import TIMEOUT, Ranks, is_torchrun, joined, num_restarts, refused
 from gcn_lpa.target import Classes
-from gcn_lpa.train import (
-    Checkpoint,
-    DivergedError,
-    Fit,
-    JobName,
-    Run,
-    Watch,
-    fit,
-    fit_at_once,
-    num_epochs,
-)
+from gcn_lpa.train import Checkpoint, DivergedError, Fit, JobName, Run, Watch, fit, fit_at_once, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
 NOT_IN_PARTS = ("gat", "graphsage", "lpa-leave-one-out")

@@ -39,9 +39,8 @@ def test_datasets_counts_the_files_that_are_here(datasets, tmp_path):
     line = next(line for line in lines if line.startswith("coauthor-phy"))
     assert line.split() == ["coauthor-phy", "34,493", "247,962", "8,415", "5", "authors", "in", "physics"]
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
-    cora = run("info", "--root", tmp_path).stdout.splitlines()[1]
-    assert cora.split()[:5] == ["cora", "–", "–", "–", "–"]
-    assert cora.endswith("machine-learning papers (files not found)")
+    said = " ".join(run("info", "--root", tmp_path).stdout.split())
+    assert "cora – – – – machine-learning papers (files not found)" in said
 
 
 def test_info_says_what_a_user_wants_to_know():

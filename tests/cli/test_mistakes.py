@@ -220,9 +220,6 @@ WORDS = {
         "'epoch=3' is not NAME=VALUE with a field of the recipe", "tune {data} --set epoch=3 --out {data}/s"
     ),
     "a device misspelt": words("unknown device 'gpu'; it is one of auto, cpu, cuda", "train {data} --device gpu"),
-    "a score of sets misspelt": words(
-        "unknown score 'lca'; there are lac, aps", "predict {run} --sets 0.9 --score lca"
-    ),
     "a choice misspelt": words("loss is 'official2'; it is one of official, literal", "train {data} --loss official2"),
     "a node misspelt": words("graph 'data' has no node 'n99'; close to it: n9", "explain {run} --node n99"),
     "a class misspelt": words("there is no class 'godo'; close to it: good", "what-if {run} --label n9=godo"),
@@ -291,7 +288,6 @@ WORDS = {
         "the reference 'lpa' is not among the methods gcn", "compare {data} --methods gcn --reference lpa"
     ),
     "an option of growth without --on": words("--root and -o go with --on", "predict {run} --root {data}"),
-    "a score without sets": words("--score goes with --sets LEVEL", "predict {run} --score aps"),
     "other settings for a run that goes on": words(
         "--seed, --epochs: --resume --out DIR, without a graph, goes on",
         "train --resume --out {run} --epochs 5 --seed 1",

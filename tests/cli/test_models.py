@@ -371,11 +371,8 @@ def test_demo_needs_no_files_and_finds_the_wrong_label(monkeypatch):
     text, shown = ok("demo"), json.loads(ok("demo", "--json"))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert (shown["train"], shown["val"], shown["test"]) == (200, 200, 1397)
-    accuracy = {one["method"]: one["accuracy"] for one in shown["methods"]}
-    assert list(accuracy) == ["gcn-lpa", "lpa", "gcn"]
-    assert accuracy["gcn-lpa"] >= accuracy["lpa"] > 0.9
-    for name, rate in accuracy.items():
-        assert any(line.split()[:2] == [name, f"{100 * rate:.1f}"] for line in text.splitlines())
+    assert shown["accuracy"] > 0.9
+    assert f"Of these {100 * shown['accuracy']:.1f} % are right" in text
 
     images = sklearn.datasets.load_digits().target.tolist()
     assert shown["true_label"] == str(images[shown["planted"]]) == shown["finding"]["suggested"]
@@ -414,7 +411,7 @@ def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
     assert said.startswith("karate: gcn-lpa, interrupted, epoch ")
     assert b"loss" in bar
     assert b"/400" in bar
-    assert said.endswith(f"kept in {folder}\n  `gcn-lpa train --resume --out {folder}` goes on\n")
+    assert " ".join(said.split()).endswith(f"kept in {folder} `gcn-lpa train --resume --out {folder}` goes on")
     assert load_run(folder).run.interrupted
     warned = (
         f"gcn-lpa: warning: the training of {folder} was interrupted, and this is what it had learned; `gcn-lpa train"

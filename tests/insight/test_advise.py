@@ -212,7 +212,7 @@ def test_json_is_json_and_nothing_else(accounts):
 
 
 def test_without_a_label_or_a_graph_there_is_nothing_to_advise():
-    with pytest.raises(ValueError, match="has no labelled node to learn from"):
+    with pytest.raises(ValueError, match="has no labelled node to train on"):
         advise(Graph.from_edges([(0, 1), (1, 2)]))
     with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'cora'"):
         advise("cora")

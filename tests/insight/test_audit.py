@@ -38,6 +38,7 @@ from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.runs.folder import load_run
 from tests.helpers.trainings import trained_alone
 
 QUICK = Recipe(hidden=8, edge_rank=4, epochs=30, lr=0.05)
@@ -408,6 +409,10 @@ def test_the_command_ranks_labels_and_edges_of_your_own_data(run, tmp_path):
     found = json.loads(done.stdout)
     assert len(found["findings"]) == 3
     assert found["findings"][0]["node"].startswith("n")
+    loaded = load_run(run)
+    of_page = rank_labels(loaded.graph, kept_fit(Prediction.of(loaded.trained, loaded.graph)))
+    asked = json.loads(invoke(run, "--labels", "--json").stdout)["findings"]
+    assert [(one["node"], one["suspicion"]) for one in asked] == [(one.node, one.suspicion) for one in of_page.findings]
     out = tmp_path / "edges.csv"
     done = invoke(run, "--edges", "--repeats", 1, "--out", out)
     assert done.exit_code == 0, done.output

@@ -782,7 +782,7 @@ def test_explain_prints_who_voted(karate_run):
     assert lines[2].startswith("  LPA predicts      ")
     assert lines[4].startswith("votes of ")
     header = next(k for k, line in enumerate(lines) if line.split()[0:1] == ["share"])
-    assert lines[header].split() == ["share", "node", "label", "by", "hops", "strongest", "path"]
+    assert lines[header].split() == ["share", "node", "label", "strongest", "path"]
     assert " 5 → " in lines[header + 1]
 
 
