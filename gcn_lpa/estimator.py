@@ -183,6 +183,13 @@ class NodeEstimator(BaseEstimator):  # type: ignore[misc]
         validate_data(self, X if hasattr(X, "columns") else np.empty((len(ids), 1)), reset=reset, skip_check_array=True)
         return np.array([graph.index_of(name) for name in ids], dtype=np.int64)
 
+    def _scored(self, metric: Any, X: Any, y: Any, sample_weight: Any) -> float:
+        """A metric over the rows whose label is known."""
+        predictions = self.predict(X)
+        known, labels = self._known(y, len(predictions))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(metric(labels, predictions[known], sample_weight=weight))
+
     def _known_labels(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows have a label, [n], and the labels of those, as objects."""
         if y is None:
@@ -234,7 +241,7 @@ class GCNLPAClassifier(ClassifierMixin, NodeEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> GCNLPAClassifier:
         """Train on the rows of X whose y is known; the others take part without a label."""
         graph, nodes = self._nodes_of(X)
-        known, labels = self._known_classes(y, len(nodes))
+        known, labels = self._known(y, len(nodes))
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if self.unlabeled is None and len(self.classes_) > 2 and -1 in self.classes_.tolist():
             raise ValueError(
@@ -258,12 +265,9 @@ class GCNLPAClassifier(ClassifierMixin, NodeEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy over the rows whose label is known."""
-        predictions = self.predict(X)
-        known, labels = self._known_classes(y, len(predictions))
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels, predictions[known], sample_weight=weight))
+        return self._scored(accuracy_score, X, y, sample_weight)
 
-    def _known_classes(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def _known(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows have a label, [n], and the classes of those."""
         known, labels = self._known_labels(y, num_rows)
         if labels.dtype == object:
@@ -289,7 +293,7 @@ class GCNLPARegressor(RegressorMixin, NodeEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> GCNLPARegressor:
         """Train on the rows of X whose y is known; the others take part without a number."""
         graph, nodes = self._nodes_of(X)
-        known, labels = self._known_numbers(y, len(nodes))
+        known, labels = self._known(y, len(nodes))
         self._scores = self._learn(graph, nodes[known], labels, Numbers())
         self.transduction_ = self._numbers(self._scores[:, 0])
         return self
@@ -314,15 +318,12 @@ class GCNLPARegressor(RegressorMixin, NodeEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² over the rows whose number is known."""
-        predictions = self.predict(X)
-        known, labels = self._known_numbers(y, len(predictions))
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(r2_score(labels, predictions[known], sample_weight=weight))
+        return self._scored(r2_score, X, y, sample_weight)
 
     def _numbers(self, z: np.ndarray) -> np.ndarray:
         return self.trained_.target.words(torch.from_numpy(z))
 
-    def _known_numbers(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def _known(self, y: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows have a number, [n], and those numbers."""
         known, labels = self._known_labels(y, num_rows)
         try:

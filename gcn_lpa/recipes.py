@@ -74,12 +74,8 @@ class Recipe:
     lpa_weight: float = _field(0.3, "λ, the weight of the LPA loss, Eq. (18)")
     lpa_ratio: float = _field(1.0, "share of the training nodes that LPA may see; all of them stay targets")
     loss: str = _field("leave_one_out", "what the LPA loss scores", LOSSES)
-    training: str = _field(
-        "joint", "A* and W together, Eq. (18), or one after the other, Eqs. (15), (17)", ("joint", "two_step")
-    )
-    edges: str = _field(
-        "agnn", "edge form: fixed, free, bilinear, gat, agnn, cosine, gaan, geniepath or gaussian, as in EDGE_FORMS"
-    )
+    training: str = _field("joint", "A* and W together, Eq. (18), or in turn, Eqs. (15), (17)", ("joint", "two_step"))
+    edges: str = _field("agnn", "edge form: fixed, free, bilinear, gat, agnn, cosine, gaan, geniepath or gaussian")
     edge_rank: int = _field(32, "width of the projections inside the feature-based edge forms")
     edge_init: str = _field("zeros", "how free edge weights start", ("zeros", "glorot"))
     symmetric_edges: bool = _field(False, "free weights: tie (i, j) and (j, i)")
@@ -96,12 +92,8 @@ class Recipe:
     l2: float = _field(5e-4, "½·l2·‖W‖² in the loss")
     l2_edges: float = _field(0.0, "½·l2·‖·‖² on the parameters of the edges")
     heads: int = _field(8, "gat: attention heads of every layer but the last, each `hidden` wide")
-    propagation_steps: int = _field(
-        20, "lpa, appnp, correct-and-smooth, smoothed-lr, hops: how many hops labels or predictions travel"
-    )
-    teleport: float = _field(
-        0.1, "appnp, correct-and-smooth, smoothed-lr, hops: share of its start a node keeps at each hop, α"
-    )
+    propagation_steps: int = _field(20, "lpa, appnp, hops …: how many hops labels or predictions travel")
+    teleport: float = _field(0.1, "appnp, hops …: share of its start a node keeps at each hop, α")
     label_rate: float = _field(0.625, "label-input: share of the training labels that are input at each step")
     propagation: str = _field(
         "layers",
@@ -114,47 +106,32 @@ class Recipe:
     votes: bool = _field(False, "let labels vote when predicting, as far as held-out labels support it", added=True)
     structure: bool = _field(False, "add structural features: degrees, PageRank, filled cells", added=True)
     edge_weights: bool = _field(
-        False,
-        "first learn how much an edge weighs by its columns or type, as far as held-out labels support it",
-        added=True,
+        False, "first learn what edges weigh by their columns or type, if held-out labels support it", added=True
     )
     members: str = _field("", "members of the ensemble beside this model, with spaces between", added=True)
     folds: int = _field(
-        5,
-        "in how many parts labels are held out in turn, where no nodes are given for it; 1: one part of a fifth, and then the "
-        "models learn from all labels",
-        added=True,
+        5, "parts of the labels held out in turn; 1: a fifth once, and then all labels train", added=True
     )
     models: int = _field(
-        1,
-        "models of each member, with seeds of their own, where nodes to hold out are given; of folds each has one",
-        added=True,
+        1, "models of each member where nodes to hold out are given; of folds each has one", added=True
     )
     clusters: int = _field(
-        0,
-        "train on so many parts of the graph in turn, cut by METIS, with steps shorter by its root: less memory; 0: whole graph",
-        added=True,
+        0, "train on parts of the graph in turn, cut by METIS: less memory; 0: whole graph", added=True
     )
     edge_lr: float | None = _field(None, "learning rate of the parameters of the edges; None: lr", added=True)
     edge_mask: str = _field(
-        "exp",
-        "free weights: M_ij = exp(w_ij), or the softplus of w_ij, 1 where w_ij is 0",
-        ("exp", "softplus"),
-        added=True,
+        "exp", "free weights: M = exp(w), or a softplus, 1 at w = 0", ("exp", "softplus"), added=True
     )
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(
-        0,
-        "stop after so many epochs without a better validation score, or as many as that took, 30 at least; 0: only when sure",
+        0, "stop after so many epochs without a better score, or as many as that took, 30 at least; 0: when sure"
     )
     select: str = _field(
         "first_best",
         "which epoch is kept: best validation accuracy (first or last), lowest loss, or best of a metric",
         SELECTION,
     )
-    origin: str = _field(
-        "default: the best of our first trials, also under noisy edges", "where these settings come from"
-    )
+    origin: str = _field("default: the best of our first trials, also under noisy edges", "where they come from")
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -344,33 +321,23 @@ def case_of(graph: Graph, train: Tensor) -> Case:
     """The case of a graph whose labels of the nodes `train`, a mask, are learned from."""
     from gcn_lpa.data.scaling import single_columns  # imports torch: not for a recipe alone
 
-    case = case_for(
-        graph.num_features if graph.x_kind == "given" else None,
-        int(train.sum()) / max(1, graph.target.vote_width),
-        has_single_columns=bool(single_columns(graph.blocks)),
-        num_edge_types=1 if graph.edge_types is None else len(graph.edge_types.names),
-    )
-    return dataclasses.replace(
-        case,
+    columns = "wide table" if single_columns(graph.blocks) else "words"
+    if graph.x_kind != "given":
+        columns = "none"
+    elif graph.num_features <= TABLE_COLUMNS:
+        columns = "table"
+    few, some = (FEW_WITHOUT_COLUMNS, 0) if columns == "none" else (FEW_LABELS, MANY_LABELS)
+    number, num_edge_types = int(train.sum()), 1 if graph.edge_types is None else len(graph.edge_types.names)
+    per_class = number / max(1, graph.target.vote_width)
+    return Case(
+        "few" if per_class < few else "some" if per_class < some else "many",
+        columns,
+        edge_types=num_edge_types > 1,
         edge_columns=graph.with_type_column().edge_columns is not None,
         numbers=graph.numbers is not None,
         is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
-        is_sure=int(train.sum()) >= SURE,
+        is_sure=number >= SURE,
     )
-
-
-def case_for(
-    num_columns: int | None, labels_per_class: float, *, has_single_columns: bool = False, num_edge_types: int = 1
-) -> Case:
-    """The case of nodes with so many feature columns, None: without any."""
-    columns = "wide table" if has_single_columns else "words"
-    if num_columns is None:
-        columns = "none"
-    elif num_columns <= TABLE_COLUMNS:
-        columns = "table"
-    few, some = (FEW_WITHOUT_COLUMNS, 0) if columns == "none" else (FEW_LABELS, MANY_LABELS)
-    labels = "few" if labels_per_class < few else "some" if labels_per_class < some else "many"
-    return Case(labels, columns, num_edge_types > 1)
 
 
 def choose_recipe(

@@ -113,7 +113,7 @@ def tuning_step(trial: TuningTrial, trials: int) -> str:
 
 def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]:
     """What a search found, and how much it may be trusted."""
-    from gcn_lpa.insight.tune import BEST, FEW_NODES, PLOT
+    from gcn_lpa.insight.tune import BEST, FEW_NODES
     from gcn_lpa.metrics import METRICS
 
     pruned = sum(trial.val_score is None for trial in found.trials)
@@ -126,7 +126,7 @@ def tuning_lines(found: Tuning, name: str, num_val: int, out: Path) -> list[str]
         f"  {changed or 'no recipe was better than the one to start from'}",
         *([f"  what mattered: {mattered}"] if mattered else []),
         *(["  warning: so few validation nodes cannot tell recipes apart"] if num_val < FEW_NODES else []),
-        f"best recipe in {out / BEST}, picture in {out / PLOT}",
+        f"best recipe in {out / BEST}",
     ]
 
 

@@ -15,7 +15,6 @@ from gcn_lpa.insight.explanation import EQUAL, hops_in_words, in_words
 
 if TYPE_CHECKING:
     from gcn_lpa.insight.explanation import Explanation, NumberFacts
-    from gcn_lpa.insight.tune import Tuning
 
 # those of Okabe and Ito (2008), which colour-blind readers can tell apart, and a few beside
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -175,20 +174,3 @@ def _short(name: Hashable, most: int) -> str:
     text = str(name)
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return text.replace("$", r"\$")  # not a formula
-
-
-def draw_tuning(tuning: Tuning, path: str | Path) -> None:
-    """Draw the accuracy of the trials, and how much each setting mattered."""
-    style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
-    with figure_at(path, (10, 0.6 + 0.28 * max(9, len(tuning.importance))), style) as figure:
-        values, shares = figure.subplots(1, 2)
-        accuracies = [(k, trial.val_score) for k, trial in enumerate(tuning.trials, 1)]
-        numbers, reached = zip(*((k, 100 * value) for k, value in accuracies if value is not None), strict=True)
-        values.plot(numbers, reached, "o", color=BLUE, markersize=4, label="a trial")
-        values.step(numbers, np.maximum.accumulate(reached), where="post", color=GREY, label="the best so far")
-        values.xaxis.get_major_locator().set_params(integer=True)
-        values.set(xlabel="trial", ylabel="validation accuracy, %", title=f"{len(tuning.trials)} trials")
-        figure.legend(*values.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
-        names = [*tuning.importance][::-1]
-        shares.barh(names, [tuning.importance[name] for name in names], color=BLUE, height=0.6)
-        shares.set(xlim=(0, 1), xlabel="share of the variance between trials", title="which settings mattered")

@@ -22,7 +22,6 @@ from torch import Tensor
 from gcn_lpa.data.files import encode_json, holding, write_json
 from gcn_lpa.data.splits import Split
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.drawing import draw_tuning
 from gcn_lpa.learning.learn import learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.metrics import METRICS, metric_of, selection
@@ -44,7 +43,7 @@ SPACE: dict[str, tuple[Any, ...]] = {  # around the recipe `default`
     "layer_norm": (False, True),
     "lr": (0.003, 0.01, 0.03, 0.1),
 }
-STUDY, BEST, PLOT = "study.db", "best.json", "importance.png"
+STUDY, BEST = "study.db", "best.json"
 REPORTED = 10  # epochs between two reports to the pruner: each waits for the disk
 FEW_NODES = 50  # validation nodes; with fewer, one node is more than the settings differ by
 
@@ -110,7 +109,7 @@ def tune(
 ) -> Tuning:
     """Try recipes on the training nodes and keep the one with the best validation score, at its best epoch.
 
-    `out` gets study.db, a study of Optuna in SQLite, best.json, the best recipe so far, and importance.png. A search that was
+    `out` gets study.db, a study of Optuna in SQLite, and best.json, the best recipe so far. A search that was
     stopped, even killed, goes on from its finished trials when it is asked for again. Trials that fall behind the median of the
     others are pruned. Models beside the main one (`members`) and votes take no part in the trials; the best recipe has them.
     """
@@ -211,9 +210,7 @@ class Searching:
         importance = {name: round(float(share), 4) for name, share in shares.items()}
         first = next((trial.val_score for trial in trials if trial.settings == self.first), None)
         found = self.study.best_value, first or 0.0, trials, importance, self.search.metric
-        tuning = Tuning(self.start, self.best, *found)
-        draw_tuning(tuning, self.folder / PLOT)
-        return tuning
+        return Tuning(self.start, self.best, *found)
 
     def walk(self) -> None:
         """What Optuna's sampler draws, until there are as many trials as were asked for."""
