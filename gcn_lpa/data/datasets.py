@@ -382,10 +382,8 @@ DATASETS: dict[str, Dataset] = {
     "cora": _planetoid("cora", "machine-learning papers", CORA_CLASSES),
     "citeseer": _planetoid("citeseer", "computer-science papers", CITESEER_CLASSES),
     "pubmed": _planetoid("pubmed", "papers on diabetes"),
-    "coauthor-cs": _npz(
-        "ms_academic_cs", "authors in computer science", "56fea6cc0248a4a7dfb12b2f2fa3086e", url=COAUTHOR_URL
-    ),
-    "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", url=COAUTHOR_URL),
+    "coauthor-cs": _npz("ms_academic_cs", "computer scientists", "56fea6cc0248a4a7dfb12b2f2fa3086e", url=COAUTHOR_URL),
+    "coauthor-phy": _npz("ms_academic_phy", "physicists", "1adaee8216aea95f23e406e2f690565a", url=COAUTHOR_URL),
     "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
     "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91", "a9ec73633d"),
     "chameleon-filtered": _npz("chameleon_filtered", PAGES, "24093f8b69ff672c35d5f871b64d17d2", "ad501fc425"),
@@ -397,9 +395,7 @@ DATASETS: dict[str, Dataset] = {
         "40faee21cd",
         directed=True,
     ),
-    "minesweeper": _npz(
-        "minesweeper", "a board with mines; score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df", "863d8a4ea1"
-    ),
+    "minesweeper": _npz("minesweeper", "a board with mines; use AUC", "a0558ad64ff78fc5bebc4351fce5b8df", "863d8a4ea1"),
     "streamers-engb": _streamers("streamers_engb", "English streamers", "7367bc8c2adeb90d9314b1110eb19203"),
     "streamers-es": _streamers("streamers_es", "Spanish streamers", "3878aacf21bcdbe42c4734a6d5a59caa"),
     "acm": Dataset(
