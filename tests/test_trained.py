@@ -261,7 +261,7 @@ def test_calibrating_takes_labels_that_training_did_not_see(graph, fitted, monke
     assert torch.equal(predict_proba(found, graph)[nodes], found.calibration(p))
     assert torch.equal(predict_proba(found, graph, raw=True)[nodes], p)
     assert trained.calibration.protocol == "validation"
-    assert "not calibrated" in trained._repr_html_()  # by 7 nodes
+    assert "probabilities are the model" in trained._repr_html_()  # by 7 nodes
     with pytest.raises(ValueError, match="node 0 was trained on: its label cannot calibrate the model"):
         calibrate(trained, graph, [0, 2])
     with pytest.raises(ValueError, match="2 of the 2 nodes to calibrate on have no label that the model knows"):

@@ -31,6 +31,10 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 KNOTS = 10  # of a column of numbers or dates, at its quantiles .05, .15 … .95
 FARTHEST = 20.0  # |Σ_c f_c|: no edge weighs more than e^20 times another
+LEAST, MOST_ALONE = (
+    -10.0,
+    12,
+)  # log-weight of the others where one category weighs alone, and how many of these are tried
 MOST = 1e6  # of one value, which a file may hold
 COUNT, TYPE = "number of edges", "edge type"  # columns that no file names
 OTHER = "(other)"
@@ -163,6 +167,17 @@ class EdgeFunctions:
             missing = f", {gone:,} cell{'s' * (gone > 1)} missing" if gone else ""
             lines.append(f"{f.name} -> {f.reader.kind} ({words}){missing}")
         return tuple(lines)
+
+    def alone(self) -> list[tuple[float, ...]]:
+        """The values of all functions under which edges of one category alone keep their weight, for each where they are few."""
+        found, start = [], 0
+        for f in self.each:
+            others = np.zeros((len(f.values), self.width))
+            others[:, start : start + f.width] = LEAST
+            others[np.arange(len(f.values)), start + np.arange(len(f.values))] = 0.0
+            found += list(map(tuple, others.tolist()))
+            start += f.width
+        return found if len(found) <= MOST_ALONE else []
 
     def levels(self) -> Tensor:
         """What is learned of all functions to their values, less the mean over the edges, [width, learned]."""

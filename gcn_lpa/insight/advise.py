@@ -267,8 +267,9 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
         return HELPS, sentence, with_graph.method
     compared = f"{rate}, {signed(gain)} points against features alone ({features})"
     plain = next(line.over_features for line in lines if line.method == "gcn")
+    is_open = gain.mean > 0 and (gain.interval or 0) > WIDE  # whether the graph may help after all
     # gcn-lpa can pass the edges by, gcn cannot
-    if gain.mean <= 0 and plain is not None and not plain.is_noise and plain.mean < 0:
+    if plain is not None and not plain.is_noise and plain.mean < 0 and not is_open:
         also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
         return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
     if (gain.interval or 0) > WIDE:

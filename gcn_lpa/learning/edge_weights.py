@@ -3,7 +3,9 @@
 A small model, hops along edges of the form `columns`, learns the functions of the columns by both losses of Eq. (18), and its twin
 learns along the given edges. Where the first, with the label votes along its edges, gives held-out labels a likelihood that is
 significantly higher than that of the second, every member of the ensemble, label votes and explanations walk the weights A ∘ M.
-Otherwise they walk the given edges, and nothing that is trained differs by a bit from what it would be without columns of edges.
+Beside these functions, edges of each category alone are tried, such as those of one type, where categories are few: many edges
+of an idle type drown those of a telling one, and labels are too few to teach so large a step. A model on hop columns judges them.
+Otherwise members walk the given edges, and nothing that is trained differs by a bit from what it would be without columns of edges.
 
 The functions that weigh the edges for predictions of a fold were learned without the labels of the fold, which chose the epoch.
 """
@@ -25,11 +27,12 @@ from gcn_lpa.learning.ensemble import Ensemble, Parts, cross_fitted, parts_of
 from gcn_lpa.learning.many import fit_many
 from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.registry import members_of
-from gcn_lpa.recipes import FIXED_EDGES, Recipe
+from gcn_lpa.recipes import FIXED_EDGES, HOP_COLUMNS, Recipe
 from gcn_lpa.target import Target
 from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 
 CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
+SURELY = 3.0  # the same, where the best of several categories would be taken
 LARGEST = 1.0  # gain or loss of one label's log-likelihood that counts: else a few surely wrong ones would decide
 LEARNS = {  # what differs from the first member of the ensemble
     **{"propagation": "hops", "normalization": "symmetric", "training": "joint", "gcn_layers": 2},
@@ -79,11 +82,35 @@ def learned_edge_weights(
             likelihoods.append(_log_likelihoods([job.task for job in jobs], models, device))
         if jobs is groups[0]:
             levels = [_levels(model) for model in models]
-    gain = (likelihoods[0] - likelihoods[1]).clamp(-LARGEST, LARGEST)
+    functions = graph.edge_columns.functions
+    found = EdgeWeights(functions, tuple(levels), *_gain(likelihoods[0], likelihoods[1], CLEARLY))
+    alone, walked = functions.alone(), columns.replace(**HOP_COLUMNS)
+    if not alone:
+        return found
+    plain = [task_of(graph, train, val, walked, target) for train, val in parts]
+    tried = [plain, *([task.weighed(torch.tensor(levels)) for task in plain] for levels in alone)]
+    names = [JobName(f"edges-{k}", "alone", num_epochs(walked)) for k in range(1, len(parts) + 1)]
+    groups = [[Job(job, task, walked, seed) for job, task in zip(names, tasks, strict=True)] for tasks in tried]
+    outcomes = fit_many(groups, device=device, threads=threads)
+    if outcomes.interrupted:
+        raise KeyboardInterrupt
+    given, *each = (
+        _log_likelihoods(tasks, [outcome.model for outcome in of_group if isinstance(outcome, Fit)], device)
+        for tasks, of_group in zip(tried, outcomes.groups.values(), strict=True)
+    )
+    ways = [
+        EdgeWeights(functions, (one,) * len(parts), *_gain(logs, given, SURELY))
+        for one, logs in zip(alone, each, strict=True)
+    ]
+    return max((found, *ways), key=lambda way: (way.is_used, way.gain))
+
+
+def _gain(logs: Tensor, given: Tensor, least: float) -> tuple[float, float, bool]:
+    """By how much held-out labels are likelier than along the given edges, its standard error, and whether that is clear."""
+    gain = (logs - given).clamp(-LARGEST, LARGEST)
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-    is_used = math.isfinite(error) and float(gain.mean()) > CLEARLY * error
-    mean, error = float(gain.mean()), error if math.isfinite(error) else 0.0
-    return EdgeWeights(graph.edge_columns.functions, tuple(levels), mean, error, is_used)
+    is_clear = math.isfinite(error) and float(gain.mean()) > least * error
+    return float(gain.mean()), error if math.isfinite(error) else 0.0, is_clear
 
 
 def _levels(model: Any) -> tuple[float, ...]:

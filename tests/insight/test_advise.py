@@ -15,8 +15,9 @@ from gcn_lpa.data.datasets import load
 from gcn_lpa.data.describe import describe, homophily
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight import advise as advice
-from gcn_lpa.insight.advise import advise, stratified_folds
+from gcn_lpa.insight.advise import AdviceLine, advise, stratified_folds
 from gcn_lpa.insight.compare import compare
+from gcn_lpa.metrics import METRICS
 from gcn_lpa.recipes import case_of, recipe_for
 from gcn_lpa.stats import Mean, resampled_mean
 from tests.helpers.small_graphs import rare
@@ -38,6 +39,20 @@ def test_where_edges_know_nothing_of_classes_the_graph_hurts():
     assert found.sentence.startswith("Your graph hurts: use lr.")
     assert found.command("my folder") == "gcn-lpa train 'my folder' --method lr --recipe default"
     assert found.homophily.rate == pytest.approx(found.homophily.chance, abs=0.01)
+
+
+def test_a_graph_by_which_our_model_gains_is_not_said_to_hurt_where_labels_are_too_few_to_tell():
+    def line(method, score, over):
+        none, sure = Mean(0.0, 0.01), Mean(score - 0.03, 0.05)
+        return AdviceLine(method, over, sure, None if method == "gcn-lpa" else none, 1.0, "", Mean(score, 0.1))
+
+    def verdict(gain):
+        lines = line("lr", 0.88, None), line("gcn", 0.04, Mean(-0.84, 0.12)), line("gcn-lpa", 0.88 + gain.mean, gain)
+        return advice._verdict(lines, METRICS["average_precision"], "fraud")[0]
+
+    assert verdict(Mean(0.06, 0.14)) == advice.TOO_FEW
+    assert verdict(Mean(0.005, 0.02)) == verdict(Mean(-0.06, 0.14)) == advice.HURTS
+    assert verdict(Mean(0.06, 0.02)) == advice.HELPS
 
 
 @pytest.mark.long

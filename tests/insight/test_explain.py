@@ -551,7 +551,7 @@ def test_other_labels_change_what_a_full_recomputation_changes(seed):
     assert (answer.model.changes, answer.model.num_moved) == ((), 0)  # a GCN reads no labels
     assert answer.asked[0] == f"label {new[0]} as {names[seed % 3]}"
     assert len(answer.asked) == 2 + len(unlabel)
-    assert any("train it again" in note for note in answer.notes)
+    assert any("retrain to see" in note for note in answer.notes)
 
 
 def test_relabelling_moves_scores_by_the_influence_of_the_node():
