@@ -178,11 +178,8 @@ class Calibration:
     def __str__(self) -> str:
         if not self.changes:
             return "probabilities are the model's own"
-        on = (
-            "the model's own"
-            if self.calibrator == Calibrator()
-            else f"calibrated on {self.num_nodes:,} held-out labels"
-        )
+        is_plain = self.calibrator == Calibrator()
+        on = "the model's own" if is_plain else f"calibrated on {self.num_nodes:,} held-out labels"
         apart = "" if self.unreachable in (None, Calibrator()) else f"; of nodes that no label reaches, {self.apart}"
         return f"probabilities are {on}{apart}"
 

@@ -109,19 +109,11 @@ class Recipe:
         False, "first learn what edges weigh by their columns or type, if held-out labels support it", added=True
     )
     members: str = _field("", "members of the ensemble beside this model, with spaces between", added=True)
-    folds: int = _field(
-        5, "parts of the labels held out in turn; 1: a fifth once, and then all labels train", added=True
-    )
-    models: int = _field(
-        1, "models of each member where nodes to hold out are given; of folds each has one", added=True
-    )
-    clusters: int = _field(
-        0, "train on parts of the graph in turn, cut by METIS: less memory; 0: whole graph", added=True
-    )
+    folds: int = _field(5, "parts of the labels held out in turn; 1: a fifth once, then all labels train", added=True)
+    models: int = _field(1, "models of each member where nodes to hold out are given; folds have one each", added=True)
+    clusters: int = _field(0, "train on parts of the graph in turn, cut by METIS: less memory; 0: all", added=True)
     edge_lr: float | None = _field(None, "learning rate of the parameters of the edges; None: lr", added=True)
-    edge_mask: str = _field(
-        "exp", "free weights: M = exp(w), or a softplus, 1 at w = 0", ("exp", "softplus"), added=True
-    )
+    edge_mask: str = _field("exp", "free weights: M = exp(w) or softplus, 1 at w = 0", ("exp", "softplus"), added=True)
     epochs: int = _field(200, "number of training steps on the whole graph")
     patience: int = _field(
         0, "stop after so many epochs without a better score, or as many as that took, 30 at least; 0: when sure"

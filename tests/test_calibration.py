@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
 
 from gcn_lpa.calibration import (
-    PULL,
     FEWEST,
+    PULL,
     Calibration,
     Calibrator,
     Guesses,

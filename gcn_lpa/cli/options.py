@@ -421,11 +421,8 @@ def progress() -> Iterator[Watch]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (
-            TextColumn("{task.fields[stage]}"),
-            BarColumn(12),
-            TextColumn("{task.fields[state]}{task.fields[left]}"),
-        )
+        stage, state = TextColumn("{task.fields[stage]}"), TextColumn("{task.fields[state]}{task.fields[left]}")
+        columns = stage, BarColumn(12), state
         bar = Progress(*columns, console=Console(stderr=True), transient=True)
         bar.add_task("", total=None, stage="", state="", left="")
     with bar or contextlib.nullcontext():
@@ -449,10 +446,8 @@ def progress() -> Iterator[Watch]:
             done[name] = min(epoch, planned[name])
             finished, total, now = before + sum(done.values()), before + sum(planned.values()), time.monotonic()
             first = first or (now, finished)
-            left, stage = (
-                time_left(now - first[0], finished - first[1], total - finished),
-                f"{name.stage} {name.member}".strip(),
-            )
+            left = time_left(now - first[0], finished - first[1], total - finished)
+            stage = f"{name.stage} {name.member}".strip()
             if bar is not None:
                 words: dict[str, Any] = {"stage": stage, "left": left, **({"state": state} if state else {})}
                 bar.update(bar.task_ids[0], completed=finished, **words)

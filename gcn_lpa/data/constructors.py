@@ -20,19 +20,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import (
-    Ends,
-    as_array,
-    as_numbers,
-    as_plain,
-    edge_weights,
-    in_range,
-    is_missing,
-    name_nodes,
-    node_labels,
-    some,
-    unique_names,
-)
+from gcn_lpa.data import checks
+from gcn_lpa.data.checks import Ends, edge_weights, some
 from gcn_lpa.data.describe import alike_names
 from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
@@ -80,7 +69,7 @@ def from_edges(
             None: numbers where they are floats and one is a fraction.
         self_loops: add a self-loop of weight 1 to every node that has none.
     """
-    names, source, target = name_nodes(edges, node_names, num_nodes, x, y)
+    names, source, target = checks.name_nodes(edges, node_names, num_nodes, x, y)
     if len(names) == 0:
         raise ValueError("the graph has no nodes")
     values = edge_weights(weights, len(source), lambda i: f"edge {i}, {names[source[i]]!r} → {names[target[i]]!r},")
@@ -88,7 +77,7 @@ def from_edges(
     is_weighted = weights is not None
     matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
     features, x_kind = node_features(x, matrix)
-    labels, classes = node_labels(y, names, class_names, task)
+    labels, classes = checks.node_labels(y, names, class_names, task)
     numbers = Numbers() if labels.is_floating_point() else None
     types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
     adjacency = SparseMatrix.from_scipy(matrix)
@@ -128,7 +117,7 @@ def from_scipy(
     if coo.ndim != 2 or coo.shape[0] != coo.shape[1]:
         raise ValueError(f"an adjacency matrix is square; this one is {' x '.join(map(str, coo.shape))}")
     n = coo.shape[0]
-    names = range(n) if node_names is None else unique_names(node_names)
+    names = range(n) if node_names is None else checks.unique_names(node_names)
     if len(names) != n:
         raise ValueError(f"node_names has {len(names)} names for {n} rows of the matrix")
     data = np.asarray(coo.data)
@@ -213,7 +202,7 @@ def from_pyg(
     if index is None:
         raise TypeError(f"from_pyg needs a torch_geometric.data.Data with an edge_index, not {type(data).__name__}")
     n, given, weights = int(data.num_nodes), getattr(data, "node_names", None), getattr(data, weight, None)
-    source, target = in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
+    source, target = checks.in_range(index[0].cpu().numpy(), index[1].cpu().numpy(), n, f"the data has {n} nodes")
     graph = from_edges(
         cls,
         Ends(source, target, are_positions=True),
@@ -251,12 +240,12 @@ def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | S
     is_sparse = scipy.sparse.issparse(array)
     values = array.data if is_sparse else array.reshape(-1)
     with np.errstate(over="ignore"):
-        numbers = (values if values.dtype.kind in "fiub" else as_numbers(values)).astype(np.float32)
+        numbers = (values if values.dtype.kind in "fiub" else checks.as_numbers(values)).astype(np.float32)
     if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
         k = int(wrong[0])
         row, column = (side[k] for side in array.coords) if is_sparse else divmod(k, array.shape[1])
         right = "features are finite 32-bit floats"
-        raise ValueError(f"x has {as_plain(values[k])!r} in row {row}, column {column}; {right}")
+        raise ValueError(f"x has {checks.as_plain(values[k])!r} in row {row}, column {column}; {right}")
     if not is_sparse:
         return torch.from_numpy(numbers).view(array.shape), "given"
     matrix = scipy.sparse.coo_array((numbers, array.coords), shape=array.shape).tocsr()
@@ -276,7 +265,7 @@ def _feature_array(x: Any) -> Any:
         return scipy.sparse.coo_array(x)
     if isinstance(x, (list, tuple)) and len({len(row) for row in x if hasattr(row, "__len__")}) > 1:
         raise ValueError(f"the rows of x have different lengths: {sorted({len(row) for row in x})}")
-    return as_array(x)
+    return checks.as_array(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +281,7 @@ class EdgeTypes:
         values = types.tolist() if isinstance(types, np.ndarray) else list(types)
         if len(values) != entries.nnz:
             raise ValueError(f"there are {len(values):,} edge types for {entries.nnz:,} edges; every edge has one")
-        texts = ["" if is_missing(value) else str(value).strip() for value in values]
+        texts = ["" if checks.is_missing(value) else str(value).strip() for value in values]
         if "" in texts:
             raise ValueError(f"edge {texts.index('')} has no type; every edge has one")
         names, codes = np.unique(np.array(texts, dtype=object), return_inverse=True)  # sorted

@@ -27,17 +27,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from gcn_lpa.data.array_files import (
-    PLANETOID_PARTS,
-    PLANETOID_SHA256,
-    parse_npz_graph,
-    read_acm,
-    read_npz_graph,
-    read_planetoid,
-    read_splits,
-    read_streamers,
-    require_sha256,
-)
+from gcn_lpa.data import array_files
 from gcn_lpa.data.checks import WARNING, check_seed, is_address, refuse_password, similar
 from gcn_lpa.data.files import write_output
 from gcn_lpa.data.read_folder import read_csv, read_folder
@@ -331,18 +321,18 @@ def _fetch(name: str, dataset: Dataset, root: str | Path | None) -> Path:
 
 def _check(dataset: Dataset, file: str, raw: bytes) -> None:
     """Accept a downloaded file: Planetoid's by its bytes, an npz by its arrays, which may be packed in many ways."""
-    if file in PLANETOID_SHA256:
-        return require_sha256(file, raw)
-    content = parse_npz_graph(raw, file, "").content_hash(32)
+    if file in array_files.PLANETOID_SHA256:
+        return array_files.require_sha256(file, raw)
+    content = array_files.parse_npz_graph(raw, file, "").content_hash(32)
     if content != dataset.content:
         raise ValueError(f"its arrays hash to {content[:16]}…, the published ones to {dataset.content[:16]}…")
 
 
 def _planetoid(name: str, summary: str, class_names: tuple[str, ...] = ()) -> Dataset:
-    files = tuple(f"ind.{name}.{part}" for part in PLANETOID_PARTS)
+    files = tuple(f"ind.{name}.{part}" for part in array_files.PLANETOID_PARTS)
 
     def read(folder: Path, name: str) -> Graph:
-        return read_planetoid(folder, name, class_names)
+        return array_files.read_planetoid(folder, name, class_names)
 
     return Dataset(summary, read, "planetoid", files, PLANETOID_URL)
 
@@ -351,11 +341,11 @@ def _npz(file: str, summary: str, content: str, splits: str = "", *, url: str = 
     """`splits`: 10 digits of the hash of the official splits; they are read where their file is beside the graph's."""
 
     def read(folder: Path, name: str) -> Graph:
-        graph = read_npz_graph(folder / f"{file}.npz", name, directed=directed)
+        graph = array_files.read_npz_graph(folder / f"{file}.npz", name, directed=directed)
         masks = folder / f"{file.removesuffix('_directed')}_masks.npz"
         if not splits or not masks.is_file():
             return graph
-        published = read_splits(masks, graph.num_nodes)
+        published = array_files.read_splits(masks, graph.num_nodes)
         found = hashlib.sha256("".join(parts.hash for parts in published).encode()).hexdigest()[:10]
         if found != splits:
             raise ValueError(f"{masks.name} holds other splits than the official ones: hash {found}, not {splits}")
@@ -366,7 +356,7 @@ def _npz(file: str, summary: str, content: str, splits: str = "", *, url: str = 
 
 def _streamers(file: str, who: str, content: str) -> Dataset:
     def read(folder: Path, name: str, *, target: str = "mature") -> Graph:
-        return read_streamers(folder / f"{file}.npz", name, target=target)
+        return array_files.read_streamers(folder / f"{file}.npz", name, target=target)
 
     return Dataset(f"{who}; target mature, partner or views", read, "npz", (f"{file}.npz",), content=content)
 
@@ -382,29 +372,21 @@ DATASETS: dict[str, Dataset] = {
     "cora": _planetoid("cora", "machine-learning papers", CORA_CLASSES),
     "citeseer": _planetoid("citeseer", "computer-science papers", CITESEER_CLASSES),
     "pubmed": _planetoid("pubmed", "papers on diabetes"),
-    "coauthor-cs": _npz(
-        "ms_academic_cs", "authors in computer science", "56fea6cc0248a4a7dfb12b2f2fa3086e", url=COAUTHOR_URL
-    ),
-    "coauthor-phy": _npz("ms_academic_phy", "authors in physics", "1adaee8216aea95f23e406e2f690565a", url=COAUTHOR_URL),
+    "coauthor-cs": _npz("ms_academic_cs", "computer scientists", "56fea6cc0248a4a7dfb12b2f2fa3086e", url=COAUTHOR_URL),
+    "coauthor-phy": _npz("ms_academic_phy", "physicists", "1adaee8216aea95f23e406e2f690565a", url=COAUTHOR_URL),
     "cora-ml": _npz("cora_ml", "machine-learning papers, another cut", "36462e4c0b27c56c6226f964eff19e4c"),
     "actor": _npz("actor", "actors on one page; heterophilous", "55a052173e28056ba07da3d840eb7e91", "a9ec73633d"),
     "chameleon-filtered": _npz("chameleon_filtered", PAGES, "24093f8b69ff672c35d5f871b64d17d2", "ad501fc425"),
     "squirrel-filtered": _npz("squirrel_filtered", PAGES, "b4a13125a22d24ac52e1aae90087343e", "40faee21cd"),
     "squirrel-directed": _npz(
-        "squirrel_filtered_directed",
-        "the same with directions",
-        "97d180a79090b1abc2ea51a32517cccb",
-        "40faee21cd",
-        directed=True,
+        "squirrel_filtered_directed", "directed links", "97d180a79090b1abc2ea51a32517cccb", "40faee21cd", directed=True
     ),
-    "minesweeper": _npz(
-        "minesweeper", "a board with mines; score by AUC", "a0558ad64ff78fc5bebc4351fce5b8df", "863d8a4ea1"
-    ),
+    "minesweeper": _npz("minesweeper", "a board with mines; use AUC", "a0558ad64ff78fc5bebc4351fce5b8df", "863d8a4ea1"),
     "streamers-engb": _streamers("streamers_engb", "English streamers", "7367bc8c2adeb90d9314b1110eb19203"),
     "streamers-es": _streamers("streamers_es", "Spanish streamers", "3878aacf21bcdbe42c4734a6d5a59caa"),
     "acm": Dataset(
         "papers with two edge types; labels 20, 40 or 60 a class",
-        read_acm,
+        array_files.read_acm,
         "npz",
         ("acm_kinds.npz",),
         content="9250a333dbde2062bdd9926cabe60784",

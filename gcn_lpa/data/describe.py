@@ -190,19 +190,13 @@ def html_notes(notes: Iterable[str]) -> str:
 UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
 MOST_CLASSES = 200  # that are compared with each other
 MANY_NUMBERS = 20  # classes that are whole numbers: more may be meant as numbers
-MANY_FRACTIONS, NODES_PER_NUMBER = (
-    10,
-    5,
-)  # different labels that are numbers to predict, and how often each whole one may occur
+MANY_FRACTIONS, NODES_PER_NUMBER = 10, 5  # different labels that are numbers, and how often each whole one may occur
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
 FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
 MOST_VALUES, NODES_PER_VALUE = 50, 5
-FEWEST_HEARD, HARM = (
-    30,
-    2.33,
-)  # labelled nodes, and standard errors (1 in 100 by chance), for a warning that directions or weights do harm
+FEWEST_HEARD, HARM = 30, 2.33  # labelled nodes, and standard errors (1 in 100), for a warning of directions or weights
 
 
 def warnings_in(notes: Iterable[str]) -> tuple[str, ...]:

@@ -344,14 +344,8 @@ class EdgeColumns:
 
     def parts(self) -> tuple[Any, ...]:
         """All that was read, for a hash."""
-        return (
-            self.row,
-            self.col,
-            self.weight,
-            self.basis.pattern.rowptr.long(),
-            self.basis.pattern.col.long(),
-            self.basis.values,
-        )
+        pattern = self.basis.pattern
+        return self.row, self.col, self.weight, pattern.rowptr.long(), pattern.col.long(), self.basis.values
 
 
 @dataclass(frozen=True)

@@ -193,9 +193,8 @@ def stratified_folds(graph: Graph, repeats: int, seed: int = 0) -> list[Split]:
     """
     labeled, splits = graph.labeled.cpu(), []
     for k in range(repeats):
-        scored = label_folds(graph.target.strata(graph.y.cpu()), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))[
-            k % NUM_FOLDS
-        ]
+        folds = label_folds(graph.target.strata(graph.y.cpu()), labeled, NUM_FOLDS, seed=(seed, k // NUM_FOLDS))
+        scored = folds[k % NUM_FOLDS]
         rest = split(graph.reveal(labeled & ~scored), (0.75, 0.25, 0.0), seed + k, kind="stratified")
         splits.append(Split(rest.train, rest.val, scored, "stratified folds", seed + k))
     return splits
@@ -243,11 +242,8 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
 def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) -> tuple[str, str, str]:
     """The verdict, a sentence that says it with its numbers, and the method to use."""
     ranked = sorted(lines, key=lambda line: -metric.sign * line.score.mean)  # stable: of equals the first
-    constant, best, with_graph = (
-        metric.constant,
-        ranked[0],
-        next(line for line in ranked if line.method not in FEATURES_ONLY),
-    )
+    constant, best = metric.constant, ranked[0]
+    with_graph = next(line for line in ranked if line.method not in FEATURES_ONLY)
     if best.over_chance.is_noise or best.over_chance.mean < 0:
         points = f"{signed(best.over_chance)} points against {constant}"
         if best.over_chance.mean + (best.over_chance.interval or 0) > HIDDEN:
@@ -272,9 +268,8 @@ def _verdict(lines: Sequence[AdviceLine], metric: Metric, positive: str | None) 
     compared = f"{rate}, {signed(gain)} points against features alone ({features})"
     plain = next(line.over_features for line in lines if line.method == "gcn")
     is_open = gain.mean > 0 and (gain.interval or 0) > WIDE  # whether the graph may help after all
-    if (
-        plain is not None and not plain.is_noise and plain.mean < 0 and not is_open
-    ):  # gcn-lpa can pass the edges by, gcn cannot
+    # gcn-lpa can pass the edges by, gcn cannot
+    if plain is not None and not plain.is_noise and plain.mean < 0 and not is_open:
         also = "" if with_graph.method == "gcn" else f"; gcn, which must follow every edge, {signed(plain)}"
         return HURTS, f"Your graph hurts: use {features}. {compared}{also}.", features
     if (gain.interval or 0) > WIDE:
@@ -316,9 +311,7 @@ class Suggestion:
     probability: float | None  # None of a number, as the next
     runner_up: str  # of a number its interval
     runner_up_probability: float | None
-    uncertainty: (
-        float  # entropy of the posterior, 0 sure to 1 all classes alike; of numbers the spread of members and votes
-    )
+    uncertainty: float  # entropy of the posterior, 0 sure to 1 all alike; of numbers the spread of members and votes
     reach: float  # Σ uncertainty of other nodes, each times the influence the new label would have there
 
     @property

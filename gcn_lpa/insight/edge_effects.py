@@ -46,10 +46,8 @@ def edge_effects(weights: EdgeWeights) -> list[EdgeEffect]:
             shares = np.cumsum(function.shares[:number])
             here[:, :number] -= here[:, [int(np.searchsorted(shares, shares[-1] / 2))]]
         logs, half = here.mean(axis=0), _half_widths(here)
-        values = [
-            *map(_written(function), function.knots or function.values),
-            *([MISSING] * bool(function.reader.missing)),
-        ]
+        values = [*map(_written(function), function.knots or function.values)]
+        values += [MISSING] * bool(function.reader.missing)
         for k, value in enumerate(values):
             low, high = (None, None) if half is None else (_times(logs[k] - half[k]), _times(logs[k] + half[k]))
             share = float(f"{function.shares[k]:.4g}")
@@ -93,9 +91,8 @@ def effect_sentences(weights: EdgeWeights) -> list[str]:
 def verdict(weights: EdgeWeights) -> str:
     """Whether held-out labels support what was learned."""
     names = ", ".join(weights.functions.names)
-    measured = (
-        f"log-likelihood of a held-out label {weights.gain:+.3f} ± {1.96 * weights.error:.3f} against the given edges"
-    )
+    gain = f"{weights.gain:+.3f} ± {1.96 * weights.error:.3f}"
+    measured = f"log-likelihood of a held-out label {gain} against the given edges"
     if weights.is_used:
         return f"edges weigh what their columns say ({names}): {measured}"
     return f"edges weigh what is given: held-out labels do not support weights by {names}; {measured}"
@@ -118,7 +115,6 @@ def _sentence(function: EdgeFunction, rows: Sequence[EdgeEffect]) -> str:
             name = words[0 if row is points[-1] else 1].format(row.value)
         interval = "" if row.low is None else f" ({row.low:.2g} to {row.high:.2g})"
         beside_it = "an average edge" if row.value == MISSING and function.knots else beside
-        parts.append(
-            f"{name} {row.weight:.2g} × {beside_it if k == 0 or beside_it != beside else ''}".rstrip() + interval
-        )
+        beside_it = beside_it if k == 0 or beside_it != beside else ""
+        parts.append(f"{name} {row.weight:.2g} × {beside_it}".rstrip() + interval)
     return f"{function.name}: {', '.join(parts)}"

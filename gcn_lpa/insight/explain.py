@@ -244,11 +244,8 @@ class Explainer:
         scale = self.graph.numbers
         assert scale is not None
         value, lpa = scale.undone(self.prediction.uncalibrated[:, 0]), scale.undone(self.lpa[:, 0])
-        columns = {
-            "value": value,
-            **dict(zip(("low", "high"), self.prediction.interval(), strict=True)),
-            "lpa_value": lpa,
-        }
+        low, high = self.prediction.interval()
+        columns = {"value": value, "low": low, "high": high, "lpa_value": lpa}
         return {
             name: [float(f"{number:.6g}") if math.isfinite(number) else None for number in column[rows].tolist()]
             for name, column in columns.items()
@@ -400,9 +397,8 @@ class Explainer:
                 has_labels = bool(self.prediction.given.any())
                 origin = "is the shares of all given labels" if has_labels else "is equal for all classes"
                 origin = "is the mean of all given numbers" if graph.numbers is not None else origin
-            kind = (
-                "training label" if self.prediction.status[at] == "reached" else "label"
-            )  # by validation nodes at most
+            is_near = self.prediction.status[at] == "reached"  # by validation nodes at most
+            kind = "training label" if is_near else "label"
             notes.append(f"no {kind} can reach this node: its prediction {origin}")
         elif self.distance[at] > self.hops:
             near = int(self.distance[at])

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.checks import check_seed
-from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Derived, Graph
 from gcn_lpa.learning.ensemble import Ensemble
@@ -56,9 +55,7 @@ class Importance:
     accuracy_interval: float
     likelihood: float  # the fall of the log of the probability of the label, each at most 10
     likelihood_interval: float
-    alone: float | None = (
-        None  # of a column: the fall of the same log where the other columns stand in; None: not known
-    )
+    alone: float | None = None  # of a column: that fall where the other columns stand in; None: not known
     alone_interval: float | None = None
     leaks: bool = False  # whether the column alone tells nearly all labels: it may be the label in other words
 
@@ -318,11 +315,7 @@ def _edges_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> Gr
     def moved(matrix: SparseMatrix) -> SparseMatrix:
         return SparseMatrix.from_scipy(matrix.to_scipy()[at][:, at]).to(matrix.device)
 
-    types = (
-        None
-        if graph.edge_types is None
-        else EdgeTypes(graph.edge_types.names, tuple(map(moved, graph.edge_types.matrices)))
-    )
+    types = None if graph.edge_types is None else graph.edge_types.each(moved)
     structure = {"structure of edges": graph.structural_features_of_edges().cpu()[order]}
     derived = Derived(results=structure)
     return dataclasses.replace(graph, adjacency=moved(graph.adjacency), edge_types=types, _derived=derived)

@@ -30,20 +30,9 @@ from gcn_lpa.engine.cpu_kernels import sums_of_trees
 from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.methods import linear
 from gcn_lpa.methods.contract import AtOnce
-from gcn_lpa.methods.linear import (
-    PENALTIES,
-    RIDGE,
-    UNSEEN,
-    affine_layers,
-    inner_folds,
-    labels_at,
-    one_thread,
-    only,
-    ridge,
-    rows_of,
-    stratified_folds,
-)
+from gcn_lpa.methods.linear import PENALTIES, RIDGE, UNSEEN, one_thread
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.regression import Numbers
 from gcn_lpa.target import Target
@@ -160,7 +149,7 @@ class NeighbourLR(NearbyColumns):
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        shown, y = only(graph, nodes), labels_at(graph, nodes).numpy()
+        shown, y = linear.only(graph, nodes), linear.labels_at(graph, nodes).numpy()
         center, spread = np.zeros(self.width), np.ones(self.width)
         if self.is_wide:
             x = self.wide_rows(shown, nodes.cpu().numpy())
@@ -200,9 +189,9 @@ class NeighbourLR(NearbyColumns):
         from sklearn.linear_model import LogisticRegression
 
         if y.dtype.kind == "f":
-            return ridge(x, y, penalty if self.is_wide else penalty * RIDGE)
+            return linear.ridge(x, y, penalty if self.is_wide else penalty * RIDGE)
         estimator = LogisticRegression(C=penalty, class_weight=self.balance, max_iter=200, random_state=self.seed)
-        weight, bias = affine_layers(estimator, x, y, self.num_classes, 0)[0]
+        weight, bias = linear.affine_layers(estimator, x, y, self.num_classes, 0)[0]
         return np.broadcast_to(weight, (self.width, self.num_classes)), bias
 
     def scaled(self, x: Any, scale: np.ndarray) -> Any:
@@ -212,7 +201,7 @@ class NeighbourLR(NearbyColumns):
         """The scale of every column, [width], and C."""
         sizes = self.num_own, self.width - self.num_votes - self.num_own, self.num_votes
         scales = [np.repeat((*scale, 1.0), sizes) for scale in (SCALES[:1] if self.is_wide else SCALES)]
-        folds, best = list(inner_folds(y, self.seed)), (np.inf, scales[0], 1.0)
+        folds, best = list(linear.inner_folds(y, self.seed)), (np.inf, scales[0], 1.0)
         for scale, penalty in product(scales, PENALTIES) if folds else ():
             scaled, cost = self.scaled(x, scale), 0.0
             for fit, held in folds:
@@ -287,10 +276,10 @@ class Trees(NearbyColumns):
 
     @one_thread()
     def fit_at_once(self, graph: Graph, nodes: Tensor) -> None:
-        shown, y = only(graph, nodes), labels_at(graph, nodes).numpy()
+        shown, y = linear.only(graph, nodes), linear.labels_at(graph, nodes).numpy()
         if self.picked is not None:
             candidates = torch.arange(self.num_given) if self.reads_words else table_columns(shown)
-            shares = share_between(rows_of(shown, nodes, candidates.numpy()), y)
+            shares = share_between(linear.rows_of(shown, nodes, candidates.numpy()), y)
             best = np.argsort(-shares, kind="stable")[: len(self.picked)]
             self.picked.copy_(candidates[torch.from_numpy(np.sort(best))])
         x = graph.pattern.collected(self.columns(shown).index_select(0, nodes), nodes).double().cpu().numpy()
@@ -448,7 +437,7 @@ def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, s
 def vote_folds(y: Tensor, seed: int, pattern: Pattern) -> Tensor:
     """A fold for every labelled node, -1 for the others, [n]; each class is spread over the folds as evenly as can be."""
     nodes = (y >= 0).nonzero().squeeze(1)
-    every = stratified_folds(pattern.collected(y[nodes], nodes).cpu().numpy(), VOTE_FOLDS, seed)
+    every = linear.stratified_folds(pattern.collected(y[nodes], nodes).cpu().numpy(), VOTE_FOLDS, seed)
     folds = torch.full((len(y),), -1, device=y.device)
     folds[nodes] = torch.from_numpy(every).to(y.device)[pattern.places(nodes)]
     return folds

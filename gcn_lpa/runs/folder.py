@@ -281,9 +281,8 @@ class _TrainedFacts:
             "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
             f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": min(members) < 1
             or max(members) > MOST_COPIES,
-            f"relations are at most {MOST_EDGE_TYPES} edge types, each with a share between 0 and 1": (
-                len(shares) > MOST_EDGE_TYPES or not all(0 <= share <= 1 for share in shares)
-            ),
+            f"relations are at most {MOST_EDGE_TYPES} edge types": len(shares) > MOST_EDGE_TYPES,
+            "relations are shares between 0 and 1": not all(0 <= share <= 1 for share in shares),
             f"held_out is {self.held_out!r:.40}; it is one of{', '.join(ways)[1:]}": self.held_out not in ways,
             f"nodes holds {str(odd)[1:-1]:.40}; a node is named by text or a number, or by its position": bool(odd),
             "nodes names a node twice": not odd and len(set(self.nodes)) != len(self.nodes),

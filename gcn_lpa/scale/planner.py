@@ -224,9 +224,7 @@ class _MemberMemory:
         else:
             at_once = max(a + b for a, b in zip(layers, widths, strict=True))
         forward = (n * max(at_once, of_form) + entries * of_edge / 2) * FLOAT
-        if (
-            recipe.propagation == "columns"
-        ):  # rows of all hops with dropout and gradients; two blocks of columns that walk
+        if recipe.propagation == "columns":  # rows of all hops with dropout and gradients; two blocks that walk
             width, block = columns if columns <= MOST_COLUMNS else RANK, min(AT_ONCE, n * columns)
             rows = (n if size.labeled is None else size.labeled) * (recipe.propagation_steps + 1) * width
             step, forward = 4 * rows + 2 * block, n * (2 * max(self.hidden, default=0) + size.classes) * FLOAT

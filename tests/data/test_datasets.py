@@ -202,7 +202,7 @@ def test_a_planetoid_graph_by_hand(tmp_path, known_planetoid, inner):
     ]
 
 
-@pytest.mark.parametrize("part", data.PLANETOID_PARTS)
+@pytest.mark.parametrize("part", data.array_files.PLANETOID_PARTS)
 def test_a_planetoid_file_that_is_not_the_published_one_is_refused_by_name(tmp_path, known_planetoid, part):
     class Touch:
         def __reduce__(self):
@@ -449,7 +449,7 @@ def test_the_pinned_hashes_are_those_of_the_real_arrays(datasets, name):
 def test_the_pinned_sha256_are_those_of_the_real_files(datasets, name):
     for file in DATASETS[name].files:
         found = hashlib.sha256((datasets / "planetoid" / file).read_bytes()).hexdigest()
-        assert found == data.PLANETOID_SHA256[file]
+        assert found == data.array_files.PLANETOID_SHA256[file]
 
 
 def test_without_network_one_sentence_says_which_files_to_put_where(tmp_path, monkeypatch):
@@ -460,7 +460,8 @@ def test_without_network_one_sentence_says_which_files_to_put_where(tmp_path, mo
     message = str(refusal.value)
     assert "Connection refused" in message
     assert (
-        f"put {', '.join(f'ind.cora.{part}' for part in data.PLANETOID_PARTS)} into {tmp_path / 'planetoid'}" in message
+        f"put {', '.join(f'ind.cora.{part}' for part in data.array_files.PLANETOID_PARTS)} into {tmp_path / 'planetoid'}"
+        in message
     )
     with pytest.raises(FileNotFoundError, match=r"actor is read from local files only: put actor\.npz into"):
         load("actor", tmp_path)

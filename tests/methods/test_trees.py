@@ -13,6 +13,7 @@ from gcn_lpa.data.splits import split
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
+from gcn_lpa.methods.linear import stratified_folds
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.methods.trees import (
     VOTE_FOLDS,
@@ -22,7 +23,6 @@ from gcn_lpa.methods.trees import (
     label_shares,
     neighbour_columns,
     share_between,
-    stratified_folds,
     table_columns,
     vote_folds,
     votes_by_others,
