@@ -5,7 +5,7 @@
     PYTHONPATH=.:benchmarks python benchmarks/confidence.py audit --out benchmarks/results/audit-alone-cpu.json
 
 calibration: every run hides most labels, trains `quick` or `default` by folds as `gcn-lpa train FOLDER` does, and scores the hidden
-labels: ECE and log loss of the probabilities as the ensemble gives them, calibrated with the pull of a single node, and as the
+labels: ECE and log loss of the probabilities as the ensemble gives them, calibrated by a curve with the pull of a single node, and as the
 product calibrates. The graphs are the generated tables of benchmarks/tables.py and benchmarks/rare.py and loaded ones, with few
 and many labels; in some, a quarter of the nodes has lost its edges. The pull was chosen without the graphs of OTHERS, on
 predictions of benchmarks/members.py and published.py. DIR keeps held-out and hidden predictions, so that a rule can be tried anew
@@ -36,8 +36,16 @@ import torch
 from rare import accounts
 from tables import TABLES, write_table
 
-from gcn_lpa import calibration, learn, load
-from gcn_lpa.calibration import Calibration, fit_calibrator, guesses_of, reliability
+from gcn_lpa import learn, load
+from gcn_lpa.calibration import (
+    Calibration,
+    Calibrator,
+    apply_temperature,
+    fit_curve,
+    fit_temperature,
+    guesses_of,
+    reliability,
+)
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
@@ -136,9 +144,9 @@ def own_folders(keep: Path) -> dict[str, Any]:
         arrays = {name: torch.from_numpy(array) for name, array in trained(job, keep).items()}
         near, rows = ~arrays["apart"], (arrays["truth"] >= 0) & ~arrays["hidden_apart"]
         held_out, y = arrays["held_out"][near], arrays["y"][near]
-        found, usual = Calibration.fitted(held_out, y, "cross-validation", arrays["fold"][near]), calibration.PULL
-        calibration.PULL = 1.0
-        hardly_pulled, calibration.PULL = fit_calibrator(held_out, y), usual
+        found, temperature = Calibration.fitted(held_out, y, "cross-validation"), fit_temperature(held_out.log(), y)
+        curve = fit_curve(guesses_of(apply_temperature(held_out.log(), temperature), y), pull=1.0)
+        hardly_pulled = Calibrator(temperature, *curve)
         p, truth = arrays["hidden"][rows], arrays["truth"][rows]
         ways = {"model": p, "hardly pulled": hardly_pulled(p), "calibrated": found(p)}
         scores = {way: {"ece": ece(q, truth), "log_loss": log_loss(q, truth)} for way, q in ways.items()}

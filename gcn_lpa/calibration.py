@@ -30,7 +30,7 @@ BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
 WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, and no quotient overflows
-PULL = 30.0  # nodes that the pull to probabilities as they are weighs as much as: fewer would often make them worse
+PULL = 30.0  # nodes that the pull to a curve that changes nothing weighs as much as: few labels would often bend it wrongly
 FOLDS = 5  # of held-out nodes, each calibrated as the others ask for
 USUAL_LEVEL = 0.9  # how often an interval holds the number
 BASES = (0.3, 1.0, 3.0)  # of intervals, in medians of the spread of members and votes
@@ -42,10 +42,10 @@ NEWTON_STEPS, CLOSE = 30, 1e-10  # at most, and how short the last one is
 
 
 def fit_temperature(logits: Tensor, y: Tensor) -> float:
-    """The T that makes the labels likeliest: in β = 1/T, the minimum of Σ_i -log softmax(β z_i)[y_i] + ½ PULL (β - 1)².
+    """The T that makes the labels likeliest: in β = 1/T, the minimum of Σ_i -log softmax(β z_i)[y_i] + ½ (β - 1)².
 
-    The sum is convex; the last term leaves probabilities as they are where few nodes ask for anything else. T stays within
-    0.01 and 100. Without nodes it is 1.
+    The sum is convex; the last term weighs as little as one node, and gives one answer where a few nodes that are all
+    right would ask for T = 0. T stays within 0.01 and 100. Without nodes it is 1.
 
     Args:
         logits: or log-probabilities, finite, [m, c].
@@ -58,7 +58,7 @@ def fit_temperature(logits: Tensor, y: Tensor) -> float:
 
     def slope(beta: float) -> float:
         expected = (F.softmax(beta * z, dim=1) * z).sum()
-        return float(expected - truth) + PULL * (beta - 1)
+        return float(expected - truth) + beta - 1
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(HALVINGS):
@@ -88,7 +88,8 @@ def guesses_of(probabilities: Tensor, y: Tensor) -> Guesses:
 def fit_curve(guesses: Guesses, pull: float = PULL) -> tuple[float, float]:
     """The a and b of σ(a · logit(confidence) + b) that make right and wrong likeliest (Platt 1999).
 
-    Logistic regression, convex, by Newton's method; ½ pull ((a - 1)² + b²) is added, as for the temperature.
+    Logistic regression, convex, by Newton's method; ½ pull ((a - 1)² + b²) leaves the confidence as it is where
+    few nodes ask for anything else.
     """
     x, target = _logit(guesses.confidence), guesses.correct.double()
     x = torch.stack([x, torch.ones_like(x)], dim=1)

@@ -68,7 +68,7 @@ def test_no_other_temperature_is_likelier(case):
 
     def cost(log_beta):
         beta = math.exp(log_beta)
-        return float(torch.nn.functional.cross_entropy(beta * logits, y, reduction="sum")) + PULL * (beta - 1) ** 2 / 2
+        return float(torch.nn.functional.cross_entropy(beta * logits, y, reduction="sum")) + (beta - 1) ** 2 / 2
 
     bounds = math.log(0.01), math.log(100)
     other = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-10})
