@@ -144,8 +144,10 @@ def own_folders(keep: Path) -> dict[str, Any]:
         arrays = {name: torch.from_numpy(array) for name, array in trained(job, keep).items()}
         near, rows = ~arrays["apart"], (arrays["truth"] >= 0) & ~arrays["hidden_apart"]
         held_out, y = arrays["held_out"][near], arrays["y"][near]
-        found, temperature = Calibration.fitted(held_out, y, "cross-validation"), fit_temperature(held_out.log(), y)
-        curve = fit_curve(guesses_of(apply_temperature(held_out.log(), temperature), y), pull=1.0)
+        found = Calibration.fitted(held_out, y, "cross-validation")
+        logs = held_out.double().clamp_min(1e-300).log()
+        temperature = fit_temperature(logs, y)
+        curve = fit_curve(guesses_of(apply_temperature(logs, temperature), y), pull=1.0)
         hardly_pulled = Calibrator(temperature, *curve)
         p, truth = arrays["hidden"][rows], arrays["truth"][rows]
         ways = {"model": p, "hardly pulled": hardly_pulled(p), "calibrated": found(p)}
