@@ -24,9 +24,8 @@ LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")
 ADDRESS = re.compile(r"[a-z][a-z0-9+]*://|duckdb:", re.IGNORECASE)
-SECRET = re.compile(
-    r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE
-)  # in an address, or a query
+# a password in an address, or a query
+SECRET = re.compile(r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE)
 Names = Sequence[Hashable]
 
 
