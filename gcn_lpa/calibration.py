@@ -30,7 +30,8 @@ BINS = 15
 FEWEST = 30  # nodes that three numbers are fitted to; fewer can leave probabilities worse than they were
 COLDEST, HOTTEST = 0.01, 100.0
 WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, and no quotient overflows
-FOLDS = 5  # of held-out nodes, to see whether calibration helps
+PULL = 30.0  # nodes that the pull to a curve that changes nothing weighs as much as: few labels would often bend it wrongly
+FOLDS = 5  # of held-out nodes, each calibrated as the others ask for
 USUAL_LEVEL = 0.9  # how often an interval holds the number
 BASES = (0.3, 1.0, 3.0)  # of intervals, in medians of the spread of members and votes
 FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
@@ -84,11 +85,11 @@ def guesses_of(probabilities: Tensor, y: Tensor) -> Guesses:
     return Guesses(confidence, guess == y)
 
 
-def fit_curve(guesses: Guesses) -> tuple[float, float]:
+def fit_curve(guesses: Guesses, pull: float = PULL) -> tuple[float, float]:
     """The a and b of σ(a · logit(confidence) + b) that make right and wrong likeliest (Platt 1999).
 
-    Logistic regression, convex, by Newton's method; ½ (a - 1)² + ½ b² weighs as little as one node, and leaves the
-    confidence as it is where there are no nodes.
+    Logistic regression, convex, by Newton's method; ½ pull ((a - 1)² + b²) leaves the confidence as it is where
+    few nodes ask for anything else.
     """
     x, target = _logit(guesses.confidence), guesses.correct.double()
     x = torch.stack([x, torch.ones_like(x)], dim=1)
@@ -98,13 +99,13 @@ def fit_curve(guesses: Guesses) -> tuple[float, float]:
     def cost(curve: Tensor) -> float:
         return float(
             F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum")
-            + (curve - start) @ (curve - start) / 2
+            + pull * (curve - start) @ (curve - start) / 2
         )
 
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(x @ curve)
-        gradient = x.T @ (p - target) + curve - start
-        hessian = (x * (p * (1 - p)).unsqueeze(1)).T @ x + torch.eye(2, dtype=torch.float64)
+        gradient = x.T @ (p - target) + pull * (curve - start)
+        hessian = (x * (p * (1 - p)).unsqueeze(1)).T @ x + pull * torch.eye(2, dtype=torch.float64)
         step, length = torch.linalg.solve(hessian, gradient), 1.0
         while length > 1e-6 and cost(curve - length * step) > cost(curve):
             length /= 2
@@ -174,11 +175,10 @@ class Calibration:
     num_nodes: int
     unreachable: Calibrator | None = None  # of these nodes; None: as the others
     num_unreachable: int = 0  # of the held-out nodes
-    gain: float | None = None  # by cross-fitting, of the log likelihood of a held-out node; None: not known
 
     def __str__(self) -> str:
         if not self.changes:
-            return "probabilities are the model's own: correcting them would not make held-out labels likelier"
+            return "probabilities are the model's own"
         is_plain = self.calibrator == Calibrator()
         on = "the model's own" if is_plain else f"calibrated on {self.num_nodes:,} held-out labels"
         apart = "" if self.unreachable in (None, Calibrator()) else f"; of nodes that no label reaches, {self.apart}"
@@ -212,44 +212,25 @@ class Calibration:
         fold: Tensor | None = None,
         unreachable: Tensor | None = None,
     ) -> Calibration:
-        """The calibration that held-out labels ask for: none where it would not make the labels of others likelier.
+        """The calibration that held-out labels ask for.
 
         Args:
             probabilities, y: of held-out nodes, [m, c] and [m].
-            fold: of each, [m]; None: five in turn.
+            fold: of each, [m], as intervals want it.
             unreachable: the nodes that no label reached when they were predicted, [m].
         """
         apart = torch.zeros_like(y, dtype=torch.bool) if unreachable is None else unreachable
         number = int(apart.sum())
         if number < FEWEST or len(y) - number < FEWEST:
             apart = torch.zeros_like(apart)
-        fold = torch.arange(len(y)) % FOLDS if fold is None else fold
-        others, gain = supported(probabilities[~apart], y[~apart], fold[~apart])
-        own, gain_apart = supported(probabilities[apart], y[apart], fold[apart])
-        gains, own_or_none = torch.cat([gain, gain_apart]), own if apart.any() else None
-        return cls(others, protocol, len(y), own_or_none, number, float(gains.mean()) if len(gains) else None)
+        own = fit_calibrator(probabilities[apart], y[apart]) if apart.any() else None
+        return cls(fit_calibrator(probabilities[~apart], y[~apart]), protocol, len(y), own, number)
 
     def with_cut_off(self, probabilities: Tensor, y: Tensor) -> Calibration:
         """The same, with a calibrator for nodes that no label reaches by held-out nodes that were predicted without their edges,
-        [m, c] and [m], where it makes their labels likelier than the one of all others.
+        [m, c] and [m].
         """
-        own, gain = supported(probabilities, y, torch.arange(len(y)) % FOLDS)
-        return dataclasses.replace(self, unreachable=own) if len(gain) else self
-
-
-def supported(probabilities: Tensor, y: Tensor, fold: Tensor) -> tuple[Calibrator, Tensor]:
-    """The calibrator that labels ask for, none where it would not make those of other folds likelier; and by how much it makes
-    each likelier, in logs, if the other folds fit it, [m]; empty with few labels.
-    """
-    if len(y) < FEWEST:
-        return Calibrator(), torch.zeros(0, dtype=torch.float64)
-    after = probabilities.double().clone()
-    for k in fold.unique().tolist():
-        here = fold == k
-        after[here] = fit_calibrator(probabilities[~here], y[~here], fewest=1)(probabilities[here])
-    logs = [p.double().gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(TINY).log() for p in (probabilities, after)]
-    gain = logs[1] - logs[0]
-    return fit_calibrator(probabilities, y) if float(gain.mean()) > 0 else Calibrator(), gain
+        return dataclasses.replace(self, unreachable=fit_calibrator(probabilities, y)) if len(y) >= FEWEST else self
 
 
 def fit_calibrator(probabilities: Tensor, y: Tensor, *, fewest: int = FEWEST) -> Calibrator:
@@ -261,7 +242,7 @@ def fit_calibrator(probabilities: Tensor, y: Tensor, *, fewest: int = FEWEST) ->
     if len(y) < fewest or probabilities.shape[1] < 2:
         return Calibrator()
     if (rare := rarest(y, probabilities.shape[1])) is not None:
-        slope, intercept = fit_curve(Guesses(probabilities.double()[:, rare], y == rare))
+        slope, intercept = fit_curve(Guesses(probabilities.double()[:, rare], y == rare), pull=1.0)  # few are of it
         return Calibrator(1.0, slope, intercept, rare) if slope > 0 else Calibrator()  # the order of nodes stays
     temperature = fit_temperature(_log(probabilities), y)
     slope, intercept = fit_curve(guesses_of(apply_temperature(_log(probabilities), temperature), y))

@@ -204,7 +204,7 @@ def test_the_command_prints_a_table_json_and_a_file(own_run, tmp_path):
     shown = run("suggest", own_run, "-n", 4)
     assert (shown.exit_code, shown.stderr) == (0, "")
     header, *lines = shown.stdout.splitlines()
-    assert header.split() == ["id", "score", "guess", "probability", "reach", "why"]
+    assert header.split() == ["id", "score", "guess", "or", "reach"]
     rows = json.loads(run("suggest", own_run, "-n", 4, "--json").stdout)
     assert [line.split()[0] for line in lines] == [row["id"] for row in rows]
     assert all(int(row["id"].split("-")[1]) % 3 for row in rows)  # every third has a label
