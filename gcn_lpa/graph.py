@@ -254,11 +254,12 @@ class Graph:
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""
         kind, structure = ("raw", False) if self.x_kind == "identity" else (kind, structure)
-        results, key = self._derived.results, (kind, structure, self.blocks)
-        if key not in results:
+
+        def learned() -> Scaling:
             scaling = Scaling.learned(kind, self._raw_features(), self.blocks)
-            results[key] = scaling.with_structure(self.structural_features()) if structure else scaling
-        return cast(Scaling, results[key])
+            return scaling.with_structure(self.structural_features()) if structure else scaling
+
+        return self.once((kind, structure, self.blocks), learned)
 
     def with_features(self, kind: str | Scaling) -> Graph:
         """The same graph with its features scaled: see `Scaling`. Identity features stay what they are."""

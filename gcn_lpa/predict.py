@@ -302,11 +302,6 @@ def edge_table(trained: Trained, graph: Graph) -> Any:
         learned = trained.model.transition(prepared.to(trained.device)).values.cpu()
     names = pandas.Series(list(graph.node_names), dtype=object)
     given = graph.with_self_loops() if trained.recipe.self_loops else graph  # before columns of edges weigh them
-    return pandas.DataFrame(
-        {
-            "source": names.iloc[prepared.col.cpu().numpy()].to_numpy(),
-            "target": names.iloc[prepared.row.cpu().numpy()].to_numpy(),
-            "weight": given.adjacency.values.cpu().numpy(),
-            "learned": learned.numpy(),
-        }
-    )
+    source, target = (names.iloc[ends.cpu().numpy()].to_numpy() for ends in (prepared.col, prepared.row))
+    weights = {"weight": given.adjacency.values.cpu().numpy(), "learned": learned.numpy()}
+    return pandas.DataFrame({"source": source, "target": target, **weights})

@@ -138,8 +138,5 @@ def _walks_from(
     ends = None if absorbing is None else absorbing.to(at.dtype).unsqueeze(1)
     for _ in range(steps):
         at = backwards @ at
-        if ends is None:
-            yield at
-        else:
-            yield at * ends
-            at = at * (1 - ends)
+        yield at if ends is None else at * ends
+        at = at if ends is None else at * (1 - ends)

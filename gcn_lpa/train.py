@@ -166,9 +166,7 @@ class Watch:
     every: int = 50  # epochs between two checkpoints
     seconds: float = 0.0  # of training at least between two checkpoints: less is sooner done again than saved
     resume: bool = False  # go on from checkpoints, where there are some
-    facts: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # such as the hash of the graph: a checkpoint must agree with them
+    facts: Mapping[str, Any] = field(default_factory=dict)  # a checkpoint must agree with them: the hash of the graph …
 
 
 class World:

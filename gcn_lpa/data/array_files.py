@@ -124,12 +124,20 @@ def archive_bytes(path: Path) -> bytes:
         return file.read(MAX_ARCHIVE_BYTES + 1)
 
 
+def _matrices(raw: bytes, *more: str) -> tuple[Any, Any, dict[str, np.ndarray]]:
+    """The adjacency and the features in an archive, and all its arrays, with `more` of them."""
+    parts = {
+        matrix: [f"{matrix}_{part}" for part in ("data", "indices", "indptr", "shape")] for matrix in ("adj", "attr")
+    }
+    arrays = parse_npz(raw, [*parts["adj"], *parts["attr"], *more])
+    adjacency, x = (csr_matrix(*(arrays[name] for name in names)) for names in parts.values())
+    return adjacency, x, arrays
+
+
 def parse_npz_graph(raw: bytes, file: str, name: str, *, directed: bool = False) -> Graph:
     """A graph from CSR arrays adj_* and attr_* and a list of labels; word counts stay counts."""
-    parts = ("data", "indices", "indptr", "shape")
     with refused(file, "an archive of the arrays expected"):
-        arrays = parse_npz(raw, [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), "labels"])
-        adjacency, x = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
+        adjacency, x, arrays = _matrices(raw, "labels")
         return Graph.from_scipy(adjacency, x=x, y=arrays["labels"], directed=directed, name=name)
 
 
@@ -152,11 +160,8 @@ def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
     targets = STREAMER_COLUMNS[1:]
     if target not in targets:
         raise ValueError(f"target = {target!r:.40}; it is one of {', '.join(targets)}")
-    parts = ("data", "indices", "indptr", "shape")
     with refused(path.name, "an archive of the arrays expected"):
-        names = [*(f"{matrix}_{part}" for matrix in ("adj", "attr") for part in parts), *STREAMER_COLUMNS]
-        arrays = parse_npz(archive_bytes(path), names)
-        adjacency, games = (csr_matrix(*(arrays[f"{matrix}_{part}"] for part in parts)) for matrix in ("adj", "attr"))
+        adjacency, games, arrays = _matrices(archive_bytes(path), *STREAMER_COLUMNS)
         numbers = [column for column in STREAMER_COLUMNS[:2] if column != target]
         flags = [column for column in STREAMER_COLUMNS[2:] if column != target]
         table = scipy.sparse.csr_array(np.stack([arrays[column] for column in numbers + flags], axis=1).astype(float))

@@ -24,9 +24,8 @@ LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")
 ADDRESS = re.compile(r"[a-z][a-z0-9+]*://|duckdb:", re.IGNORECASE)
-SECRET = re.compile(
-    r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE
-)  # in an address, or a query
+# a password in an address, or a query
+SECRET = re.compile(r"^[^?]*://[^?@]*:[^?]*@|\b(?:password|passwd|pwd|passfile)\s*=", re.IGNORECASE)
 Names = Sequence[Hashable]
 
 
@@ -363,15 +362,20 @@ def node_labels(
     return torch.from_numpy(positions), tuple(map(str, classes.tolist()))
 
 
-def _label_values(y: Any, node_names: Names) -> np.ndarray:
-    """Labels as int64 with -1 for unknown, or as objects: text, with None for unknown."""
-    n = len(node_names)
+def _one_per_node(y: Any, n: int) -> np.ndarray:
+    """Labels as an array, [n]."""
     values = _objects(y) if isinstance(y, (list, tuple)) else as_array(y)
     if values.size == n and values.ndim == 2:  # a column
         values = values.reshape(n)
     if values.shape != (n,):
         several = "; of several labels a node, each column is a run of its own" if values.ndim == 2 else ""
         raise ValueError(f"labels are one per node, [{n}]; y is {list(values.shape)}{several}")
+    return values
+
+
+def _label_values(y: Any, node_names: Names) -> np.ndarray:
+    """Labels as int64 with -1 for unknown, or as objects: text, with None for unknown."""
+    values = _one_per_node(y, len(node_names))
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     if set(map(type, values)) <= {str, type(None)}:  # as of a file, and of millions of nodes
@@ -382,7 +386,7 @@ def _label_values(y: Any, node_names: Names) -> np.ndarray:
     if all(label is None or (type(label) is int and abs(label) < 2**63) for label in labels):
         return np.asarray([-1 if label is None else label for label in labels], dtype=np.int64)
     meaning: dict[str, Any] = {}
-    texts = np.empty(n, dtype=object)
+    texts = np.empty(len(values), dtype=object)
     for i, label in enumerate(labels):
         if label is not None and not (type(label) is int and label == -1):
             texts[i] = str(label)
@@ -404,11 +408,7 @@ def _are_fractions(y: Any) -> bool:
 
 def _label_numbers(y: Any, node_names: Names) -> np.ndarray:
     """Labels as float64, NaN where unknown."""
-    values = _objects(y) if isinstance(y, (list, tuple)) else as_array(y)
-    if values.size == len(node_names) and values.ndim == 2:  # a column
-        values = values.reshape(-1)
-    if values.shape != (len(node_names),):
-        raise ValueError(f"labels are one per node, [{len(node_names)}]; y is {list(values.shape)}")
+    values = _one_per_node(y, len(node_names))
     if values.dtype.kind in "fiu":
         numbers = values.astype(np.float64)
         missing = np.isnan(numbers)

@@ -31,10 +31,7 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 KNOTS = 10  # of a column of numbers or dates, at its quantiles .05, .15 … .95
 FARTHEST = 20.0  # |Σ_c f_c|: no edge weighs more than e^20 times another
-LEAST, MOST_ALONE = (
-    -10.0,
-    12,
-)  # log-weight of the others where one category weighs alone, and how many of these are tried
+LEAST, MOST_ALONE = -10.0, 12  # log-weight of the others where one category weighs alone; how many are tried
 MOST = 1e6  # of one value, which a file may hold
 COUNT, TYPE = "number of edges", "edge type"  # columns that no file names
 OTHER = "(other)"

@@ -232,9 +232,8 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
         return value
     if origin in (Union, types.UnionType):
         wanted = [option for option in inner if option is not types.NoneType]
-        if isinstance(value, dict) and all(
-            map(dataclasses.is_dataclass, wanted)
-        ):  # several dataclasses: the one that has all fields of the value
+        # of several dataclasses the one that has all fields of the value
+        if isinstance(value, dict) and all(map(dataclasses.is_dataclass, wanted)):
             wanted = [option for option in wanted if value.keys() <= _hints(option).keys()] or wanted
         return None if value is None else decode_as(wanted[0], value, name)
     json_kind = dict if dataclasses.is_dataclass(kind) else list if origin is tuple else origin or kind

@@ -407,14 +407,9 @@ def polynomial(pattern: Pattern, values: Tensor, x: Tensor, coefficients: Tensor
     if _workers(pattern, x.shape[1]) == 1:
         _horner(*(array.numpy() for array in (*arrays, x, coefficients, before, out)))
         return out if len(numbers) % 2 == 0 else before
+    cuts = pattern.shares(_workers(pattern, x.shape[1]))
     for number in numbers[-2::-1]:
-        _share(
-            _horner_rows,
-            pattern.shares(_workers(pattern, x.shape[1])),
-            *(array.numpy() for array in (*arrays, before, x)),
-            number,
-            out.numpy(),
-        )
+        _share(_horner_rows, cuts, *(array.numpy() for array in (*arrays, before, x)), number, out.numpy())
         before, out = out, before
     return before
 

@@ -156,13 +156,8 @@ def _through_weight(grad_z: Tensor, x: Tensor, weight: Tensor, below: Tensor, sc
     rows, warps = DENSE[max(_block(d), _block(d_below))]
     number = min(PROGRAMS, triton.cdiv(n, rows))
     partial = x.new_empty(number, d_below, d)
-    options: dict[str, Any] = {
-        "D": d,
-        "STRIDE": grad_z.stride(0),
-        "BELOW": d_below,
-        "BELOW_STRIDE": below.stride(0),
-        "ROWS": rows,
-    }
+    options: dict[str, Any] = {"D": d, "STRIDE": grad_z.stride(0), "ROWS": rows}
+    options |= {"BELOW": d_below, "BELOW_STRIDE": below.stride(0)}
     options |= {"PRECISION": PRECISION, "COLS": _block(d), "BELOW_COLS": _block(d_below), "num_warps": warps}
     programs.dense_backward[(number,)](grad_z, x, weight, below, partial, n, scale, **options)
     return partial.sum(0)
@@ -267,13 +262,7 @@ class MeanCost(torch.autograd.Function):
 def _costs(values: Tensor, target: Tensor, out: Tensor, upstream: Tensor | None, kind: int, tiny: float) -> Tensor:
     (m, d), cols = values.shape, max(8, triton.next_power_of_2(values.shape[1]))
     rows, given = max(1, 1024 // cols), out if upstream is None else upstream
-    options: dict[str, Any] = {
-        "D": d,
-        "STRIDE": values.stride(0),
-        "OUT_STRIDE": out.stride(0),
-        "ROWS": rows,
-        "COLS": cols,
-    }
-    options |= {"KIND": kind, "BACKWARD": upstream is not None}
+    options: dict[str, Any] = {"D": d, "STRIDE": values.stride(0), "OUT_STRIDE": out.stride(0)}
+    options |= {"ROWS": rows, "COLS": cols, "KIND": kind, "BACKWARD": upstream is not None}
     programs.cost_rows[(triton.cdiv(m, rows),)](values, target, out, given, m, tiny, **options)
     return out

@@ -78,17 +78,24 @@ def apply(function: Any, *arguments: Any) -> Tensor:
     return _add_batch_dim(output, out_dim, level)
 
 
+def _each(a: Tensor, dim: int | None, size: int) -> Tensor:
+    """What each model has, [B, …]; what all models share is repeated."""
+    return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
+
+
 def _flat(a: Tensor, dim: int | None, size: int) -> Tensor:
-    """The rows of all models below each other, [B · k, …]; of what all models share, a copy for each."""
-    many = a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
-    return many.reshape(-1, *many.shape[2:])
+    """The rows of all models below each other, [B · k, …]."""
+    return _each(a, dim, size).flatten(0, 1)
 
 
-def _by_blocks(function: Any, size: int, dims: Any, pattern: Pattern, *tensors: Tensor) -> tuple[Tensor, int]:
-    """A Function of a pattern and tensors, for all models at once."""
-    flat = (_flat(tensor, dim, size) for tensor, dim in zip(tensors, dims[1:], strict=True))
-    joined = apply(function, pattern.repeated(size), *flat)
-    return joined.view(size, -1, *joined.shape[1:]), 0
+class _ByBlocks(torch.autograd.Function):
+    """A Function of a pattern and tensors; for all models at once that of a block-diagonal pattern."""
+
+    @classmethod
+    def vmap(cls, size: int, dims: Any, pattern: Pattern, *tensors: Tensor) -> tuple[Tensor, int]:
+        flat = (_flat(tensor, dim, size) for tensor, dim in zip(tensors, dims[1:], strict=True))
+        joined = apply(cls, pattern.repeated(size), *flat)
+        return joined.view(size, -1, *joined.shape[1:]), 0
 
 
 class Transpose(torch.autograd.Function):
@@ -172,14 +179,11 @@ class Polynomial(torch.autograd.Function):
 
     @staticmethod
     def vmap(size: int, dims: Any, matrix: Any, coefficients: Tensor, x: Tensor) -> tuple[Tensor, int]:
-        many = (
-            a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
-            for a, dim in zip((coefficients, x), dims[1:], strict=True)
-        )
+        many = (_each(a, dim, size) for a, dim in zip((coefficients, x), dims[1:], strict=True))
         return torch.stack([apply(Polynomial, matrix, *of_one) for of_one in zip(*many, strict=True)]), 0
 
 
-class EdgeDot(torch.autograd.Function):
+class EdgeDot(_ByBlocks):
     """u_i · v_j for each entry (i, j), [E]."""
 
     @staticmethod
@@ -199,12 +203,8 @@ class EdgeDot(torch.autograd.Function):
             return None, grad_u, None
         return None, grad_u, kernel("spmm", pattern.T, grad.index_select(0, pattern.order), u)
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Tensor, int]:
-        return _by_blocks(EdgeDot, *arguments)
 
-
-class RowSum(torch.autograd.Function):
+class RowSum(_ByBlocks):
     """Σ_j over the entries of each row, [E] -> [n]."""
 
     @staticmethod
@@ -216,12 +216,8 @@ class RowSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(SpreadRows, ctx.pattern, grad)
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Tensor, int]:
-        return _by_blocks(RowSum, *arguments)
 
-
-class SpreadRows(torch.autograd.Function):
+class SpreadRows(_ByBlocks):
     """The number of row i at each entry (i, j), [n] -> [E]."""
 
     @staticmethod
@@ -233,12 +229,8 @@ class SpreadRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, apply(RowSum, ctx.pattern, grad)
 
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Tensor, int]:
-        return _by_blocks(SpreadRows, *arguments)
 
-
-class RowSoftmax(torch.autograd.Function):
+class RowSoftmax(_ByBlocks):
     """exp(s_ij) / Σ_j exp(s_ij), [E]."""
 
     @staticmethod
@@ -253,10 +245,6 @@ class RowSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         (weights,) = ctx.saved_tensors
         return None, kernel("row_softmax_backward", ctx.pattern, weights, grad)
-
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Tensor, int]:
-        return _by_blocks(RowSoftmax, *arguments)
 
 
 class Dropout(torch.autograd.Function):
@@ -280,12 +268,12 @@ class Dropout(torch.autograd.Function):
     def vmap(
         size: int, dims: Any, x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: Any, *rest: Any
     ) -> tuple[Tensor, int]:
-        x = x.expand(size, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+        x = _each(x, dims[0], size)
         seeds = torch.full((size,), int(seed)) if dims[4] is None else seed
         return apply(Dropout, x, row, col, rate, seeds, *rest), 0
 
 
-class TanhAttention(torch.autograd.Function):
+class TanhAttention(_ByBlocks):
     """Σ_h a_h tanh(u_ih + v_jh) per entry, one column h at a time, [E]; the tanh are computed again in the backward pass.
 
     `a` has a row for each block of a block-diagonal pattern, [B, h].
@@ -312,10 +300,6 @@ class TanhAttention(torch.autograd.Function):
             columns.append((pattern.row_sum(inner), of_cols, (grad * t).sum(1)))
         grad_u, grad_v, grad_a = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
         return None, grad_u, grad_v, grad_a
-
-    @staticmethod
-    def vmap(*arguments: Any) -> tuple[Tensor, int]:
-        return _by_blocks(TanhAttention, *arguments)
 
 
 def _tanh_column(pattern: Pattern, u: Tensor, v: Tensor, h: int) -> Tensor:

@@ -361,20 +361,8 @@ def suggestions(
         reached = reach(walk, labeled, unsure)
         score = torch.where(open_nodes, unsure**sharpness * (unsure + reached), -1.0)
         node = int(score.argmax())
-        first, probability, second, next_probability = guess(node)
-        chosen.append(
-            Suggestion(
-                node=node,
-                id=graph.node_names[node],
-                score=float(score[node]),
-                guess=first,
-                probability=probability,
-                runner_up=second,
-                runner_up_probability=next_probability,
-                uncertainty=float(unsure[node]),
-                reach=float(reached[node]),
-            )
-        )
+        sizes = float(unsure[node]), float(reached[node])
+        chosen.append(Suggestion(node, graph.node_names[node], float(score[node]), *guess(node), *sizes))
         labeled[node], open_nodes[node] = True, False
         unsure = unsure * (1 - covered(walk, labeled, node))
     return chosen

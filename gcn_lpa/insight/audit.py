@@ -114,15 +114,9 @@ def cross_fit(
             on_fit(next(done), total)
 
     left_out = [(seed + k, fold) for k in range(repeats) for fold in label_folds(strata, given, folds, seed=(seed, k))]
-    models = learn_many(
-        hidden,
-        [(given & ~fold, torch.zeros_like(given)) for _, fold in left_out],
-        recipe,
-        seeds=[first for first, _ in left_out],
-        stop_at=epochs,
-        watch=Watch(on_epoch=None if on_fit is None else on_epoch),
-        **options,
-    )
+    masks = [(given & ~fold, torch.zeros_like(given)) for _, fold in left_out]
+    options |= {"seeds": [first for first, _ in left_out], "watch": Watch(on_epoch=on_fit and on_epoch)}
+    models = learn_many(hidden, masks, recipe, stop_at=epochs, **options)
     learns = recipe.method == "gcn-lpa" and recipe.edges != "fixed"
     out_of_fold = torch.zeros(graph.num_nodes, graph.target.vote_width, dtype=torch.float64)
     log_weights = torch.zeros(graph.adjacency.num_entries, dtype=torch.float64)

@@ -165,18 +165,10 @@ def compare(
             seconds = (time.perf_counter() - start) / len(models)
             for first, part, trained in zip(seeds, parts, models, strict=True):
                 scores = evaluate(trained, graph, part.test, positive=positive)
-                of_classes = scores if isinstance(scores, Scores) else None
-                record = Record(
-                    method=name,
-                    split=part.hash,
-                    seed=first,
-                    accuracy=of_classes.accuracy if of_classes is not None else None,
-                    macro_f1=of_classes.macro_f1 if of_classes is not None else None,
-                    val_accuracy=trained.run.best.val_accuracy,
-                    best_epoch=trained.run.best_epoch,
-                    seconds=seconds,
-                    score=scores.score if metric == "accuracy" else scores.metrics[metric],
-                )
+                right, f1 = (scores.accuracy, scores.macro_f1) if isinstance(scores, Scores) else (None, None)
+                best = trained.run.best.val_accuracy, trained.run.best_epoch
+                score = scores.score if metric == "accuracy" else scores.metrics[metric]
+                record = Record(name, part.hash, first, right, f1, *best, seconds, score)
                 records.append(record)
                 if on_record is not None:
                     on_record(record)

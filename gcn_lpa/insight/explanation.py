@@ -84,9 +84,7 @@ class Explanation:
     probability: float | None  # None of a number
     probabilities: dict[str, float]  # the model's, of every class
     lpa_label: str | None  # None: no label within `hops`
-    scores: dict[
-        str, float
-    ]  # LPA's Y^(k) before the last reset, of every class; of numbers NUMBERS, the share of all votes
+    scores: dict[str, float]  # LPA's Y^(k) before the last reset, of every class; of NUMBERS the share of all votes
     agree: bool | None  # no class has a higher score than `label`; of numbers: the number of LPA is in the interval
     hops: int
     votes: tuple[Vote, ...]  # the strongest first

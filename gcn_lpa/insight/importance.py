@@ -178,9 +178,7 @@ def told_by(target: Target, x: Tensor | SparseMatrix, at: Sequence[int], nodes: 
     from sklearn.tree import DecisionTreeRegressor
 
     rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
-    tree = DecisionTreeRegressor(
-        max_leaf_nodes=LEAVES, random_state=0
-    )  # squared errors of classes are their Gini index
+    tree = DecisionTreeRegressor(max_leaf_nodes=LEAVES, random_state=0)  # squared errors of classes: their Gini index
     seeds = target.seeds(y, torch.float64).numpy()
     told = cross_val_predict(tree, rows, seeds, cv=KFold(FOLDS, shuffle=True, random_state=0))
     credit, chance = target.credit(target.voted(torch.from_numpy(told)), y), target.chance(y)

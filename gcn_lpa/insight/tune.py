@@ -184,16 +184,11 @@ class Searching:
     @property
     def finished(self) -> list[TuningTrial]:
         """The trials with a result, pruned and diverged ones included."""
-        states = self.states.COMPLETE, self.states.PRUNED
-        return [
-            TuningTrial(
-                trial.number,
-                trial.params,
-                trial.value if trial.state == self.states.COMPLETE else None,
-                trial.duration.total_seconds(),
-            )
-            for trial in self.study.get_trials(deepcopy=False, states=states)
-        ]
+        found = []
+        for trial in self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE, self.states.PRUNED)):
+            score = trial.value if trial.state == self.states.COMPLETE else None
+            found.append(TuningTrial(trial.number, trial.params, score, trial.duration.total_seconds()))
+        return found
 
     def run(self) -> Tuning:
         with contextlib.suppress(_EnoughError):

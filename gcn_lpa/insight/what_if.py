@@ -166,15 +166,9 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
         kept_labels = target.tallied(target.seeds(explainer.graph.y, torch.float64))
         scores = torch.where(is_labeled, kept_labels, explainer.lpa)  # Eq. (2): a labelled node keeps its label
         lpa = Shift.between(scores, other.lpa, explainer.graph, predicted)
-        return WhatIf(
-            asked=(*relabelled, *removed),
-            method=method,
-            hops=explainer.hops,
-            num_nodes=len(predicted),
-            model=Shift.between(explainer.prediction.output, other.prediction.output, explainer.graph, predicted),
-            lpa=lpa,
-            notes=tuple(notes),
-        )
+        model = Shift.between(explainer.prediction.output, other.prediction.output, explainer.graph, predicted)
+        words = (*relabelled, *removed)
+        return WhatIf(words, method, explainer.hops, len(predicted), model, lpa, tuple(notes))
 
 
 def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:

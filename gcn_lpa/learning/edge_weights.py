@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from gcn_lpa.data.edge_columns import EdgeWeights
-from gcn_lpa.edges import ByColumns
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, Parts, cross_fitted, parts_of
@@ -81,7 +80,8 @@ def learned_edge_weights(
         with num_threads(threads, layer=jobs[0].task.layer(jobs[0].recipe)):
             likelihoods.append(_log_likelihoods([job.task for job in jobs], models, device))
         if jobs is groups[0]:
-            levels = [_levels(model) for model in models]
+            forms = [model.edges for model in models]
+            levels = [tuple((form.levels @ form.weight).detach().cpu().tolist()) for form in forms]
     functions = graph.edge_columns.functions
     found = EdgeWeights(functions, tuple(levels), *_gain(likelihoods[0], likelihoods[1], CLEARLY))
     alone, walked = functions.alone(), columns.replace(**HOP_COLUMNS)
@@ -111,12 +111,6 @@ def _gain(logs: Tensor, given: Tensor, least: float) -> tuple[float, float, bool
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
     is_clear = math.isfinite(error) and float(gain.mean()) > least * error
     return float(gain.mean()), error if math.isfinite(error) else 0.0, is_clear
-
-
-def _levels(model: Any) -> tuple[float, ...]:
-    form = model.edges
-    assert isinstance(form, ByColumns)
-    return tuple((form.levels @ form.weight).detach().cpu().tolist())
 
 
 def _log_likelihoods(tasks: Sequence[Task], models: Sequence[Any], device: torch.device) -> Tensor:

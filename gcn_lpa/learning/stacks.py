@@ -110,16 +110,10 @@ class _Stack:
         shape = jobs[0].built().to(device)  # not one that is trained: those are used as soon as they are done
         self.call = _Call(shape, jobs[0].task.prepared.to(device))
         self.captures = device.type == "cuda" and shape.capturable
-        self.all = [
-            _Progress(
-                job,
-                job.built().to(device),
-                last_epoch(shape, self.recipe, job.stop_at),
-                int(job.task.val.sum()),
-                Best(self.recipe.select),
-            )
-            for job in jobs
-        ]
+        self.all = list[_Progress]()
+        for job in jobs:
+            last, num_validation = last_epoch(shape, self.recipe, job.stop_at), int(job.task.val.sum())
+            self.all.append(_Progress(job, job.built().to(device), last, num_validation, Best(self.recipe.select)))
 
     def run(self) -> list[Outcome]:
         each = [dict(progress.model.named_parameters()) for progress in self.all]

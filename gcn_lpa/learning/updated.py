@@ -44,9 +44,7 @@ class Changes:
     labels_changed: int
     labels_gone: int
     unknown_classes: dict[str, int]  # labels of classes that the model does not know, which cannot vote
-    silent_classes: tuple[
-        str, ...
-    ]  # classes of labels that the model was given, of which no label is here, though others vote
+    silent_classes: tuple[str, ...]  # of labels that the model was given, of which none is here, though others vote
     votes: bool  # whether labels vote at all; of a plain GCN they only train
     edges_unweighted: int = 0  # entries that free weights were not learned for, which have their given weight
     nodes_new: int | None = None

@@ -305,15 +305,9 @@ class Trees(NearbyColumns):
     def estimator(self, y: np.ndarray) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-        options: dict[str, Any] = {
-            "max_iter": self.rounds,
-            "max_depth": DEPTH,
-            "min_samples_leaf": min(20, max(2, len(y) // 20)),
-            "max_features": 0.5,
-            "l2_regularization": 10.0,
-            "early_stopping": False,
-            "random_state": self.seed,
-        }
+        options: dict[str, Any] = {"max_iter": self.rounds, "max_depth": DEPTH, "max_features": 0.5}
+        options |= {"min_samples_leaf": min(20, max(2, len(y) // 20)), "l2_regularization": 10.0}
+        options |= {"early_stopping": False, "random_state": self.seed}
         if y.dtype.kind == "f":
             return HistGradientBoostingRegressor(**options)
         return HistGradientBoostingClassifier(**options, class_weight=self.balance)

@@ -365,14 +365,9 @@ def decode_trained(files: RunFolder) -> Trained:
     with files.explained("model.safetensors"):
         model = _decode_model(files, facts, recipe, scaling)
     made: dict[str, Any] = {"model": model, "recipe": recipe, "scaling": scaling, "known": known, "columns": columns}
-    made |= {
-        "held_out": held_out,
-        "edge_weights": edge_weights,
-        "relations": facts.relations,
-        "left_out": facts.left_out,
-    }
-    run = Run(recipe, **{name: getattr(facts, name) for name in OF_RUN})
-    return Trained(target=facts.target, run=run, **made, **{name: getattr(facts, name) for name in OF_TRAINED})
+    made |= {"held_out": held_out, "edge_weights": edge_weights}
+    made |= {name: getattr(facts, name) for name in (*OF_TRAINED, "target", "relations", "left_out")}
+    return Trained(run=Run(recipe, **{name: getattr(facts, name) for name in OF_RUN}), **made)
 
 
 def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: Recipe) -> tuple[KnownLabels, Scaling]:
@@ -439,12 +434,9 @@ def _decode_model(files: RunFolder, facts: _TrainedFacts, recipe: Recipe, scalin
     recipes = members_of(recipe).values()
     if len(facts.copies) != len(recipes):
         raise ValueError(f"it has models of {len(facts.copies)} members, but the recipe names {len(recipes)}")
-    ensemble = Ensemble(
-        [
-            [METHODS[one.method].build(one, blank, facts.seed) for _ in range(number)]
-            for one, number in zip(recipes, facts.copies, strict=True)
-        ]
-    )
+    pairs = zip(recipes, facts.copies, strict=True)
+    built = ([METHODS[one.method].build(one, blank, facts.seed) for _ in range(number)] for one, number in pairs)
+    ensemble = Ensemble([*built])
     for name, tensor in ensemble.state_dict().items():
         kept = state.get(name, tensor)
         if kept.dtype != tensor.dtype:

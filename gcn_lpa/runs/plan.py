@@ -86,9 +86,7 @@ class Plan:
     checkpoint_every: int = 50
     reserve: float = 0.0  # share of the validation nodes that choose nothing and calibrate label sets
     minutes: float = 0.0  # that training may take, about; 0: as long as it takes
-    report: bool = field(
-        default=False, compare=False
-    )  # whether files for people were asked for: the same run without them
+    report: bool = field(default=False, compare=False)  # files for people were asked for: the same run without them
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
