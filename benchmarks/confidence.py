@@ -5,8 +5,8 @@
     PYTHONPATH=.:benchmarks python benchmarks/confidence.py audit --out benchmarks/results/audit-alone-cpu.json
 
 calibration: every run hides most labels, trains `quick` or `default` by folds as `gcn-lpa train FOLDER` does, and scores the hidden
-labels: ECE and log loss of the probabilities as the ensemble gives them, calibrated by a curve with the pull of a single node, and as the
-product calibrates. The graphs are the generated tables of benchmarks/tables.py and benchmarks/rare.py and loaded ones, with few
+labels: ECE and log loss of the probabilities as the ensemble gives them, calibrated by a curve with the pull of a single node, and
+as the product calibrates. The graphs are generated tables of benchmarks/tables.py and benchmarks/rare.py and loaded ones, with few
 and many labels; in some, a quarter of the nodes has lost its edges. The pull was chosen without the graphs of OTHERS, on
 predictions of benchmarks/members.py and published.py. DIR keeps held-out and hidden predictions, so that a rule can be tried anew
 without training.
