@@ -505,3 +505,17 @@ def quick(root: Path) -> list[str]:
         for row, facts in found.items()
     ]
     return markdown(heads, rows)
+
+
+@block
+def quick_large(root: Path) -> list[str]:
+    """What generated graphs take, from two CSV files to a table of predictions."""
+    heads = ["nodes / edges", "minutes", "processor minutes", "memory", "accuracy"]
+    rows = [
+        [" / ".join(f"{float(size):,.0f}" for size in graph.split("/"))]
+        + [f"{facts[name] / 60:.1f}" for name in ("seconds", "cpu")]
+        + [f"{facts['megabytes'] / 1000:.1f} GB", facts["accuracy"]]
+        for graph, found in result(root, "quick-large-cpu")["rows"].items()
+        for facts in found.values()
+    ]
+    return markdown(heads, rows)

@@ -174,16 +174,14 @@ def pool(folder: Path, out: Path | None) -> int:
         job, names = json.loads(str(data["job"])), [str(name) for name in data["members"]]
         if not job["graph"].endswith("/bare"):
             rows.setdefault(job["graph"], []).append({"job": job, **scored(data, names)})
-    found = {
-        "graphs": {graph: {row: mean(jobs, row) for row in jobs[0] if row != "job"} for graph, jobs in rows.items()}
-    }
+    found = {"graphs": {graph: {row: mean(jobs, row) for row in rows_of(jobs)} for graph, jobs in rows.items()}}
     every = {
         "development": [job for graph, jobs in rows.items() if graph not in LEFT_OUT for job in jobs],
         "left out": [job for graph, jobs in rows.items() if graph in LEFT_OUT for job in jobs],
     }
     for name, jobs in every.items():
         if jobs:
-            found[name] = {row: {**mean(jobs, row), "less": less(jobs, row)} for row in jobs[0] if row != "job"}
+            found[name] = {row: {**mean(jobs, row), "less": less(jobs, row)} for row in rows_of(jobs)}
             found[name]["draws"] = len(jobs)
     for name in every:
         for row, facts in found.get(name, {}).items():
@@ -214,8 +212,8 @@ def scored(data, names: list[str]) -> dict[str, float]:
     def pooled(members: tuple[str, ...], votes: bool = True) -> float:
         return accuracy(said_by(members, votes))
 
-    found = {name: accuracy(test.members[names.index(name)]) for name in SINGLE}
-    found |= {name: pooled(members) for name, members in ENSEMBLES.items()}
+    found = {name: accuracy(test.members[names.index(name)]) for name in SINGLE if name in names}
+    found |= {name: pooled(members) for name, members in ENSEMBLES.items() if set(members) <= set(names)}
     found["default - votes"] = pooled(FEW, votes=False)
     said, drawn = said_by(FEW), shares_of(y[known], data["oof"].shape[-1])
     for name, shares in (("estimated", estimated(said, drawn)), ("known", shares_of(truth, len(drawn)))):
@@ -250,7 +248,7 @@ def logs(array: np.ndarray) -> tuple[torch.Tensor, ...]:
 
 def tables(found: dict, rows: dict) -> str:
     """The accuracy by graph, and what the default is above every single method and every other ensemble, as Markdown."""
-    shown = ("default", "former default", "gcn", "appnp", "grand", "smoothed-lr", "hops")
+    shown = ("default", "gcn", "appnp", "grand", "smoothed-lr", "hops", "strong-hops")
     lines = [f"| | draws | {' | '.join(shown)} |", "|---" * (len(shown) + 2) + "|"]
     for graph in sorted(rows, key=lambda name: (name in LEFT_OUT, name)):
         cells = [f"{found['graphs'][graph][row]['accuracy']:.1f}" for row in shown]
@@ -264,13 +262,19 @@ def tables(found: dict, rows: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rows_of(jobs: list) -> list[str]:
+    """The rows of any of the jobs: members that were added later are not in all."""
+    return list(dict.fromkeys(row for job in jobs for row in job if row != "job"))
+
+
 def mean(jobs: list, row: str) -> dict:
-    return {"accuracy": round(float(np.mean([job[row] for job in jobs])), 2)}
+    values = [job[row] for job in jobs if row in job]
+    return {"accuracy": round(float(np.mean(values)), 2), "draws": len(values)}
 
 
 def less(jobs: list, row: str) -> str:
     """The default less this row, paired over draws."""
-    return str(mean_of(np.array([job["default"] - job[row] for job in jobs]) / 100))
+    return str(mean_of(np.array([job["default"] - job[row] for job in jobs if row in job]) / 100))
 
 
 if __name__ == "__main__":

@@ -142,8 +142,11 @@ def by_command(place: str, row: str, seed: int, base: str | None) -> tuple[np.nd
     start = [sys.executable, "-m", "gcn_lpa", "--quiet"]
     train = ["train", place, "--recipe", recipe, "--seed", str(seed), "--out", str(run), "--overwrite"]
     settings = {**os.environ, "PYTHONPATH": package}
-    subprocess.run([*start, *train], env=settings, cwd=place, check=True, stdout=subprocess.DEVNULL)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    training = subprocess.Popen([*start, *train], env=settings, cwd=place, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(training.pid, 0)  # of this command alone, not the most of all before
+    if status:
+        raise ChildProcessError(f"{train} ended with {os.waitstatus_to_exitcode(status)}")
+    peak = used.ru_maxrss // 1024
     predict = ["predict", str(run), "--all", "--out", str(table), "--overwrite"]
     subprocess.run([*start, *predict], env=settings, cwd=place, check=True, stdout=subprocess.DEVNULL)
     found = pandas.read_csv(table, dtype=str).set_index("id")["label"]

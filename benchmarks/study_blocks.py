@@ -24,7 +24,7 @@ def authors_split(root: Path) -> list[str]:
         for name in ("table2-authors", "table2")
     )
     rows = []
-    for dataset in ("cora", "citeseer"):
+    for dataset in FIVE:
         for row, paper in (("official", "gcn-lpa"), ("gcn-same", ""), ("gcn", "gcn"), ("gcn-lpa", "gcn-lpa")):
             ours = (
                 f"{100 * one['accuracy']:.1f} ± {100 * one['interval']:.1f}"
