@@ -264,9 +264,8 @@ def read_address(text: str, content: str) -> tuple[Table, list[str]]:
     columns = [list(map(_text, column)) for column in zip(*rows, strict=True)] or [[] for _ in names]
     unread = [name for name, cells in zip(names, columns, strict=True) if None in cells]
     notes = [f"columns {some(unread)} hold neither numbers, text, truths nor dates: left aside"] if unread else []
-    kept = [
-        (name, series(cells, text_type())) for name, cells in zip(names, columns, strict=True) if name not in unread
-    ]
+    cells_of = zip(names, columns, strict=True)
+    kept = [(name, series(cells, text_type())) for name, cells in cells_of if name not in unread]
     title = address.what if address.kind == "table" else f"the query for {content}"
     path = Path(Path(address.place).stem or "graph", title.replace("/", "|"))
     return table_of(path, [name for name, _ in kept], [cells for _, cells in kept], len(rows)), notes

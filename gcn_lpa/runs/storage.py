@@ -103,10 +103,8 @@ def read(folder: Path, names: Collection[str] | None = None) -> RunFolder | None
         try:
             entries, hidden = _entries(manifest, folder / MANIFEST), _hidden(folder, manifest)
             wanted = entries.keys() - OUTPUTS if names is None else names
-            found = {
-                name: _content((hidden / name, folder / name), entries[name]) for name in entries if name in wanted
-            }
-            return RunFolder(folder, found)
+            kept = {name: _content((hidden / name, folder / name), entries[name]) for name in entries if name in wanted}
+            return RunFolder(folder, kept)
         except ValueError:
             before, manifest = manifest, _manifest(folder)
             if manifest == before:  # else a save went on meanwhile: read what it left
