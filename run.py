@@ -98,9 +98,7 @@ def check(python: str, root: Path, call: Call, *, tests: bool) -> int:
         others = []
         for command in (other, types):
             said = stack.enter_context(tempfile.TemporaryFile("w+"))
-            others.append(
-                (beside.submit(call, [python, "-m", *command], cwd=root, stdout=said, stderr=subprocess.STDOUT), said)
-            )
+            others.append((beside.submit(call, [python, "-m", *command], cwd=root, stdout=said, stderr=subprocess.STDOUT), said))
         codes = [call([python, "-m", *half], cwd=root)]
         for done, said in others:
             codes.append(done.result())

@@ -206,9 +206,7 @@ def train(job: dict, root: str | None, device: str) -> dict:
     return {
         "accuracy": scores(graph, parts.test, said, trained.target).accuracy,
         "nodes": int(parts.test.sum()),
-        "log_likelihood": float(
-            said[parts.test].gather(1, y[parts.test].clamp_min(0)[:, None]).clamp_min(1e-9).log().mean()
-        ),
+        "log_likelihood": float(said[parts.test].gather(1, y[parts.test].clamp_min(0)[:, None]).clamp_min(1e-9).log().mean()),
         **(ranking(said[parts.test], y[parts.test]) if said.shape[1] == 2 else {}),
         **confidence(trained, parts, said, y),
         "best_epoch": trained.run.best_epoch,

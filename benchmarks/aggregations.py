@@ -83,11 +83,7 @@ def say_plan(jobs: list, ledger: Ledger, workers: int, minutes: float | None) ->
         here = [ledger.read([job])[0]["wall"] for job in jobs if job["graph"] == graph and job not in missing]
         mean = f", {np.mean(here):.2f} s each so far" if here else ""
         print(f"{graph:14} {sum(job['graph'] == graph for job in jobs):4} trainings, {len(here)} done{mean}")
-    each = (
-        f"; in {minutes:g} minutes one may take {60 * minutes * workers / max(1, len(missing)):.1f} s"
-        if minutes
-        else ""
-    )
+    each = f"; in {minutes:g} minutes one may take {60 * minutes * workers / max(1, len(missing)):.1f} s" if minutes else ""
     print(f"{len(missing)} of {len(jobs)} trainings are left, {workers} at a time{each}")
     return 0
 

@@ -106,8 +106,7 @@ def without_edges(graph, audit, share):
     """The same graph without the most suspicious `share` of its edges, and how many those are."""
     judged = [row for row in audit.findings if row.status == "judged"]
     dropped = {
-        frozenset((graph.index_of(r.source), graph.index_of(r.target)))
-        for r in judged[: round(share * len(audit.findings))]
+        frozenset((graph.index_of(r.source), graph.index_of(r.target))) for r in judged[: round(share * len(audit.findings))]
     }
     source, target = edge_ends(graph)
     kept = [pair for pair in zip(source.tolist(), target.tolist(), strict=True) if frozenset(pair) not in dropped]
@@ -177,9 +176,7 @@ def audited_edges(job):
     graph, added = add_edges(clean, job["seed"])
     parts = split(clean, seed=job["seed"])
     given, recipe = parts.train | parts.val, LAYERS.replace(epochs=job["epochs"])
-    fitted = cross_fit(
-        graph, given, recipe, repeats=job["repeats"], folds=job["folds"], seed=job["seed"], device=job["device"]
-    )
+    fitted = cross_fit(graph, given, recipe, repeats=job["repeats"], folds=job["folds"], seed=job["seed"], device=job["device"])
     ranked = rank_edges(graph, fitted).findings  # those it abstains from are last
     rows = {(row.source, row.target): (row, place) for place, row in enumerate(ranked)}
     source, target = edge_ends(graph)
@@ -297,9 +294,7 @@ def summary(results, datasets):
 def ours_minus_it(runs, name, score):
     if "ours" not in runs[0]:
         return {}
-    return {
-        "ours_minus_it": dataclasses.asdict(mean_of(np.array([run["ours"][score] - run[name][score] for run in runs])))
-    }
+    return {"ours_minus_it": dataclasses.asdict(mean_of(np.array([run["ours"][score] - run[name][score] for run in runs])))}
 
 
 def show(table):
@@ -323,17 +318,11 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--root", default=os.environ.get("GCN_LPA_DATA"))
-    parser.add_argument(
-        "--out", type=Path, help="JSON; beside it, .jsonl, finished jobs, from which a killed run continues"
-    )
+    parser.add_argument("--out", type=Path, help="JSON; beside it, .jsonl, finished jobs, from which a killed run continues")
     options = parser.parse_args()
     datasets = options.datasets.split(",")
     same = {name: getattr(options, name) for name in ("what", "epochs", "folds", "repeats", "device", "root")}
-    jobs = [
-        {**same, "dataset": dataset, "seed": options.first_seed + k}
-        for dataset in datasets
-        for k in range(options.seeds)
-    ]
+    jobs = [{**same, "dataset": dataset, "seed": options.first_seed + k} for dataset in datasets for k in range(options.seeds)]
     ledger = Ledger(None if options.out is None else options.out.with_suffix(".jsonl"))
     results = ledger.run(jobs, work, workers=options.workers, on_outcome=say)
     for result in results:

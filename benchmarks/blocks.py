@@ -184,9 +184,7 @@ def cost(root: Path) -> list[str]:
             what = sizes.get(line.get("table"), line.get("graph"))
             rows.setdefault(f"{what}, {line['recipe']}", {})[device] = time(line["seconds"])
     devices = ("two CPU cores", "one H200")
-    return markdown(
-        ["one training", *devices], [[name, *(cells.get(d, "") for d in devices)] for name, cells in rows.items()]
-    )
+    return markdown(["one training", *devices], [[name, *(cells.get(d, "") for d in devices)] for name, cells in rows.items()])
 
 
 @block
@@ -226,9 +224,7 @@ def calibration(root: Path) -> list[str]:
                 ece, perfect, sets = one["ece"], one["ece_perfect"], one["sets"]["lac 0.9"]
                 cells = [f"{100 * ece[kind]:.2f}" for kind in ("model", "temperature", "calibrated")]
                 most = f"{100 * perfect['high']:.2f}"
-                rows.append(
-                    [FIVE[one["dataset"]], *cells, most, plus_minus(sets["coverage"]), f"{sets['size']['mean']:.2f}"]
-                )
+                rows.append([FIVE[one["dataset"]], *cells, most, plus_minus(sets["coverage"]), f"{sets['size']['mean']:.2f}"])
     heads = ["ECE, %", "model", "temperature", "calibrated", "perfect, at most", "90 % sets cover", "their size"]
     return markdown(heads, rows)
 
@@ -383,10 +379,7 @@ def steps(root: Path, name: str) -> list[str]:
     """Milliseconds of a training step by the number of nodes."""
     found = {(t["rival"], t["nodes"]): t["milliseconds"] for t in result(root, name)["timings"] if t["captured"]}
     sizes = sorted({nodes for _, nodes in found})
-    rows = [
-        [said, *(f"{found[rival, n]:#.3g}" if (rival, n) in found else "" for n in sizes)]
-        for said, rival in PRODUCTS.items()
-    ]
+    rows = [[said, *(f"{found[rival, n]:#.3g}" if (rival, n) in found else "" for n in sizes)] for said, rival in PRODUCTS.items()]
     return markdown(["ms a step, nodes:", *(f"{n:,}" for n in sizes)], rows)
 
 
@@ -400,11 +393,7 @@ def million(root: Path) -> list[str]:
         ("40 classes, degrees alike", "epochs-work-40-h200"),
         ("40 classes, hubs", "epochs-hubs-40-h200"),
     ):
-        found = {
-            t["rival"]: t["milliseconds"]
-            for t in result(root, name)["timings"]
-            if t["captured"] and t["nodes"] == 10**6
-        }
+        found = {t["rival"]: t["milliseconds"] for t in result(root, name)["timings"] if t["captured"] and t["nodes"] == 10**6}
         ours, theirs = found["our gcn-lpa"], found["pyg gcn-lpa"]
         rows.append(
             [
@@ -423,9 +412,7 @@ def limits(root: Path) -> list[str]:
     """What else was measured on the GPU."""
     seven = result(root, "epochs-work-7-h200")
     one = {t["rival"]: t for t in seven["timings"] if t["captured"] and t["nodes"] == 10**6}
-    most = next(
-        t for t in result(root, "epochs-largest-h200")["timings"] if t["captured"] and t["rival"] == "our gcn-lpa"
-    )
+    most = next(t for t in result(root, "epochs-largest-h200")["timings"] if t["captured"] and t["rival"] == "our gcn-lpa")
     ours, theirs = one["our gcn-lpa"], one["pyg gcn-lpa"]
     paper = result(root, "figure5")["data"]["paper"]["extra_percent_mean"]
     rows = [
@@ -448,9 +435,7 @@ def limits(root: Path) -> list[str]:
 
 @block
 def products(root: Path) -> list[str]:
-    kernels = {
-        (t["kernel"], t["nodes"], t["columns"]): t["milliseconds"] for t in result(root, "kernels-cpu")["timings"]
-    }
+    kernels = {(t["kernel"], t["nodes"], t["columns"]): t["milliseconds"] for t in result(root, "kernels-cpu")["timings"]}
     rows = []
     for n in (10_000, 300_000):
         for d in (32, 7):
@@ -479,9 +464,7 @@ def first_page(root: Path) -> list[str]:
         "pip install": "install, from an index nearby",
         "gcn-lpa train": "train and write the page",
     }
-    rows = [
-        [next(said for start, said in words.items() if name.startswith(start)), time(s)] for name, s in seconds.items()
-    ]
+    rows = [[next(said for start, said in words.items() if name.startswith(start)), time(s)] for name, s in seconds.items()]
     return markdown(["from a clone to the page of `examples/club`", ""], rows)
 
 
@@ -490,9 +473,7 @@ def end_to_end(root: Path) -> list[str]:
     way = result(root, "end-to-end-cpu")
     heads = ["from files to predictions", *way["seconds"], "in all", "memory"]
     cells = [f"{way['settings']['nodes']:,} nodes, {way['settings']['edges']:,} edges"]
-    return markdown(
-        heads, [[*cells, *(time(s) for s in way["seconds"].values()), time(way["total"]), f"{way['megabytes']:,} MB"]]
-    )
+    return markdown(heads, [[*cells, *(time(s) for s in way["seconds"].values()), time(way["total"]), f"{way['megabytes']:,} MB"]])
 
 
 @block

@@ -93,8 +93,7 @@ def work(job):
         "num_calibration": run.trained.calibration.num_nodes,
         "sets": [{"score": "lac", "level": level, **describe(held_out, p, y, level)} for level in LEVELS],
         "confidence": {
-            name: np.round(guesses_of(q, y).confidence.numpy(), 6).tolist()
-            for name, q in zip(STAGES, stages, strict=True)
+            name: np.round(guesses_of(q, y).confidence.numpy(), 6).tolist() for name, q in zip(STAGES, stages, strict=True)
         },
         "correct": "".join("01"[int(right)] for right in guesses_of(p, y).correct),
     }
@@ -227,9 +226,7 @@ def main():
     print(f"{'':<39}{'acc.':>6}{'ECE':>7}{'T':>7}{'T+curve':>8}{'perfect':>10}{'coverage .9':>14}{'size':>7}")
     for row in rows:
         print(line(row))
-    verdicts = {
-        row["dataset"]: shows(row) for row in rows if row["protocol"] == "reserved" and row["method"] == methods[0]
-    }
+    verdicts = {row["dataset"]: shows(row) for row in rows if row["protocol"] == "reserved" and row["method"] == methods[0]}
     for claim in next(iter(verdicts.values()), {}):
         failed = [dataset for dataset, verdict in verdicts.items() if not verdict[claim]]
         print(f"{claim}: {'not on ' + ', '.join(failed) if failed else 'yes, on all'}")

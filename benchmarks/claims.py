@@ -55,20 +55,12 @@ def claims() -> dict:
         "best": family(sixty, "best", "default"),
         "best + wide": family(sixty, "best + wide", "default"),
         "learned edges": family(sixty, "default", "- learned edges"),
-        "best, few labels": adjusted(
-            [(name, "default", rows["best"] - rows["default"]) for name, rows in few.items()], 0
-        ),
+        "best, few labels": adjusted([(name, "default", rows["best"] - rows["default"]) for name, rows in few.items()], 0),
         "no columns": adjusted(
-            [
-                (g, r, rows["default"] - rows[r])
-                for r in ("gcn", "appnp", "label-input", "lpa")
-                for g, rows in bare.items()
-            ],
+            [(g, r, rows["default"] - rows[r]) for r in ("gcn", "appnp", "label-input", "lpa") for g, rows in bare.items()],
             OVERLAP,
         ),
-        "tables": adjusted(
-            [(name, r, rows["default"] - rows[r]) for r in table_rivals for name, rows in tables.items()], 0
-        ),
+        "tables": adjusted([(name, r, rows["default"] - rows[r]) for r in table_rivals for name, rows in tables.items()], 0),
     }
 
 
@@ -108,9 +100,7 @@ def adjusted(differences: list, overlap: float) -> list:
             "holm": p,
             "splits": len(values),
         }
-        for (graph, rival, values), test, p in zip(
-            differences, tests, holm([test.p_value for test in tests]), strict=True
-        )
+        for (graph, rival, values), test, p in zip(differences, tests, holm([test.p_value for test in tests]), strict=True)
     ]
 
 
@@ -193,9 +183,7 @@ def few_labels(found: dict) -> list:
 
 def points(part: dict) -> str:
     interval = "" if part["interval"] is None else f" ± {100 * part['interval']:.1f}"
-    return (
-        f"{100 * part['mean']:+.1f}{interval}".replace("+-0.0", "0.0").replace("-0.0 ", "0.0 ").replace("+0.0 ", "0.0 ")
-    )
+    return f"{100 * part['mean']:+.1f}{interval}".replace("+-0.0", "0.0").replace("-0.0 ", "0.0 ").replace("+0.0 ", "0.0 ")
 
 
 def marked(part: dict) -> str:

@@ -94,9 +94,7 @@ def graph_of(job: dict[str, Any]) -> Graph:
         return graph
     kept = np.random.default_rng([seed, 21]).random(graph.num_nodes) >= job["alone"]
     keeps = scipy.sparse.diags_array(kept.astype(np.float32))
-    return dataclasses.replace(
-        graph, adjacency=SparseMatrix.from_scipy((keeps @ graph.adjacency.to_scipy() @ keeps).tocsr())
-    )
+    return dataclasses.replace(graph, adjacency=SparseMatrix.from_scipy((keeps @ graph.adjacency.to_scipy() @ keeps).tocsr()))
 
 
 def trained(job: dict[str, Any], keep: Path) -> dict[str, np.ndarray]:
@@ -172,9 +170,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def without_edges(graph: Graph, nodes: np.ndarray) -> Graph:
     kept = np.ones(graph.num_nodes, dtype=np.float32)
     kept[nodes] = 0
-    matrix = scipy.sparse.csr_array(
-        scipy.sparse.diags_array(kept) @ graph.adjacency.to_scipy() @ scipy.sparse.diags_array(kept)
-    )
+    matrix = scipy.sparse.csr_array(scipy.sparse.diags_array(kept) @ graph.adjacency.to_scipy() @ scipy.sparse.diags_array(kept))
     matrix.eliminate_zeros()
     return dataclasses.replace(graph, adjacency=SparseMatrix.from_scipy(matrix))
 
@@ -200,9 +196,7 @@ def alone(_: Path) -> dict[str, Any]:
     rows = {"runs": len(runs), "nodes": int(nodes.sum())}
     rows["right"] = float(np.average([run["right"] for run in runs], weights=nodes))
     for way in ("model", "as others", "apart"):
-        rows[way] = {
-            key: float(np.average([run[way][key] for run in runs], weights=nodes)) for key in ("stated", "log_loss")
-        }
+        rows[way] = {key: float(np.average([run[way][key] for run in runs], weights=nodes)) for key in ("stated", "log_loss")}
     return {"rows": rows, "runs": runs}
 
 

@@ -51,8 +51,7 @@ def main() -> int:
     parser.add_argument("--any-code", action="store_true", help="train nothing, take also what earlier code trained")
     given = parser.parse_args()
     folders, budget = (
-        [{"table": table, "recipe": recipe, "minutes": minutes} for table, recipe, minutes in each]
-        for each in (FOLDERS, BUDGET)
+        [{"table": table, "recipe": recipe, "minutes": minutes} for table, recipe, minutes in each] for each in (FOLDERS, BUDGET)
     )
     splits = [{"graph": graph, "recipe": recipe} for graph, recipe in SPLITS]
     held_out = [{"table": table, "held_out": how} for table, how in HELD_OUT]
@@ -78,9 +77,7 @@ def measured(job: dict, root: str | None, device: str) -> dict:
         with tempfile.TemporaryDirectory() as place:
             write_table(Path(place), TABLES[job["table"]], job["repeat"])
             minutes = job.get("minutes", 0.0)
-            plan, graph = make_plan(
-                Source(place), recipe=job.get("recipe", "default"), minutes=minutes, has_time=minutes > 0
-            )
+            plan, graph = make_plan(Source(place), recipe=job.get("recipe", "default"), minutes=minutes, has_time=minutes > 0)
         if "held_out" in job:
             labeled, val = graph.labeled.cpu(), None
             if job["held_out"] == "one part":

@@ -116,9 +116,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def taught(
-    graph: Graph, train: torch.Tensor, order: torch.Tensor, changes: dict[str, Any], seed: int
-) -> dict[str, Any]:
+def taught(graph: Graph, train: torch.Tensor, order: torch.Tensor, changes: dict[str, Any], seed: int) -> dict[str, Any]:
     """The test accuracy of the small model alone, one fifth of whose labels choose its epoch."""
     val = torch.zeros_like(train)
     val[order[: int(train.sum()) // 5]] = True

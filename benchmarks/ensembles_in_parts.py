@@ -64,11 +64,7 @@ def compared(folder, source, recipe, ranks, alone):
     rows = pandas.read_csv(folder / "run" / "predictions.csv", dtype={"label": str}, keep_default_na=False)
     names = [recipe.method for recipe in members_of(together.recipe).values()]
     states = [[m[0].state_dict() for m in t.model.members] for t in (together, alone.trained)]
-    same = [
-        all(torch.equal(a[key], b[key]) for key in a)
-        for name, a, b in zip(names, *states, strict=True)
-        if name == "trees"
-    ]
+    same = [all(torch.equal(a[key], b[key]) for key in a) for name, a, b in zip(names, *states, strict=True) if name == "trees"]
     return {
         "members": ["first", *together.recipe.members.split()],
         "nodes predicted": len(rows),

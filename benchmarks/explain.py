@@ -150,17 +150,13 @@ def main():
         common = {"epochs": options.epochs, "fresh": fresh, "root": options.root}
         jobs.append({"dataset": name, "hops": int(hops) if hops else None, **common})
     results = [{k: v for k, v in one.items() if k != "root"} for one in ledger.run(jobs, work)]
-    print(
-        f"{'':14}{'hops':>5}{'one node (cpu)':>19}{'further':>10}{'all nodes (cpu)':>21}{'largest gap':>13}  same bytes"
-    )
+    print(f"{'':14}{'hops':>5}{'one node (cpu)':>19}{'further':>10}{'all nodes (cpu)':>21}{'largest gap':>13}  same bytes")
     for one in results:
         node = f"{one['one_node_ms']:.0f} ms ({one['one_node_cpu_ms']:.0f})"
         table = f"{one['all_nodes_seconds']:.1f} s ({one['all_nodes_cpu_seconds']:.1f})"
         same = one["same_bytes"] and one.get("same_bytes_in_processes", True)
         gap = f"{one['largest_gap']:.1e}"
-        print(
-            f"{one['dataset']:14}{one['lpa_hops']:5}{node:>19}{one['further_node_ms']:7.1f} ms{table:>21}{gap:>13}  {same}"
-        )
+        print(f"{one['dataset']:14}{one['lpa_hops']:5}{node:>19}{one['further_node_ms']:7.1f} ms{table:>21}{gap:>13}  {same}")
     if options.out:
         write_json(options.out, {"benchmark": "explain", "results": results, "environment": environment()})
 

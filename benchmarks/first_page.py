@@ -22,9 +22,7 @@ RECORD = ROOT / "benchmarks" / "results" / "first-page-cpu.json"
 
 def commands() -> list[str]:
     """Those of docs/start.md to install, and the training with its page."""
-    block = re.search(
-        r"```\n(git clone .*?)```", (ROOT / "docs" / "start.md").read_text(encoding="utf-8"), flags=re.DOTALL
-    )
+    block = re.search(r"```\n(git clone .*?)```", (ROOT / "docs" / "start.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     if block is None:
         raise ValueError("docs/start.md shows no block that begins with git clone")
     return [*block[1].strip().splitlines(), "gcn-lpa train examples/club -o label=club --out runs/club --report"]

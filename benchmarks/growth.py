@@ -69,9 +69,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", required=True)
-    parser.add_argument(
-        "--table", action="store_true", help="write the tables of a result that is there, train nothing"
-    )
+    parser.add_argument("--table", action="store_true", help="write the tables of a result that is there, train nothing")
     parser.add_argument("--any-code", action="store_true", help="train nothing, take also what earlier code trained")
     given = parser.parse_args()
     if given.table:
@@ -212,9 +210,7 @@ def clusters_table(records: list) -> dict:
         graph: {
             f"{number} clusters" if number else "the whole graph": {
                 "accuracy": interval(record["accuracy"] for record in some),
-                "difference": interval(
-                    record["accuracy"] - whole["accuracy"] for record, whole in zip(some, rows[0], strict=True)
-                ),
+                "difference": interval(record["accuracy"] - whole["accuracy"] for record, whole in zip(some, rows[0], strict=True)),
                 "megabytes": f"{median(some, 'megabytes'):.0f}",
                 "seconds": f"{median(some, 'seconds'):.1f}",
                 "edges cut": f"{np.mean([record['cut'] for record in some]):.1%}",

@@ -90,9 +90,7 @@ def ranks(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         of = {(r["seed"], r["without"]): r for r in mine if "planted" not in r}
         columns = [*of[0, ""]["shuffled"]]
         seeds = range(given.seeds)
-        left_out = np.array(
-            [[of[k, ""]["likelihood"] - of[k, column]["likelihood"] for column in columns] for k in seeds]
-        )
+        left_out = np.array([[of[k, ""]["likelihood"] - of[k, column]["likelihood"] for column in columns] for k in seeds])
         facts: dict[str, Any] = {"columns": columns, "left_out": left_out.mean(axis=0).tolist()}
         for ranked in ("shuffled", "alone"):
             values = np.mean([[of[k, ""][ranked][column] for column in columns] for k in seeds], axis=0)
@@ -171,9 +169,7 @@ def leaks(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         lines.append([*cells, *(f"{value:.2f}" for value in found), *[""] * (len(planted) - len(found))])
         print(lines[-1], flush=True)
     falsely = sum(max(row["told"].values()) >= LEAKS for row in rows.values())
-    lines.append(
-        ["named", "", "", "", f"in {falsely} of {len(rows)}", *(f"{sum(each)} of {len(each)}" for each in named)]
-    )
+    lines.append(["named", "", "", "", f"in {falsely} of {len(rows)}", *(f"{sum(each)} of {len(each)}" for each in named)])
     return {"limit": LEAKS, "tables": rows}, "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -183,11 +179,7 @@ def alone(nodes: pandas.DataFrame, only: str = "") -> dict[str, float]:
     target = graph.target.fitted(graph.y)
     y, x = target.translated(graph.y, graph.target), graph.with_features("auto").x
     every = torch.arange(graph.num_nodes)
-    return {
-        name: told_by(target, x, at, every, y)
-        for name, at in graph.columns.positions().items()
-        if at and only in ("", name)
-    }
+    return {name: told_by(target, x, at, every, y) for name, at in graph.columns.positions().items() if at and only in ("", name)}
 
 
 def trained_on(nodes: pandas.DataFrame, edges: pandas.DataFrame | None, seed: int = 0) -> tuple[Graph, Trained]:
@@ -227,9 +219,7 @@ def of_sklearn(load: Any, most: int | None = None) -> Tables:
     table = table.set_axis([str(name).replace(" ", "_") for name in table.columns], axis=1).reset_index(drop=True)
     is_number = not hasattr(data, "target_names")
     label = data.target.astype(float) if is_number else [str(data.target_names[k]) for k in data.target]
-    return pandas.concat(
-        [pandas.DataFrame({"id": [f"n{k}" for k in range(len(table))], "label": label}), table], axis=1
-    ), None
+    return pandas.concat([pandas.DataFrame({"id": [f"n{k}" for k in range(len(table))], "label": label}), table], axis=1), None
 
 
 def doubled(seed: int = 1) -> Tables:

@@ -71,9 +71,7 @@ def graph_of(name: str, root: str | None) -> Graph:
 def scored(job: dict, root: str | None, device: str) -> dict:
     graph, seed = graph_of(job["graph"], root), job["seed"]
     row = next(
-        row
-        for row in PUBLISHED
-        if (row.graph, row.kind, row.fractions[0]) == tuple(job[k] for k in ("graph", "kind", "train"))
+        row for row in PUBLISHED if (row.graph, row.kind, row.fractions[0]) == tuple(job[k] for k in ("graph", "kind", "train"))
     )
     parts = split(graph, row.fractions, seed=seed, kind=row.kind)
     recipe, start = job["recipe"], time.perf_counter()

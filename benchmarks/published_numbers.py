@@ -21,9 +21,7 @@ PUBLISHED = (
     Row("actor", "official", SIXTY, 10, "accuracy", "38.0", "the highest we found reported"),
     Row("coauthor-cs", "uniform", SIXTY, 3, "accuracy", "96.38 ± 0.11", "tuned GraphSAGE, Luo et al. (2024)"),
     Row("coauthor-phy", "uniform", SIXTY, 3, "accuracy", "97.46 ± 0.10", "tuned GCN, Luo et al. (2024)"),
-    Row(
-        "pubmed", "stratified", TENTH, 5, "accuracy", "89.31", "LightGBM with neighbours' means, Bazhenov et al. (2025)"
-    ),
+    Row("pubmed", "stratified", TENTH, 5, "accuracy", "89.31", "LightGBM with neighbours' means, Bazhenov et al. (2025)"),
     Row("cora", "official", SIXTY, 5, "accuracy", "85.4", "GRAND, Feng et al. (2020)"),
     Row("citeseer", "official", SIXTY, 5, "accuracy", "75.4", "GRAND, Feng et al. (2020)"),
     Row("pubmed", "official", SIXTY, 5, "accuracy", "82.7", "GRAND, Feng et al. (2020)"),

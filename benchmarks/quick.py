@@ -98,9 +98,7 @@ def write_large(folder: Path, num_nodes: int, num_edges: int, seed: int) -> list
     columns["text"] = [" ".join(row) for row in vocabulary[words]]
     labels, given = np.char.add("class ", classes.astype(str)), random.permutation(num_nodes) < num_nodes // 100
     ids = np.char.add("n", np.arange(num_nodes).astype(str))
-    pandas.DataFrame({"id": ids, "label": np.where(given, labels, ""), **columns}).to_csv(
-        folder / "nodes.csv", index=False
-    )
+    pandas.DataFrame({"id": ids, "label": np.where(given, labels, ""), **columns}).to_csv(folder / "nodes.csv", index=False)
     weight = random.pareto(1.5, num_nodes) + 0.1  # how often a node is chosen: degrees by a power law
     by_class = np.argsort(classes, kind="stable")
     sums, ends = np.cumsum(weight[by_class]), np.searchsorted(classes[by_class], np.arange(count), side="right") - 1

@@ -60,9 +60,7 @@ def accounts(share: float, seed: int, n: int = 3000) -> Graph:
     inside = fraud[source] & (generator.random(len(source)) < 0.5)  # half of what fraud sends goes to fraud
     target = np.where(inside, generator.choice(np.flatnonzero(fraud), len(source)), generator.choice(n, len(source)))
     amount = np.exp(generator.normal(4.0 + 0.5 * inside, 1.0))
-    rows = np.repeat(
-        np.arange(len(source)), generator.poisson(0.5, len(source)) + 1
-    )  # the same two deal more than once
+    rows = np.repeat(np.arange(len(source)), generator.poisson(0.5, len(source)) + 1)  # the same two deal more than once
     rows = rows[source[rows] != target[rows]]
     weights = amount[rows] * np.exp(generator.normal(0, 0.3, len(rows)))
     x = generator.normal(size=(n, 8))
@@ -222,9 +220,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    names = [
-        name for name in ([*list(TABLES)[:3], *REAL] if given.what == "rank" else CUTS) if name.startswith(given.only)
-    ]
+    names = [name for name in ([*list(TABLES)[:3], *REAL] if given.what == "rank" else CUTS) if name.startswith(given.only)]
     seeds = range(given.first, given.first + given.draws)
     jobs = [{"graph": name, "seed": seed} for seed in seeds for name in names]
     if given.what == "rank":

@@ -58,8 +58,7 @@ def seconds_of_pandas(folder):
 
 def measure(folder, repeats):
     turns = [
-        (seconds_of_info(ROOT / "examples" / "club"), seconds_of_info(folder), seconds_of_pandas(folder))
-        for _ in range(repeats)
+        (seconds_of_info(ROOT / "examples" / "club"), seconds_of_info(folder), seconds_of_pandas(folder)) for _ in range(repeats)
     ]
     startup, info, alone = map(min, zip(*turns, strict=True))
     reading = info - startup

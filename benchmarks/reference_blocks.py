@@ -65,9 +65,7 @@ def cases(root: Path) -> list[str]:
             kind = {"none": "no columns", "words": "words"}.get(columns, f"a {columns}")
             first = f"{default.propagation}, {default.edges} edges"
             rows.append([f"{kind}, {labels}", first, *(f"`{one.members or 'none'}`" for one in (default, quick))])
-    return markdown(
-        ["columns, labels", "`default`, first member", "beside it", "`quick`, beside hop columns or hops"], rows
-    )
+    return markdown(["columns, labels", "`default`, first member", "beside it", "`quick`, beside hop columns or hops"], rows)
 
 
 @block

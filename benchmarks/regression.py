@@ -268,9 +268,7 @@ def main() -> int:
         work = partial(scored, root=given.root, device=given.device)
         records = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers)
     rows = summary(records)
-    write_json(
-        out, {"rows": rows, "first": given.first, "code": code_hash(), **trained_by, "environment": environment()}
-    )
+    write_json(out, {"rows": rows, "first": given.first, "code": code_hash(), **trained_by, "environment": environment()})
     out.with_suffix(".md").write_text(tables(rows), encoding="utf-8")
     print(tables(rows))
     return 0

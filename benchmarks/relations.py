@@ -80,18 +80,12 @@ def main() -> int:
 def of_acm(given: argparse.Namespace) -> int:
     out = Path(given.out)
     jobs = [
-        {"labels": labels, "row": row, "seed": seed}
-        for seed in range(given.seeds)
-        for labels in ACM_LABELS
-        for row in ACM_ROWS
+        {"labels": labels, "row": row, "seed": seed} for seed in range(given.seeds) for labels in ACM_LABELS for row in ACM_ROWS
     ]
     work = partial(papers, device=given.device)
     records, rows = Ledger(out.with_suffix(".jsonl")).run(jobs, work, workers=given.workers), {}
     for labels in ACM_LABELS:
-        of = {
-            row: np.array([r["accuracy"] for r in records if (r["labels"], r["row"]) == (labels, row)])
-            for row in ACM_ROWS
-        }
+        of = {row: np.array([r["accuracy"] for r in records if (r["labels"], r["row"]) == (labels, row)]) for row in ACM_ROWS}
         facts = {row: {"accuracy": str(mean_of(values))} for row, values in of.items()}
         for row in ACM_ROWS[1:]:
             facts[row]["with types is above by"] = str(mean_of(of["with types"] - of[row]))

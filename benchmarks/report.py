@@ -71,13 +71,9 @@ def plotly_page(run, folder):
     ends = [np.frombuffer(base64.b64decode(view[name]), "<u2") for name in ("source", "target")]
     lines = np.full((3 * len(ends[0]), 2), np.nan)
     lines[0::3], lines[1::3] = place[ends[0]], place[ends[1]]
-    edges = go.Scattergl(
-        x=lines[:, 0], y=lines[:, 1], mode="lines", line={"width": 0.5, "color": "grey"}, hoverinfo="skip"
-    )
+    edges = go.Scattergl(x=lines[:, 0], y=lines[:, 1], mode="lines", line={"width": 0.5, "color": "grey"}, hoverinfo="skip")
     label = opened_run.probabilities.argmax(dim=1).numpy()
-    nodes = go.Scattergl(
-        x=place[:, 0], y=place[:, 1], mode="markers", marker={"size": 4, "color": label}, text=view["names"]
-    )
+    nodes = go.Scattergl(x=place[:, 0], y=place[:, 1], mode="markers", marker={"size": 4, "color": label}, text=view["names"])
     path = folder / "plotly.html"
     mark = "document.documentElement.dataset.drawn = 'all'"
     go.Figure([edges, nodes]).write_html(path, include_plotlyjs=True, post_script=mark)
@@ -91,9 +87,7 @@ def measure(page):
         before = resident(browser)
         browser.get(page.as_uri())
         seconds = browser.execute_async_script(DRAWN) / 1000
-        paint = (
-            browser.execute_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-        )
+        paint = browser.execute_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
         heap = browser.execute_script("return performance.memory.usedJSHeapSize") / 2**20
         redraw = browser.execute_script(REDRAWN)
         return {

@@ -61,15 +61,11 @@ def main():
         found = {size: [] for size in SIZES}
         for _ in range(options.repeats):
             for size in SIZES:
-                found[size].append(
-                    seconds_of(graph, parts[:size], recipe.replace(epochs=options.epochs), options.device)
-                )
+                found[size].append(seconds_of(graph, parts[:size], recipe.replace(epochs=options.epochs), options.device))
         one = statistics.median(seconds for seconds, _ in found[1])
         for size, pairs in found.items():
             seconds, cpu = map(statistics.median, zip(*pairs, strict=True))
-            rows.append(
-                {"recipe": name, "models": size, "seconds": seconds, "cpu_seconds": cpu, "ratio": seconds / one}
-            )
+            rows.append({"recipe": name, "models": size, "seconds": seconds, "cpu_seconds": cpu, "ratio": seconds / one})
             print(f"{name:8} {size:3} models {seconds:6.2f} s (CPU {cpu:.2f} s) {seconds / one:5.2f} x one", flush=True)
     about = {"device": str(choose_device(options.device)), "epochs": options.epochs, "graph": "cora"}
     write_json(options.out, {**about, "environment": environment(), "rows": rows})

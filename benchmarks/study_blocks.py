@@ -20,15 +20,13 @@ def authors_split(root: Path) -> list[str]:
     from reproduction.claims import TABLE2
 
     fixed, random = (
-        {(r["row"], r["dataset"]): r for r in result(root, name)["data"]["rows"]}
-        for name in ("table2-authors", "table2")
+        {(r["row"], r["dataset"]): r for r in result(root, name)["data"]["rows"]} for name in ("table2-authors", "table2")
     )
     rows = []
     for dataset in FIVE:
         for row, paper in (("official", "gcn-lpa"), ("gcn-same", ""), ("gcn", "gcn"), ("gcn-lpa", "gcn-lpa")):
             ours = (
-                f"{100 * one['accuracy']:.1f} ± {100 * one['interval']:.1f}"
-                for one in (fixed[row, dataset], random[row, dataset])
+                f"{100 * one['accuracy']:.1f} ± {100 * one['interval']:.1f}" for one in (fixed[row, dataset], random[row, dataset])
             )
             rows.append([f"{FIVE[dataset]}, {row}", *ours, str(TABLE2[dataset][paper]) if paper else ""])
     return markdown(["", "authors' split, ten initialisations", "random splits", "the paper"], rows)
@@ -90,12 +88,8 @@ def verdicts(root: Path) -> list[str]:
     """How many claims of the paper have which verdict."""
     each: dict[str, dict[str, int]] = {}
     for claim in result(root, "claims")["data"]["claims"]:
-        reading = {"official": "by the authors' code", "paper": "by the text"}.get(
-            claim["reading"], "without a reading"
-        )
+        reading = {"official": "by the authors' code", "paper": "by the text"}.get(claim["reading"], "without a reading")
         each.setdefault(claim["verdict"], {}).setdefault(reading, 0)
         each[claim["verdict"]][reading] += 1
     heads = ("by the authors' code", "by the text", "without a reading")
-    return markdown(
-        ["verdict", *heads], [[verdict, *(str(found.get(h, 0)) for h in heads)] for verdict, found in each.items()]
-    )
+    return markdown(["verdict", *heads], [[verdict, *(str(found.get(h, 0)) for h in heads)] for verdict, found in each.items()])

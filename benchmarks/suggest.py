@@ -92,9 +92,10 @@ def gains(runs, dataset, model, strategy, other):
         for each in (strategy, other)
     )
     by_seed = {"final": own[:, -1] - base[:, -1], "rounds": own[:, 1:].mean(axis=1) - base[:, 1:].mean(axis=1)}
-    return {
-        name: Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)) for name, gain in by_seed.items()
-    } | {"start": mean_of(own[:, 0]), "accuracy": mean_of(own[:, -1])}
+    return {name: Difference(**vars(mean_of(gain)), p_value=signed_rank_test(gain)) for name, gain in by_seed.items()} | {
+        "start": mean_of(own[:, 0]),
+        "accuracy": mean_of(own[:, -1]),
+    }
 
 
 def main():
@@ -147,9 +148,7 @@ def main():
         for model in options.models.split(","):
             for strategy in strategies:
                 row = gains(runs, dataset, model, strategy, "random")
-                found.append(
-                    {"dataset": dataset, "model": model, "strategy": strategy, **{k: vars(v) for k, v in row.items()}}
-                )
+                found.append({"dataset": dataset, "model": model, "strategy": strategy, **{k: vars(v) for k, v in row.items()}})
                 over = ("", "") if strategy == "random" else (str(row["final"]), str(row["rounds"]))
                 lines.append((dataset, model, strategy, str(row["start"]), str(row["accuracy"]), *over))
     header = ("", "model", "strategy", "start", "at the end", "over random", "mean of rounds")

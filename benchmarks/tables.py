@@ -96,9 +96,7 @@ TABLES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--graphs", default=",".join(name for name in TABLES if name not in ("places", "wide", "many", "large"))
-    )
+    parser.add_argument("--graphs", default=",".join(name for name in TABLES if name not in ("places", "wide", "many", "large")))
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0)
@@ -187,9 +185,7 @@ def write_table(folder: Path, kind: Table, seed: int) -> list[tuple[str, bool]]:
 
 def empty_words(n: int, rng: np.random.Generator) -> dict[str, list[str]]:
     """A text of eight words, and places of work of which a few have many nodes and many have a few."""
-    vocabulary = [
-        first + last for first in ("ka", "lo", "mi", "ne", "pu", "ra", "so", "ti", "vu", "ze") for last in ENDINGS
-    ]
+    vocabulary = [first + last for first in ("ka", "lo", "mi", "ne", "pu", "ra", "so", "ti", "vu", "ze") for last in ENDINGS]
     return {
         "about": [" ".join(rng.choice(vocabulary, 8)) for _ in range(n)],
         **{name: [f"{name}{k % most}" for k in rng.zipf(1.3, n)] for name, most in (("city", 80), ("employer", 120))},
@@ -352,10 +348,7 @@ def table(records: list) -> dict:
     for graph in dict.fromkeys(record["graph"] for record in records):
         mine = [record for record in records if record["graph"] == graph]
         rows = list(dict.fromkeys(record["row"] for record in mine))
-        of = {
-            row: {key: np.array([r[key] for r in mine if r["row"] == row]) for key in ("accuracy", "auc")}
-            for row in rows
-        }
+        of = {row: {key: np.array([r[key] for r in mine if r["row"] == row]) for key in ("accuracy", "auc")} for row in rows}
         found[graph] = {
             row: {
                 "accuracy": str(mean_of(of[row]["accuracy"])),

@@ -93,9 +93,7 @@ def main():
             sep=", ",
         )
         print(f"{name}: PyG's faster GCN takes {best / mean:.2f} times as long as our GCN-LPA")
-        results.append(
-            {"dataset": name, "recipe": recipe.to_dict(), "our gcn-lpa": ours, **rivals, "ratio": best / mean}
-        )
+        results.append({"dataset": name, "recipe": recipe.to_dict(), "our gcn-lpa": ours, **rivals, "ratio": best / mean})
     if options.out:
         facts = {"benchmark": "training", "epochs": options.epochs, "environment": environment()}
         write_json(options.out, {**facts, "results": results})

@@ -32,9 +32,7 @@ root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 include_patterns = ["docs/*.md", "results/*.md", "*.md"]
 myst_heading_anchors = 3
-suppress_warnings = [
-    "myst.xref_missing"
-]  # links to folders, which GitHub follows; tests/test_docs.py looks at all links
+suppress_warnings = ["myst.xref_missing"]  # links to folders, which GitHub follows; tests/test_docs.py looks at all links
 default_role = "code"  # docstrings write `names` so
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"

@@ -28,9 +28,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULE:
         value = getattr(import_module(_MODULE[name]), name)
     else:
-        raise AttributeError(
-            f"gcn_lpa has no {name!r}; it has {', '.join(__all__)} and its modules, which are imported by name"
-        )
+        raise AttributeError(f"gcn_lpa has no {name!r}; it has {', '.join(__all__)} and its modules, which are imported by name")
     globals()[name] = value  # found without this function from now on
     return value
 

@@ -98,8 +98,7 @@ def fit_curve(guesses: Guesses, pull: float = PULL) -> tuple[float, float]:
 
     def cost(curve: Tensor) -> float:
         return float(
-            F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum")
-            + pull * (curve - start) @ (curve - start) / 2
+            F.binary_cross_entropy_with_logits(x @ curve, target, reduction="sum") + pull * (curve - start) @ (curve - start) / 2
         )
 
     for _ in range(NEWTON_STEPS):

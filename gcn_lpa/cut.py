@@ -39,9 +39,7 @@ class Rule:
     def __post_init__(self) -> None:
         given = [name for name in ("threshold", "top", "precision", "costs") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(
-                f"a cut is chosen by one of threshold, top, precision and costs, not by {len(given)} of them"
-            )
+            raise ValueError(f"a cut is chosen by one of threshold, top, precision and costs, not by {len(given)} of them")
         for name in ("threshold", "precision"):
             if (value := getattr(self, name)) is not None and not 0 < value < 1:
                 raise ValueError(f"{name} = {value}; it is a share between 0 and 1, such as 0.3")
@@ -158,9 +156,7 @@ class Cut:
             raise ValueError("a cut takes nodes with held-out labels, which choose it, and nodes to cut")
         if not 0 < int(hit.sum()) < len(hit):
             some = "none" if not hit.any() else "all"
-            raise ValueError(
-                f"a cut takes held-out labels of {positive!r} and of others: {some} of {len(hit)} are of it"
-            )
+            raise ValueError(f"a cut takes held-out labels of {positive!r} and of others: {some} of {len(hit)} are of it")
         threshold = rule.chosen(score, hit, wanted)
         is_called, was_called = wanted >= threshold, crossed(rule, score, hit, fold, wanted)
         called, generator = int(is_called.sum()), np.random.Generator(np.random.PCG64(0))

@@ -33,9 +33,7 @@ class Metric:
     of_numbers: bool = False  # of predicted numbers, [..., n, 1], for numbers, [..., n]
     constant: str = "chance"  # what a model that looks at nothing is called
 
-    def __call__(
-        self, probabilities: Tensor, y: Tensor, counts: Tensor | None = None, positive: int | None = None
-    ) -> Tensor:
+    def __call__(self, probabilities: Tensor, y: Tensor, counts: Tensor | None = None, positive: int | None = None) -> Tensor:
         """The score of each batch, float64, [...].
 
         Args:
@@ -88,9 +86,7 @@ METRICS: dict[str, Metric] = {
         Metric("brier", "Brier score", brier, -1),
         Metric("r2", "R²", r2, of_numbers=True, constant=MEAN),
         Metric("mae", "mean absolute error", lambda p, y, n, _: _mean(_errors(p, y, n).abs(), n), -1, True),
-        Metric(
-            "rmse", "root mean square error", lambda p, y, n, _: _mean(_errors(p, y, n).square(), n).sqrt(), -1, True
-        ),
+        Metric("rmse", "root mean square error", lambda p, y, n, _: _mean(_errors(p, y, n).square(), n).sqrt(), -1, True),
     )
 }
 
@@ -241,9 +237,7 @@ class NumberScores:
 
     def __post_init__(self) -> None:
         if not self.r2 <= 1 or self.mae < 0 or self.rmse < 0 or self.num_nodes < 1:
-            raise ValueError(
-                f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores"
-            )
+            raise ValueError(f"r2 = {self.r2}, mae = {self.mae}, rmse = {self.rmse} of {self.num_nodes} nodes are no scores")
 
 
 def check_known(is_known: Tensor) -> None:

@@ -35,9 +35,7 @@ class Body(Protocol):
     `at` are the nodes whose logits are wanted, [m]; None: all. Random bits are those of `key`; without one nothing is dropped.
     """
 
-    def __call__(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor: ...
+    def __call__(self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None) -> Tensor: ...
     def begin(self, graph: Graph, smoothing: SparseMatrix) -> None:
         """Learn what is learned of columns alone, before the first step."""
 
@@ -78,9 +76,7 @@ class Convolutions(nn.Module):
 
     def begin(self, graph: Graph, smoothing: SparseMatrix) -> None: ...
 
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None) -> Tensor:
         recipe, x, last = self.recipe, graph.x, len(self.weights) - 1
         rates = recipe.dropout if recipe.feature_dropout is None else recipe.feature_dropout, recipe.dropout
         if not (recipe.residual or recipe.bias or self.norms):

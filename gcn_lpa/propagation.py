@@ -123,9 +123,7 @@ def feature_influence(transition: SparseMatrix, nodes: Tensor, layers: int) -> T
     return last.T.contiguous()
 
 
-def _walks_from(
-    nodes: Tensor, transition: SparseMatrix, steps: int, absorbing: Tensor | None = None
-) -> Iterator[Tensor]:
+def _walks_from(nodes: Tensor, transition: SparseMatrix, steps: int, absorbing: Tensor | None = None) -> Iterator[Tensor]:
     """The probability of where walks from `nodes` are after 1, 2, … steps, or are absorbed at that step, [n, b] each."""
     if steps < 1:
         raise ValueError(f"a walk of {steps} steps goes nowhere; at least 1 iteration or layer is needed")

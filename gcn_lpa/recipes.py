@@ -332,9 +332,7 @@ def case_of(graph: Graph, train: Tensor) -> Case:
     )
 
 
-def choose_recipe(
-    graph: Graph, train: Any, name: str = "default", *, by_folds: bool = True, has_time: bool = False
-) -> Recipe:
+def choose_recipe(graph: Graph, train: Any, name: str = "default", *, by_folds: bool = True, has_time: bool = False) -> Recipe:
     """The recipe of a name for a graph: see `named_recipe`.
 
     Args:

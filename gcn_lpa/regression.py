@@ -86,9 +86,7 @@ class Numbers:
     def translated(self, y: Tensor, other: Target) -> Tensor:
         """Labels on another scale as those of this one, NaN where there is none, [n]."""
         if other.scale is None:
-            raise ValueError(
-                "the model predicts numbers, and the labels of this graph are classes: read it with task='regression'"
-            )
+            raise ValueError("the model predicts numbers, and the labels of this graph are classes: read it with task='regression'")
         return y if other == self else self.standard(other.scale.undone(y.double()))
 
     def standard(self, numbers: Tensor) -> Tensor:

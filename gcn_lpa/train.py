@@ -239,9 +239,7 @@ def fit(
     return _Loop(model, batches, validation, recipe, seed, *options).run(last, capture=captures)
 
 
-def fit_at_once(
-    model: FittedAtOnce, graph: Graph, nodes: Tensor, validation: Validation, recipe: Recipe, **run: Any
-) -> Run:
+def fit_at_once(model: FittedAtOnce, graph: Graph, nodes: Tensor, validation: Validation, recipe: Recipe, **run: Any) -> Run:
     """Fit a model without gradient steps to the labels of `nodes`, positions in a prepared graph; a stage is an epoch.
 
     The validation loss chooses the stage: it is the smoothest. `run`: seed and world, as in `fit`.

@@ -62,9 +62,7 @@ class AggregatingLayers(nn.Module):
         if self.recipe.residual or self.concatenates:
             self.skips = nn.ParameterList(self.drawn(*shape) for shape in self.shapes)
 
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None) -> Tensor:
         x = graph.x
         for k in range(len(self.weights)):
             x = self.layer(k, smoothing, dropout(x, self.rate(k), key, layer=k))

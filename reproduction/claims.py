@@ -61,8 +61,7 @@ def _columns(*rows: tuple[float, ...]) -> dict[str, dict[str, Printed]]:
     """Rows as printed, a mean and an interval per data set, turned to [data set][method]."""
     cells = [[Printed(*row[k : k + 2]) for k in range(0, len(row), 2)] for row in rows]
     return {
-        name: dict(zip(TABLE2_METHODS, column, strict=True))
-        for name, column in zip(TABLE1, zip(*cells, strict=True), strict=True)
+        name: dict(zip(TABLE2_METHODS, column, strict=True)) for name, column in zip(TABLE1, zip(*cells, strict=True), strict=True)
     }
 
 

@@ -89,13 +89,9 @@ def reproduce(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only this row of table2, table-two-step, table-edges, table-lpa or table-why; may be repeated."
-        ),
+        typer.Option(help="Only this row of table2, table-two-step, table-edges, table-lpa or table-why; may be repeated."),
     ] = None,
-    splits: Annotated[
-        int | None, typer.Option(min=1, help="Splits of every cell; without it those of the full study.")
-    ] = None,
+    splits: Annotated[int | None, typer.Option(min=1, help="Splits of every cell; without it those of the full study.")] = None,
     protocol: Annotated[str, typer.Option(help="ours, or paper: three repeats.")] = "ours",
     split: Annotated[
         str, typer.Option(help="uniform, or authors: the one split of the authors' code, 10 initialisations.")
@@ -105,9 +101,7 @@ def reproduce(
     ] = False,
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", help="Folder of the results and of the finished trainings; results/ has those of the pages."
-        ),
+        typer.Option(metavar="DIR", help="Folder of the results and of the finished trainings; results/ has those of the pages."),
     ] = OUT,
     device: Device = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; without it as many as fit the device.")] = None,
@@ -214,9 +208,7 @@ def _say_progress(progress: Any) -> None:
 def measure(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME_OR_FOLDER", help="A data set, a folder with nodes.csv and edges.csv, or a run folder."
-        ),
+        typer.Argument(metavar="NAME_OR_FOLDER", help="A data set, a folder with nodes.csv and edges.csv, or a run folder."),
     ] = "karate",
     check: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as theorem-4; may be repeated.")
@@ -269,19 +261,13 @@ def subject_of(
 @app.command(cls=PlainCommand)
 def bench(
     what: Annotated[str, typer.Argument(metavar="epochs|kernels", help="A training step, or one product.")],
-    protocol: Annotated[
-        str, typer.Option(help="epochs: work (10 % labelled) or paper (100 labelled nodes, one class).")
-    ] = "work",
+    protocol: Annotated[str, typer.Option(help="epochs: work (10 % labelled) or paper (100 labelled nodes, one class).")] = "work",
     classes: Annotated[int, typer.Option(min=1, help="epochs, protocol work: number of classes.")] = 7,
-    hubs: Annotated[
-        float, typer.Option(min=0, max=0.99, help="epochs: 0.75 for a power law of degrees, 0 for none.")
-    ] = 0.0,
+    hubs: Annotated[float, typer.Option(min=0, max=0.99, help="epochs: 0.75 for a power law of degrees, 0 for none.")] = 0.0,
     sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of nodes.")] = "1000,10000,100000",
     repeats: Annotated[int, typer.Option(min=3, help="Steps timed; the median counts.")] = 30,
     largest_rival: Annotated[int | None, typer.Option(help="Largest number of nodes at which the rivals run.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JSON here, and a plot beside it.")] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     threads: Threads = None,

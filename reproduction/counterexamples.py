@@ -38,9 +38,7 @@ def diamond(*, self_loops: bool = True) -> Graph:
 
 def dead_end() -> Graph:
     """Node 0 has an edge of .1 to node 1 of its own class and one of .9 to node 2, which leads nowhere."""
-    return Graph.from_edges(
-        [(0, 1), (0, 2)], weights=[0.1, 0.9], y=[0, 0, -1], class_names=["own", "other"], name="dead end"
-    )
+    return Graph.from_edges([(0, 1), (0, 2)], weights=[0.1, 0.9], y=[0, 0, -1], class_names=["own", "other"], name="dead end")
 
 
 def two_sides() -> Graph:

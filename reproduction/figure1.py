@@ -49,9 +49,7 @@ def toy_graph(seed: int) -> Toy:
         hub = first + size - 1
         edges += [(first + k, first + (k + 1) % (size - 1)) for k in range(size - 1)]
         edges += [(hub, first + int(k)) for k in rng.choice(size - 1, size=4, replace=False)]
-        edges += [
-            (first + int(k), first + (int(k) + 2) % (size - 1)) for k in rng.choice(size - 1, size=2, replace=False)
-        ]
+        edges += [(first + int(k), first + (int(k) + 2) % (size - 1)) for k in rng.choice(size - 1, size=2, replace=False)]
     facing = list(itertools.product((0, 1, 6), repeat=2))
     edges += [(facing[k][0], size + facing[k][1]) for k in rng.choice(len(facing), size=6, replace=False)]
     left = np.vstack([ring, [0, 0]]) - np.array([1.7, 0])
@@ -138,9 +136,7 @@ def figure1(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
         figure.legend(handles=_toy_legend(), loc="outside lower center", ncols=6)
         files = save(figure, out / "figure1.png")
     drawn = [{**edge._asdict(), "stronger": edge.is_stronger} for edge in edges]
-    return Exhibit(
-        "figure1", "Figure 1: the edges that training strengthens", text, {"drawn": drawn, "toys": data}, [], files
-    )
+    return Exhibit("figure1", "Figure 1: the edges that training strengthens", text, {"drawn": drawn, "toys": data}, [], files)
 
 
 def _edge_facts(runs: Sequence[tuple[list[LearnedEdge], float]]) -> dict[str, Any]:
@@ -215,9 +211,7 @@ def _toy_legend() -> list[Any]:
         Line2D([], [], linestyle="", marker=marker, markersize=10, color=color, label=f"{name}, labelled")
         for (color, marker), name in zip(CLASS_STYLES, ("blue", "red"), strict=True)
     ]
-    white = Line2D(
-        [], [], linestyle="", marker="o", markersize=10, markerfacecolor="white", color=BLACK, label="unlabelled"
-    )
+    white = Line2D([], [], linestyle="", marker="o", markersize=10, markerfacecolor="white", color=BLACK, label="unlabelled")
     bold = Line2D([], [], color=BLACK, linewidth=3, label="stronger")
     thin = Line2D([], [], color=GREY, linewidth=1, linestyle=(0, (2, 2)), label="weaker")
     return [*dots, white, bold, thin]

@@ -107,9 +107,7 @@ def figure6(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
         for number, (path, color) in enumerate(zip(found, (SKY, RED), strict=True)):
             for source, target in itertools.pairwise(path):
                 _arrow(axes[1, 1], source, target, color, bend=0.12 + 0.16 * number, width=2.6)
-        names = ",   ".join(
-            "$" + r"\to ".join(f"v_{node}" for node in path) + f"$ carries {weight_of(path)}" for path in found
-        )
+        names = ",   ".join("$" + r"\to ".join(f"v_{node}" for node in path) + f"$ carries {weight_of(path)}" for path in found)
         axes[1, 1].set_title(f"All paths of length ≤ 3 through unlabelled nodes\n{names}")
         figure.legend(handles=_wave_legend(), loc="outside lower center", ncols=3)
         files = save(figure, out / "figure6.png")
@@ -187,13 +185,9 @@ def _wave_legend() -> list[Any]:
         Line2D([], [], color=color, linewidth=2.5, label=f"wave {k}: left $v_b$ in iteration {k}")
         for k, color in enumerate(WAVE_COLORS, 1)
     ]
-    cross = Line2D(
-        [], [], color=BLACK, linestyle=(0, (3, 2)), marker="x", markeredgewidth=2, label="cut off at a labelled node"
-    )
+    cross = Line2D([], [], color=BLACK, linestyle=(0, (3, 2)), marker="x", markeredgewidth=2, label="cut off at a labelled node")
     dots = [
         Line2D([], [], linestyle="", marker="o", markersize=11, color=BLUE, label="labelled"),
-        Line2D(
-            [], [], linestyle="", marker="o", markersize=11, markerfacecolor="white", color=BLACK, label="unlabelled"
-        ),
+        Line2D([], [], linestyle="", marker="o", markersize=11, markerfacecolor="white", color=BLACK, label="unlabelled"),
     ]
     return [*waves, cross, *dots]

@@ -75,9 +75,7 @@ def cell_of(dataset: str, row: str) -> Cell:
 def jobs(dataset: str, splits: int = 10, *, rows: Sequence[str] = tuple(ROWS), epochs: int | None = None) -> list[Job]:
     """One job for each row on each split."""
     common = {"study": "influence", "dataset": dataset, "changes": {} if epochs is None else {"epochs": epochs}}
-    return [
-        {**common, "row": row, "method": cell_of(dataset, row).method, "seed": k} for k in range(splits) for row in rows
-    ]
+    return [{**common, "row": row, "method": cell_of(dataset, row).method, "seed": k} for k in range(splits) for row in rows]
 
 
 def work(stack: Sequence[Job], *, device: str = "auto", root: str | None = None, threads: int = 1) -> list[Outcome]:
@@ -217,14 +215,11 @@ def summary(records: Iterable[Mapping[str, Any]], *, to: str = "λ = 0") -> list
             links = {name: _link([r[name] for r in own], [r[name] for r in paired]) for name in LINKS}
             classes = {
                 name: {
-                    link: _link(*([r["classes"][link][i] for r in some] for some in (own, paired)))
-                    for link in own[0]["classes"]
+                    link: _link(*([r["classes"][link][i] for r in some] for some in (own, paired))) for link in own[0]["classes"]
                 }
                 for i, name in enumerate(own[0]["class_names"])
             }
-            rows.append(
-                {"dataset": dataset, "row": row, "splits": len(own), "to": to, "links": links, "classes": classes}
-            )
+            rows.append({"dataset": dataset, "row": row, "splits": len(own), "to": to, "links": links, "classes": classes})
     return rows
 
 

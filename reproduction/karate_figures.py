@@ -48,10 +48,7 @@ def club(
 
     return Club(
         [karate.tally(case, [karate.untrained(case, seed + k) for k in range(many)]) for case in cases(UNTRAINED)],
-        [
-            karate.tally(case, [karate.trained(case, seed + k, epochs) for k in range(few)])
-            for case in cases(trained_methods)
-        ],
+        [karate.tally(case, [karate.trained(case, seed + k, epochs) for k in range(few)]) for case in cases(trained_methods)],
         epochs,
     )
 
@@ -68,9 +65,7 @@ def figure2(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
         for column, case in enumerate(cases, 1):
             name = f"{METHOD_NAMES[case.method]}, {case.network} network"
             kept = karate.find_tally(found.untrained, case)
-            _draw_embedding(
-                axes[0, column], karate.untrained(case, first), y, f"{name}\nuntrained: {_shares_in_words(kept)}"
-            )
+            _draw_embedding(axes[0, column], karate.untrained(case, first), y, f"{name}\nuntrained: {_shares_in_words(kept)}")
             kept = karate.find_tally(found.trained, case)
             embedding = karate.trained(case, second, found.epochs)
             _draw_embedding(axes[1, column], embedding, y, f"{name}\ntrained: {_shares_in_words(kept)}")
@@ -100,9 +95,7 @@ def figure7(out: Path, *, quick: bool = False, seed: int = 0) -> Exhibit:
                     above = f"{layers} layer{'s' if layers > 1 else ''}\n" if row == 0 else ""
                     _draw_embedding(plot, embed(case), y, above + title)
                 axes[row, 0].set_ylabel(f"{METHOD_NAMES[method]}\n{network} network", fontsize=12)
-            figure.suptitle(
-                f"Karate club, {kind}: a typical start, and how many starts are linearly separable", fontsize=13
-            )
+            figure.suptitle(f"Karate club, {kind}: a typical start, and how many starts are linearly separable", fontsize=13)
             figure.legend(handles=_club_legend(noisy=False), loc="outside lower center", ncols=4)
             files += save(figure, out / ("figure7.png" if kind == "untrained" else "figure7-trained.png"))
     with canvas(1, 2, (11, 4.4)) as (figure, axes):
@@ -182,9 +175,7 @@ def _draw_embedding(plot: Any, embedding: Embedding, y: np.ndarray, title: str) 
     margin = 0.1 * np.where(high > low, high - low, 1.0)
     plot.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     foot = line.normal * line.offset / (line.normal @ line.normal)
-    plot.axline(
-        tuple(foot), tuple(foot + np.array([-line.normal[1], line.normal[0]])), color=GREY, linewidth=1.3, zorder=1
-    )
+    plot.axline(tuple(foot), tuple(foot + np.array([-line.normal[1], line.normal[0]])), color=GREY, linewidth=1.3, zorder=1)
     for c, (color, marker) in enumerate(CLASS_STYLES):
         plot.scatter(*points[y == c].T, s=34, marker=marker, c=color, alpha=0.8, linewidths=0, zorder=2)
     if line.num_wrong:
@@ -221,9 +212,7 @@ def _club_legend(*, noisy: bool = True) -> list[Any]:
         Line2D([], [], linestyle="", marker=marker, markersize=7, color=color, label=name)
         for (color, marker), name in zip(CLASS_STYLES, names, strict=True)
     ]
-    ring = Line2D(
-        [], [], linestyle="", marker="o", markersize=11, markerfacecolor="none", color=BLACK, label="on the wrong side"
-    )
+    ring = Line2D([], [], linestyle="", marker="o", markersize=11, markerfacecolor="none", color=BLACK, label="on the wrong side")
     best = Line2D([], [], color=GREY, label="line with the fewest wrong nodes")
     dotted = [Line2D([], [], color=BLACK, linestyle=":", label="noisy edge")] if noisy else []
     return [*dots, ring, best, *dotted]

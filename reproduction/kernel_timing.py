@@ -116,9 +116,7 @@ def kernels(
     return results
 
 
-def _product_step(
-    product: Callable[..., Tensor], matrix: SparseMatrix, values: Tensor, x: Tensor, grad: Tensor
-) -> Step:
+def _product_step(product: Callable[..., Tensor], matrix: SparseMatrix, values: Tensor, x: Tensor, grad: Tensor) -> Step:
     def step() -> None:
         values.grad = x.grad = None
         product(matrix, values, x).backward(grad)

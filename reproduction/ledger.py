@@ -198,9 +198,7 @@ def _one(work: Work, stack: Sequence[Job]) -> list[Outcome]:
     return [work(stack[0])]
 
 
-def _compute(
-    stacks: Sequence[list[Job]], work: StackWork, workers: int, until: float | None
-) -> Iterator[tuple[Job, Outcome]]:
+def _compute(stacks: Sequence[list[Job]], work: StackWork, workers: int, until: float | None) -> Iterator[tuple[Job, Outcome]]:
     if workers <= 1:
         for stack in stacks:
             if until is not None and time.perf_counter() > until:
@@ -248,9 +246,7 @@ def _collect(waiting: dict[Future[list[Outcome]], list[Job]], until: float | Non
 def _failure(job: Job, error: Exception) -> Exception:
     """The error of a job with its name. What a user can put right, such as a missing file, keeps its class; others are ours."""
     if isinstance(error, BrokenProcessPool):  # it does not say whose process it was
-        return ChildProcessError(
-            "a worker process was ended from outside, perhaps for lack of memory: try fewer workers"
-        )
+        return ChildProcessError("a worker process was ended from outside, perhaps for lack of memory: try fewer workers")
     kinds = (ValueError, OSError, ImportError, MemoryError)
     kind: type[Exception] = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
     return kind(f"job {json.dumps(job)} failed: {type(error).__name__}: {error}")

@@ -50,9 +50,7 @@ def eq_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check
     words = "labels of 60 % of the nodes, propagated until nothing moves by 1e-13; the largest |y_i - Σ ã_ij y_j|"
     return [
         equal("Eq. 4, unlabelled nodes", graph.name, largest(moves[~labeled]), 0.0, words),
-        equal(
-            "Eq. 4, every node, as printed", graph.name, largest(moves), 0.0, f"{words}; Eq. (2) resets labelled nodes"
-        ),
+        equal("Eq. 4, every node, as printed", graph.name, largest(moves), 0.0, f"{words}; Eq. (2) resets labelled nodes"),
     ]
 
 
@@ -72,9 +70,7 @@ def eq_5(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[Check
     _, component = connected_components(graph.to_scipy(), directed=False)
     member = torch.from_numpy(component).long()
     share = strength / torch.zeros(int(member.max()) + 1, dtype=torch.float64).index_add(0, member, strength)[member]
-    means = torch.zeros(int(member.max()) + 1, x.shape[1], dtype=torch.float64).index_add(
-        0, member, share.unsqueeze(1) * x
-    )
+    means = torch.zeros(int(member.max()) + 1, x.shape[1], dtype=torch.float64).index_add(0, member, share.unsqueeze(1) * x)
     limit = means[member]
     steps, left, now = (1, 10, 100, 1000), [], x
     weight = strength.sqrt().unsqueeze(1)
@@ -219,9 +215,7 @@ def _by_autograd(subject: _Subject, drawing: _Drawing) -> Check:
     mean, noise = float(np.mean(distances)), float(np.mean(noises))
     size, num_nodes = subject.x.shape[1] * graph.num_classes * graph.num_nodes * 8 / 1e6, len(subject.nodes)
     words = f"{drawing.words}; mean ½Σ|difference| {mean:.3g}" + (f", of which chance {noise:.2g}" if draws > 1 else "")
-    words += (
-        f"; autograd {slow / num_nodes:.2g} s a node and {size:,.3g} MB for all v_b, the walk {quick / num_nodes:.1g} s"
-    )
+    words += f"; autograd {slow / num_nodes:.2g} s a node and {size:,.3g} MB for all v_b, the walk {quick / num_nodes:.1g} s"
     holds, gap = mean <= max(ROUNDING, noise), abs(worst[0] - worst[1])
     return Check(f"Lemma 1, {drawing.name}", *worst, gap, holds, words, "=", graph.name)
 

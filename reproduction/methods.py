@@ -21,9 +21,7 @@ def gcn_lpa(recipe: StudyRecipe, graph: Graph, seed: int) -> nn.Module:
     return AggregatingGCNLPA(recipe, graph, seed) if plain is None else GCNLPA(plain, graph, seed)
 
 
-_ADAPTIVE = StudyRecipe.of(METHODS["lpa-leave-one-out"].settings()).replace(
-    edges="free", loss="literal", lpa_iterations=5
-)
+_ADAPTIVE = StudyRecipe.of(METHODS["lpa-leave-one-out"].settings()).replace(edges="free", loss="literal", lpa_iterations=5)
 _BY_FEATURES = tuple(
     name for name in ADAPTIVE if name not in ("loss", "lpa_iterations", "lpa_ratio", "class_weights")
 )  # no label is in their loss
@@ -38,9 +36,7 @@ _OWN = (
     Method(
         "graphsage-sampled",
         SampledGraphSAGE,  # type: ignore[arg-type]
-        StudyRecipe.of(METHODS["graphsage"].settings()).replace(
-            method="graphsage-sampled", batch_size=512, samples="25 10"
-        ),
+        StudyRecipe.of(METHODS["graphsage"].settings()).replace(method="graphsage-sampled", batch_size=512, samples="25 10"),
         "GraphSAGE in batches of 512, the mean of a sample of 25 and 10 neighbours (their code); predicts from all neighbours",
         fields=("features", "structure", "self_loops", "hidden", "dropout", "batch_size", "samples", *TRAINING),
         features="given_edges",

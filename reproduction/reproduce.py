@@ -147,9 +147,7 @@ def check_choice(what: str, study: Study) -> None:
     if what not in NAMES:
         raise ValueError(f"cannot reproduce {what!r}; there are {', '.join(NAMES)}")
     if study.methods and what not in WITH_ROWS:
-        raise ValueError(
-            f"--method {study.methods[0]} chooses a row of {', '.join(WITH_ROWS)}; {what} has none to choose"
-        )
+        raise ValueError(f"--method {study.methods[0]} chooses a row of {', '.join(WITH_ROWS)}; {what} has none to choose")
     if what in ON_CITESEER and "citeseer" not in study.datasets:
         raise ValueError(f"{what} is about citeseer; with --dataset {study.datasets[0]} nothing is left of it")
     if what == "claims" and {*study.datasets} != {*PAPER_DATASETS}:

@@ -50,9 +50,7 @@ class SampledGraphSAGE(Network):
         self.sizes = sample_sizes(recipe)
         widths = [graph.num_features, *[recipe.hidden] * (len(self.sizes) - 1), graph.num_classes]
         shapes = list(pairwise(widths))
-        self.weights, self.own = (
-            nn.ParameterList(glorot(*shape, generator=generator) for shape in shapes) for _ in range(2)
-        )
+        self.weights, self.own = (nn.ParameterList(glorot(*shape, generator=generator) for shape in shapes) for _ in range(2))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
 
     def forward(self, graph: Graph, key: Key | None = None) -> Tensor:
@@ -86,9 +84,7 @@ def sample_sizes(recipe: StudyRecipe) -> list[int]:
     """Of `recipe.samples`, a whole number above 0 for each layer, which says how many layers there are."""
     words = recipe.samples.split()
     if not 1 <= len(words) <= MOST["gcn_layers"]:
-        raise ValueError(
-            f"recipe: samples = {recipe.samples!r:.40}; it has a number of neighbours for each layer, such as '25 10'"
-        )
+        raise ValueError(f"recipe: samples = {recipe.samples!r:.40}; it has a number of neighbours for each layer, such as '25 10'")
     for word in words:
         if not (word.isdecimal() and 1 <= int(word[:9]) <= MOST_DRAWN and len(word) < 9):
             raise ValueError(f"recipe: samples has {word!r:.40}; it is a number of neighbours, 1 to {MOST_DRAWN:,}")

@@ -223,9 +223,7 @@ class Study:
     def threads(self) -> int:
         return max(1, (os.cpu_count() or 1) // (self.workers or 1))
 
-    def summaries(
-        self, cells: Sequence[Cell], runs: Sequence[LedgerLine], reference: str | None = None
-    ) -> list[Summary]:
+    def summaries(self, cells: Sequence[Cell], runs: Sequence[LedgerLine], reference: str | None = None) -> list[Summary]:
         return [summary(cell, runs, reference) for cell in cells]
 
 
@@ -286,9 +284,7 @@ def train_once(job: Job, *, device: str, root: str | None, threads: int) -> Outc
     torch.set_num_threads(threads)
     task, recipe = Task.of(job, root), settings(job)
     start = time.perf_counter()
-    learned = learn_once(
-        task.graph, task.train, task.parts.val, recipe, seed=job["seed"], device=device, threads=threads
-    )
+    learned = learn_once(task.graph, task.train, task.parts.val, recipe, seed=job["seed"], device=device, threads=threads)
     return task.outcome(learned, recipe, time.perf_counter() - start, device)
 
 
@@ -322,9 +318,7 @@ class Task:
         return {
             "recipe_hash": recipe.hash(),
             "split_hash": self.parts.hash,
-            "best_epoch": None
-            if learned.diverged
-            else learned.run.best_epoch,  # None: the best before training diverged
+            "best_epoch": None if learned.diverged else learned.run.best_epoch,  # None: the best before training diverged
             "train_accuracy": learned.scores(self.graph, self.train).accuracy,
             "val_accuracy": learned.scores(self.graph, self.parts.val).accuracy,
             "test_accuracy": test.accuracy,
@@ -341,9 +335,7 @@ def versions() -> str:
     return ", ".join(f"{name} {found[name]}" for name in ("gcn_lpa", "python", "torch", "numpy", "scipy"))
 
 
-def by_split(
-    runs: Sequence[LedgerLine], row: str, dataset: str, score: str = "test_accuracy"
-) -> tuple[list[str], np.ndarray]:
+def by_split(runs: Sequence[LedgerLine], row: str, dataset: str, score: str = "test_accuracy") -> tuple[list[str], np.ndarray]:
     """The hash of each split of a cell, and its score there: the mean over the initialisations of a split.
 
     On the authors' split, which is one, each initialisation counts by itself.

@@ -74,9 +74,7 @@ class Sweep:
         return Exhibit(self.name, self.title, "\n\n".join(parts), data, runs, files)
 
 
-figure3 = Sweep(
-    "figure3", "Figure 3: number of LPA iterations, Citeseer", "lpa_iterations", FIGURE3_ITERATIONS, "LPA iterations"
-)
+figure3 = Sweep("figure3", "Figure 3: number of LPA iterations, Citeseer", "lpa_iterations", FIGURE3_ITERATIONS, "LPA iterations")
 figure4 = Sweep("figure4", "Figure 4: weight of the LPA loss, Citeseer", "lpa_weight", FIGURE4_LAMBDAS, "λ")
 
 
@@ -112,10 +110,7 @@ def draw_sweep(points: Sequence[Mapping[str, Any]], setting: str, path: Path, *,
     count = -(-len(depths) // columns)
     with canvas(count, columns, (3.7 * columns, 3 * count + 0.6)) as (figure, axes):
         shared = [
-            float(p["accuracy"] + sign * (p["interval"] or 0))
-            for p in points
-            if p["layers"] != depths[-1]
-            for sign in (-1, 1)
+            float(p["accuracy"] + sign * (p["interval"] or 0)) for p in points if p["layers"] != depths[-1] for sign in (-1, 1)
         ]
         for plot, shown in zip(axes.flat, depths, strict=False):
             for layers in depths:

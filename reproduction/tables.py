@@ -52,9 +52,7 @@ def table1(study: Study) -> Exhibit:
     rows, data = [], []
     for name in study.datasets:
         if DATASETS[name].find(study.root) is None:
-            raise FileNotFoundError(
-                f"the files of {name} were not found; name their folder with --root or GCN_LPA_DATA"
-            )
+            raise FileNotFoundError(f"the files of {name} were not found; name their folder with --root or GCN_LPA_DATA")
         found = describe(graph_of(name, study.root))  # refuses files that were changed
         paper = TABLE1[name]._asdict()
         ours = {count: getattr(found, count) for count in paper}
@@ -148,9 +146,7 @@ LPA_TERM = {  # what is asked of the LPA loss, and the rows whose difference ans
 
 KINDS = {"": "as published", ", converged": "to the end", ", tuned": "tuned"}  # how the names of rows end
 AGAINST = {  # both sides of one kind
-    f"{name}, both {said}": (f"official{suffix}", f"{name}{suffix}")
-    for suffix, said in KINDS.items()
-    for name in BASELINES
+    f"{name}, both {said}": (f"official{suffix}", f"{name}{suffix}") for suffix, said in KINDS.items() for name in BASELINES
 }
 
 
@@ -187,9 +183,7 @@ def table2(study: Study) -> Exhibit:
         parts += [words] if any(run["seed"] >= 1000 for run in runs) else []
     parts.append("\n".join(f"- {row}: {said}" for row, said in ROWS2.items() if any(c.row == row for c in cells)))
     if study.split == "authors":
-        parts.insert(
-            0, "On the one split that the authors' code fixes (NumPy seed 234); intervals are over initialisations."
-        )
+        parts.insert(0, "On the one split that the authors' code fixes (NumPy seed 234); intervals are over initialisations.")
     elif (splits := max(one.num_splits for one in found)) == 3:
         parts.insert(
             0,
@@ -199,14 +193,10 @@ def table2(study: Study) -> Exhibit:
     elif splits == 1:
         parts.insert(0, "One split: no interval, and no difference can be told from noise.")
     name = "table2" if study.split == "uniform" else "table2-authors"
-    return Exhibit(
-        name, "Table 2: accuracy of all methods", "\n\n".join(parts), {"rows": [facts(o) for o in found]}, runs
-    )
+    return Exhibit(name, "Table 2: accuracy of all methods", "\n\n".join(parts), {"rows": [facts(o) for o in found]}, runs)
 
 
-def effects_of(
-    asked: Mapping[str, tuple[str, str]], title: str, cells: Sequence[Cell], runs: Sequence[LedgerLine]
-) -> list[str]:
+def effects_of(asked: Mapping[str, tuple[str, str]], title: str, cells: Sequence[Cell], runs: Sequence[LedgerLine]) -> list[str]:
     """Differences between two rows on each data set, with both intervals; nothing where no pair of rows is there."""
     rows_of: dict[str, set[str]] = {}
     for cell in cells:
@@ -283,10 +273,7 @@ def accuracy_matrix(found: Sequence[Summary]) -> str:
 def _matrix(found: Sequence[Summary]) -> list[list[str]]:
     datasets = dict.fromkeys(one.cell.dataset for one in found)
     by = {(one.cell.row, one.cell.dataset): str(one.accuracy) for one in found}
-    return [
-        [row, *(by.get((row, dataset), "–") for dataset in datasets)]
-        for row in dict.fromkeys(one.cell.row for one in found)
-    ]
+    return [[row, *(by.get((row, dataset), "–") for dataset in datasets)] for row in dict.fromkeys(one.cell.row for one in found)]
 
 
 def beside_the_paper(found: Sequence[Summary]) -> str:
@@ -380,24 +367,19 @@ def table3(study: Study) -> Exhibit:
             data.append({"loss": name, "percent": percent, **facts(one)})
         header = ["labels in LPA", "ours", "standard deviation", "paper", "gap", "to 0 %", "p"]
         parts += [f"## Loss `{name}`", markdown_table(header, rows), verdict(found, "0 %")]
-    return Exhibit(
-        "table3", "Table 3: ratio of labelled nodes in LPA, Citeseer", "\n\n".join(parts), {"rows": data}, runs
-    )
+    return Exhibit("table3", "Table 3: ratio of labelled nodes in LPA, Citeseer", "\n\n".join(parts), {"rows": data}, runs)
 
 
 def table4(study: Study) -> Exhibit:
     """The settings as they are run."""
     rows = [
-        [printed, *(f"{getattr(PAPER[dataset], name):g}" for dataset in study.datasets)]
-        for printed, name in TABLE4_ROWS.items()
+        [printed, *(f"{getattr(PAPER[dataset], name):g}" for dataset in study.datasets)] for printed, name in TABLE4_ROWS.items()
     ]
     recipes = {dataset: StudyRecipe.of(PAPER[dataset]) for dataset in study.datasets}
     hashes = ["recipe hash", *(recipe.hash() for recipe in recipes.values())]
     data = {dataset: {"hash": recipe.hash(), **recipe.to_dict()} for dataset, recipe in recipes.items()}
     text = markdown_table(["", *study.datasets], [*rows, hashes])
-    text += (
-        "\n\nThe paper's settings, unchanged; 200 epochs of Adam, the first epoch of best validation accuracy is kept."
-    )
+    text += "\n\nThe paper's settings, unchanged; 200 epochs of Adam, the first epoch of best validation accuracy is kept."
     return Exhibit("table4", "Table 4: the settings", text, data)
 
 

@@ -197,14 +197,9 @@ def expected_label_influence(transition: SparseMatrix, a: int, b: int, iteration
     return total
 
 
-def cumulative_feature_influence(
-    transition: SparseMatrix, nodes: Tensor, iterations: int, factors: Sequence[float]
-) -> Tensor:
+def cumulative_feature_influence(transition: SparseMatrix, nodes: Tensor, iterations: int, factors: Sequence[float]) -> Tensor:
     """Σ_j f_j Ĩ_f(v_a, v_b; j), the right side of Theorem 2 with f_j = β^j, [b, n]."""
-    steps = (
-        factor * feature_influence(transition, nodes, j)
-        for j, factor in zip(range(1, iterations + 1), factors, strict=True)
-    )
+    steps = (factor * feature_influence(transition, nodes, j) for j, factor in zip(range(1, iterations + 1), factors, strict=True))
     return sum(steps, torch.zeros(()))
 
 
@@ -242,15 +237,11 @@ def theorem_2(
     for name, first in (("as printed, β^j", 1), ("β^(j-1)", 0)):
         factors = [unlabeled ** (j + first) for j in range(iterations)]
         pairs = cumulative_feature_influence(transition, nodes, iterations, factors).scatter(1, nodes.unsqueeze(1), 0)
-        checks.append(
-            equal(f"Theorem 2, {name}", graph.name, exact, float(pairs.sum(dim=1).mean()), words, tolerance=spread)
-        )
+        checks.append(equal(f"Theorem 2, {name}", graph.name, exact, float(pairs.sum(dim=1).mean()), words, tolerance=spread))
     return checks
 
 
-def _absorbed(
-    transition: SparseMatrix, nodes: Tensor, iterations: int, unlabeled: float, draws: int, seed: int
-) -> np.ndarray:
+def _absorbed(transition: SparseMatrix, nodes: Tensor, iterations: int, unlabeled: float, draws: int, seed: int) -> np.ndarray:
     """Σ_b E[I_l(v_a, v_b; k) | v_b labelled], mean over the v_a, for each of so many random patterns of labels, [draws].
 
     A pattern of its own for every v_a, in which v_a is unlabelled. What v_b gives counts where v_b is labelled, so it is divided
@@ -339,9 +330,7 @@ def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[
     for subject in (ring(), double_star(), graph):
         x = few_columns(subject, seed)
         mixed = "" if subject.num_features <= x.shape[1] else f"{x.shape[1]} random mixtures of the features; "
-        checks += _shrinks(
-            subject.name, walk_matrix(subject), subject.with_self_loops().adjacency, x, f"{mixed}given weights"
-        )
+        checks += _shrinks(subject.name, walk_matrix(subject), subject.with_self_loops().adjacency, x, f"{mixed}given weights")
         checks += _on_the_worst_features(subject.name, walk_matrix(subject), "given weights")
     if model is not None:
         prepared = model.recipe.prepare(graph)
@@ -349,9 +338,7 @@ def theorem_4(graph: Graph, model: GCNLPA | None = None, seed: int = 0) -> list[
             transition, scores = walk_matrix(graph, model), model.edge_scores(prepared)
             learned = (scores.values - scores.values.max()).exp().double()
             strength = scores.with_values(learned)
-            symmetric = (
-                strength.with_values((learned + strength.reversed_values) / 2) if not graph.directed else strength
-            )
+            symmetric = strength.with_values((learned + strength.reversed_values) / 2) if not graph.directed else strength
             inputs = [few_columns(prepared, seed), *(x.double() for x in hidden_layers(model, prepared))]
         checks += _on_the_worst_features(graph.name, transition, "the trained model's edges")
         for number, x in enumerate(inputs, 1):
@@ -405,9 +392,7 @@ def _on_the_worst_features(on: str, transition: SparseMatrix, words: str) -> lis
     x = worst_features(transition)
     x = x / energy(transition, x).sqrt()
     after, before = float(energy(transition, transition @ x)), float(energy(transition, x))
-    return [
-        at_most("Theorem 4, D(h) ≤ D(x) for every x", on, after, before, f"{words}, the x with the largest D(h) / D(x)")
-    ]
+    return [at_most("Theorem 4, D(h) ≤ D(x) for every x", on, after, before, f"{words}, the x with the largest D(h) / D(x)")]
 
 
 Theorem = Callable[..., list[Check]]  # of (graph, model, seed)
@@ -434,9 +419,7 @@ def known_names(names: Sequence[str] | None) -> list[str]:
     return list(THEOREMS) if names is None else list(names)
 
 
-def check_theorems(
-    graph: Graph, names: Sequence[str] | None = None, model: GCNLPA | None = None, seed: int = 0
-) -> list[Check]:
+def check_theorems(graph: Graph, names: Sequence[str] | None = None, model: GCNLPA | None = None, seed: int = 0) -> list[Check]:
     """Measure the statements of the paper on a graph and on their counterexamples.
 
     Args:

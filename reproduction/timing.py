@@ -221,9 +221,7 @@ def check_same_bits(device: str, *, reruns: int = 5, n: int = 20_000) -> bool:
     for _ in range(reruns):
         problem = Problem.random(n, classes=7, labeled=n // 10, device=device)
         model = GCNLPA(problem.recipe, problem.graph.to("cpu"), seed=0).to(device)
-        optimizer = optimizer_of(
-            model.weight_parameters(), model.edge_parameters(), problem.recipe, problem.nodes.device
-        )
+        optimizer = optimizer_of(model.weight_parameters(), model.edge_parameters(), problem.recipe, problem.nodes.device)
         for k in range(5):
             optimizer.zero_grad()
             model.loss(problem.graph, problem.nodes, Key(0, k)).total.backward()

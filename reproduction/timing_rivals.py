@@ -20,9 +20,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.recipes import PAPER, Recipe
 
-SETTINGS = PAPER["cora"].replace(
-    features="raw", origin="Cora's settings on identity features, the paper's timing study"
-)
+SETTINGS = PAPER["cora"].replace(features="raw", origin="Cora's settings on identity features, the paper's timing study")
 ON_GPU_ONLY = ("our gcn-lpa, 3xTF32",)
 
 Step = Callable[[], Any]
@@ -47,9 +45,7 @@ class Problem:
         return cls(graph.to(device), torch.from_numpy(np.sort(nodes)).to(device))
 
 
-def optimizer_of(
-    weights: Iterable[nn.Parameter], edges: Iterable[nn.Parameter], recipe: Recipe, device: torch.device
-) -> Any:
+def optimizer_of(weights: Iterable[nn.Parameter], edges: Iterable[nn.Parameter], recipe: Recipe, device: torch.device) -> Any:
     groups = [
         {"params": list(weights), "weight_decay": recipe.l2},
         {"params": list(edges), "weight_decay": recipe.l2_edges},

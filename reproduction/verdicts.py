@@ -248,8 +248,7 @@ def wider_gap(claim: Claim, exhibit: Exhibit) -> list[Effect]:
     a, effects = claim.arguments, []
     for sweep in sweeps(claim, exhibit):
         wide, narrow = (
-            sweep.at(value, score="train_accuracy") - sweep.at(value, score="test_accuracy")
-            for value in (a["wide"], a["narrow"])
+            sweep.at(value, score="train_accuracy") - sweep.at(value, score="test_accuracy") for value in (a["wide"], a["narrow"])
         )
         effects.append(effect(f"λ = {a['wide']:g} over {a['narrow']:g}", wide - narrow, sweep.reading))
     return effects
@@ -257,9 +256,7 @@ def wider_gap(claim: Claim, exhibit: Exhibit) -> list[Effect]:
 
 def by_percent(claim: Claim, exhibit: Exhibit, loss: str) -> np.ndarray:
     """[percent, split]"""
-    return np.stack(
-        [accuracies(exhibit.runs, f"{loss} {percent} %", "citeseer") for percent in claim.arguments["values"]]
-    )
+    return np.stack([accuracies(exhibit.runs, f"{loss} {percent} %", "citeseer") for percent in claim.arguments["values"]])
 
 
 def rises(claim: Claim, exhibit: Exhibit) -> list[Effect]:

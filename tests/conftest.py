@@ -29,9 +29,7 @@ def peak_megabytes():
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 """
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as in a shell's background: what we start would ignore Ctrl-C too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background: what we start would ignore Ctrl-C too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gcn_lpa", deadline=None, derandomize=True, max_examples=50)  # a run repeats the last one

@@ -47,9 +47,7 @@ def drawn(num_nodes, num_classes=5, scale=2.0, seed=0):
 
 logits_and_labels = st.integers(2, 6).flatmap(
     lambda c: st.integers(1, 30).flatmap(
-        lambda m: st.tuples(
-            arrays(float, (m, c), elements=st.floats(-30, 30)), arrays(np.int64, m, elements=st.integers(0, c - 1))
-        )
+        lambda m: st.tuples(arrays(float, (m, c), elements=st.floats(-30, 30)), arrays(np.int64, m, elements=st.integers(0, c - 1)))
     )
 )
 
@@ -120,9 +118,7 @@ def test_a_calibrator_repairs_what_a_temperature_cannot():
     assert errors[2] < 0.04
 
 
-@given(
-    logits_and_labels, st.floats(0.02, 50), st.floats(0.05, 3), st.floats(-3, 3)
-)  # slopes are positive: surer stays surer
+@given(logits_and_labels, st.floats(0.02, 50), st.floats(0.05, 3), st.floats(-3, 3))  # slopes are positive: surer stays surer
 def test_calibrated_rows_are_distributions_in_the_same_order(case, temperature, slope, intercept):
     p = torch.softmax(torch.from_numpy(case[0]), dim=1)
     q = Calibrator(temperature, slope, intercept)(p)
@@ -164,9 +160,7 @@ def test_the_error_of_a_perfect_model_is_that_of_binomial_bins():
     assert found.mean == pytest.approx(exact, rel=0.04)
     assert found.high == pytest.approx(1.96 * math.sqrt(0.21 / 1000), rel=0.06)
     assert perfect_ece(torch.full((1000,), 0.7), draws=5) == perfect_ece(torch.full((1000,), 0.7), draws=5)
-    assert perfect_ece(torch.full((50,), 0.7), draws=50, seed=1) != perfect_ece(
-        torch.full((50,), 0.7), draws=50, seed=2
-    )
+    assert perfect_ece(torch.full((50,), 0.7), draws=50, seed=1) != perfect_ece(torch.full((50,), 0.7), draws=50, seed=2)
 
 
 def test_a_calibrated_model_shows_no_more_error_than_a_perfect_one():

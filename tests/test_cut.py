@@ -24,9 +24,7 @@ def test_a_precision_is_reached_with_as_many_nodes_as_can_be(precision):
 
 
 def test_a_precision_that_no_cut_has_is_refused_with_the_highest():
-    with pytest.raises(
-        ValueError, match=r"no cut of the held-out nodes has precision 0.95: the highest is 0.80, of the 5 like"
-    ):
+    with pytest.raises(ValueError, match=r"no cut of the held-out nodes has precision 0.95: the highest is 0.80, of the 5 like"):
         Rule(precision=0.95).chosen(SCORE, HIT)
 
 
@@ -74,9 +72,7 @@ def drawn(seed, n):
     return torch.from_numpy(p), torch.from_numpy(generator.random(n) < p)
 
 
-@pytest.mark.parametrize(
-    "rule", [Rule(precision=0.7), Rule(top=60), Rule(threshold=0.4), Rule(costs=(5.0, 1.0))], ids=str
-)
+@pytest.mark.parametrize("rule", [Rule(precision=0.7), Rule(top=60), Rule(threshold=0.4), Rule(costs=(5.0, 1.0))], ids=str)
 def test_what_is_promised_comes_in_ninety_five_of_a_hundred_draws(rule):
     """400 held-out nodes choose, and 500 others are cut; hits, precision, recall and costs lie in their intervals."""
     inside, draws = dict.fromkeys(("hits", "precision", "recall", "cost"), 0), 150
@@ -92,9 +88,7 @@ def test_what_is_promised_comes_in_ninety_five_of_a_hundred_draws(rule):
         for name, value in came.items():
             expected = getattr(cut, name)
             inside[name] += expected is None or expected.low - 1e-9 <= value <= expected.high + 1e-9
-    assert min(inside.values()) >= 0.9 * draws, (
-        inside
-    )  # 95 % but for 3.3 standard errors, and what choosing on few nodes adds
+    assert min(inside.values()) >= 0.9 * draws, inside  # 95 % but for 3.3 standard errors, and what choosing on few nodes adds
 
 
 def test_no_node_is_counted_by_a_cut_that_it_chose():
@@ -112,17 +106,14 @@ def test_the_called_are_as_much_better_as_their_probabilities():
     """With the same held-out nodes, nodes that are .1 more likely have a share of hits that is .1 higher."""
     score, hit = drawn(5, 4000)
     sure = score[score >= 0.6]
-    same, more = (
-        Cut.of(Rule(threshold=0.6), (score, hit, None), wanted, positive="hit") for wanted in (sure, sure + 0.1)
-    )
+    same, more = (Cut.of(Rule(threshold=0.6), (score, hit, None), wanted, positive="hit") for wanted in (sure, sure + 0.1))
     assert more.precision.mean - same.precision.mean == pytest.approx(0.1, abs=0.01)
 
 
 def test_out_of_fold_predictions_count_as_fewer():
     score, hit = drawn(6, 600)
     alone, of_folds = (
-        Cut.of(Rule(threshold=0.6), (score, hit, fold), score, positive="hit").precision
-        for fold in (None, torch.arange(600) % 5)
+        Cut.of(Rule(threshold=0.6), (score, hit, fold), score, positive="hit").precision for fold in (None, torch.arange(600) % 5)
     )
     assert of_folds.low < alone.low < alone.high < of_folds.high
 

@@ -123,9 +123,7 @@ def test_every_page_is_in_the_list_of_the_documentation():
 def test_the_api_of_the_site_has_every_public_name():
     source = [(ROOT / "docs" / "api.md").read_text(encoding="utf-8")]
     CONF["add_generated"](None, "docs/api", source)
-    named = re.findall(
-        r"^\.\. (?:autoclass|autofunction|py:data):: gcn_lpa\.[\w.]*?(\w+)$", source[0], flags=re.MULTILINE
-    )
+    named = re.findall(r"^\.\. (?:autoclass|autofunction|py:data):: gcn_lpa\.[\w.]*?(\w+)$", source[0], flags=re.MULTILINE)
     assert sorted(named) == gcn_lpa.__all__
     first = ["# Documentation"]
     CONF["add_generated"](None, CONF["root_doc"], first)
@@ -190,9 +188,7 @@ OTHERS = (  # flags of pip, git, torchrun, run.py and the scripts of benchmarks/
 def flags_of_commands():
     """Every flag of every command, and the negations of those that are on."""
     commands = typer.main.get_command(app).commands.values()
-    return {
-        flag for command in commands for option in command.params for flag in (*option.opts, *option.secondary_opts)
-    }
+    return {flag for command in commands for option in command.params for flag in (*option.opts, *option.secondary_opts)}
 
 
 @pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
@@ -208,6 +204,4 @@ def test_the_page_of_files_has_the_options_of_reading_and_the_files_of_a_run():
     assert {name for names in named for name in names.split(", ")} >= set(
         reading_options(str(ROOT / "examples" / "club"))
     ) - INTERNAL
-    assert set(re.findall(r"`([\w.]+\.(?:json|safetensors|csv|html))`", run.split("\n\n")[1])) == set(RUN_FILES) | {
-        "manifest.json"
-    }
+    assert set(re.findall(r"`([\w.]+\.(?:json|safetensors|csv|html))`", run.split("\n\n")[1])) == set(RUN_FILES) | {"manifest.json"}

@@ -154,8 +154,7 @@ FORMULAS = {  # of the parameters p, the features of both ends and the number of
     "free": lambda p, x, y, e: p["weight"][e],
     "bilinear": lambda p, x, y, e: math.log(math.log(1 + math.exp(dot(times(p["left"], x), y)))),
     "gat": lambda p, x, y, e: leaky(
-        dot([a for a, _ in p["attend"]], times(p["project"], x))
-        + dot([b for _, b in p["attend"]], times(p["project"], y))
+        dot([a for a, _ in p["attend"]], times(p["project"], x)) + dot([b for _, b in p["attend"]], times(p["project"], y))
     ),
     "agnn": lambda p, x, y, e: p["scale"][0] * cosine(times(p["project"], x), times(p["project"], y)),
     "cosine": lambda p, x, y, e: (  # of a self-loop both ends are the one row
@@ -165,9 +164,7 @@ FORMULAS = {  # of the parameters p, the features of both ends and the number of
     "geniepath": lambda p, x, y, e: dot(
         p["attend"], [math.tanh(a + b) for a, b in zip(times(p["left"], x), times(p["right"], y), strict=True)]
     ),
-    "gaussian": lambda p, x, y, e: (
-        -sum((a - b) ** 2 / math.exp(s) ** 2 for a, b, s in zip(x, y, p["log_sigma"], strict=True))
-    ),
+    "gaussian": lambda p, x, y, e: -sum((a - b) ** 2 / math.exp(s) ** 2 for a, b, s in zip(x, y, p["log_sigma"], strict=True)),
     "columns": lambda p, x, y, e: by_columns(p["weight"], e),
 }
 
@@ -412,9 +409,7 @@ def test_no_form_builds_an_array_of_edges_times_features():
 def test_a_free_weight_is_the_log_of_a_mask_or_of_its_softplus(karate):
     """Both start at M = 1; log(1 + eʷ) for w = 0, 2, -3 beyond the w of M = 1."""
     recipe = LAYERS.replace(edges="free")
-    plain, soft = (
-        edge_form(recipe.replace(edge_mask=mask), karate, generator=torch.Generator()) for mask in ("exp", "softplus")
-    )
+    plain, soft = (edge_form(recipe.replace(edge_mask=mask), karate, generator=torch.Generator()) for mask in ("exp", "softplus"))
     assert torch.equal(plain(karate), torch.zeros(karate.pattern.num_entries))
     assert soft(karate).abs().max() < 1e-6
     start = math.log(math.e - 1)

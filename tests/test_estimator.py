@@ -26,9 +26,7 @@ from gcn_lpa.recipes import LAYERS, WITHOUT_FEATURES, Recipe
 ROOT = Path(__file__).parents[1]
 
 
-PLAIN = LAYERS.replace(
-    features="raw", bias=True, feature_dropout=0.0, residual=False, lr=0.03, patience=30, select="loss"
-)
+PLAIN = LAYERS.replace(features="raw", bias=True, feature_dropout=0.0, residual=False, lr=0.03, patience=30, select="loss")
 
 
 def quick(**settings):
@@ -85,9 +83,7 @@ def test_the_graph_joins_every_row_to_its_nearest(blobs, k):
 def test_neighbours_are_those_of_scaled_rows_where_these_tell_more_labels():
     generator = np.random.default_rng(0)
     y = np.repeat([0, 1], 40)
-    X = np.stack(
-        [y + generator.normal(0, 0.2, 80), 1000 * generator.normal(size=80)], axis=1
-    )  # the unit of noise is large
+    X = np.stack([y + generator.normal(0, 0.2, 80), 1000 * generator.normal(size=80)], axis=1)  # the unit of noise is large
     graph = quick(metric="auto", n_neighbors=3, epochs=1).fit(X, y).graph_.to_scipy().toarray()
     assert np.array_equal(graph, neighbours_by_hand(StandardScaler().fit_transform(X), 3))
     as_given = quick(metric="euclidean", n_neighbors=3, epochs=1).fit(X, y).graph_.to_scipy().toarray()
@@ -380,13 +376,9 @@ def test_a_clone_shares_the_graph_and_a_pickle_learns_and_predicts_the_same(blob
     classifier = quick(graph=karate).fit([0, 33], ["a", "b"])
     assert clone(classifier).graph is karate
     assert weights(pickle.loads(pickle.dumps(quick(graph=karate))).fit([0, 33], ["a", "b"])) == weights(classifier)
-    assert np.array_equal(
-        pickle.loads(pickle.dumps(classifier)).predict_proba(range(34)), classifier.label_distributions_
-    )
+    assert np.array_equal(pickle.loads(pickle.dumps(classifier)).predict_proba(range(34)), classifier.label_distributions_)
     fitted = quick().fit(*blobs)
-    assert np.array_equal(
-        pickle.loads(pickle.dumps(fitted)).predict_proba(blobs[0] + 1), fitted.predict_proba(blobs[0] + 1)
-    )
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(blobs[0] + 1), fitted.predict_proba(blobs[0] + 1))
 
 
 def test_a_stranger_among_the_ids_is_named(karate):
@@ -441,9 +433,7 @@ def test_the_example_says_what_it_should(capsys):
         runpy.run_path(str(ROOT / "examples" / "own_estimator.py"))
     lines = capsys.readouterr().out.splitlines()
     accuracy = {name: float(value) for name, value in (line.split() for line in lines[1:4])}
-    assert (
-        accuracy["GCNLPAClassifier"] > accuracy["LogisticRegression"] + 0.01
-    )  # five splits: 0.955 and 0.924 on average
+    assert accuracy["GCNLPAClassifier"] > accuracy["LogisticRegression"] + 0.01  # five splits: 0.955 and 0.924 on average
     assert lines[4].startswith("karate club: accuracy 0.")
 
 

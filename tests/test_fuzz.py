@@ -14,9 +14,7 @@ TESTS = Path(__file__).parent
 
 
 def python(*arguments):
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=3000
-    )
+    done = subprocess.run([sys.executable, *arguments], cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=3000)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -120,8 +120,7 @@ def test_the_order_of_edges_does_not_matter(edges, random):
 def test_repr_says_what_was_done():
     graph = Graph.from_edges([("a", "b"), ("b", "a"), ("a", "b"), ("b", "b")], weights=[1, 5, 3, 2], name="g")
     assert repr(graph).splitlines() == [
-        "Graph 'g': 2 nodes, 1 undirected edges, 1 self-loops, 2 sparse features (identity), 0 classes, "
-        "0 nodes labelled",
+        "Graph 'g': 2 nodes, 1 undirected edges, 1 self-loops, 2 sparse features (identity), 0 classes, 0 nodes labelled",
         "  2 nodes named by their ids",
         "  4 edge rows merged into 2 edges, weights summed, of both directions the larger",
         "  no features: the identity matrix stands in",
@@ -245,9 +244,7 @@ def test_what_is_not_a_graph_is_refused():
     with pytest.raises(ValueError, match="node 'a' has no attribute 'age'; every node needs its features"):
         Graph.from_networkx(club, features="age")
     networkx.set_node_attributes(club, {"a": 1, "b": 2}, "side")
-    with pytest.raises(
-        ValueError, match="no node has the attribute 'sied' to take as its label; the nodes have 'side'"
-    ):
+    with pytest.raises(ValueError, match="no node has the attribute 'sied' to take as its label; the nodes have 'side'"):
         Graph.from_networkx(club, label="sied")
     with pytest.raises(TypeError, match="from_scipy needs a sparse or dense matrix, not list"):
         Graph.from_scipy([[0, 1], [1]])

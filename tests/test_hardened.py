@@ -51,9 +51,7 @@ def as_nobody(*words):
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *keep, *words]
 
 
-@pytest.mark.parametrize(
-    "threads", [pytest.param("1", marks=pytest.mark.long), pytest.param("2", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.long), pytest.param("2", marks=pytest.mark.slow)])
 def test_an_install_that_cannot_be_written_to_serves_a_user_without_name_and_home(installed, tmp_path, threads):
     """Kernels are compiled in memory; the current folder is read-only too."""
     done = command(*TRAIN, "--threads", threads, place=installed, cwd=installed, prefix=as_nobody())
@@ -167,9 +165,7 @@ def test_a_terminal_without_letters_beyond_ascii_shows_question_marks_and_files_
         "id,label\n" + "".join(f"nœud{i},{'rouge é' if i % 2 else 'bleu'}\n" for i in range(9)) + "x,\n",
         encoding="utf-8",
     )
-    (tmp_path / "edges.csv").write_text(
-        "source,target\n" + "".join(f"nœud{i},nœud{i + 1}\n" for i in range(8)), encoding="utf-8"
-    )
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"nœud{i},nœud{i + 1}\n" for i in range(8)), encoding="utf-8")
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = command("info", tmp_path, **plain)
     assert done.returncode == 0

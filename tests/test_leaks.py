@@ -319,9 +319,7 @@ def test_the_model_of_a_fold_learns_nothing_from_the_labels_of_that_fold(world, 
         with monkeypatch.context() as patch:
             patch.setattr(folds, "label_folds", lambda *_, **__: parts)
             outcomes = models_of(patch, folds, "fit_many")
-            train_run(
-                Plan(Source("own"), seen.content_hash(64), EVERYTHING.replace(epochs=1), split=None), seen, **QUIET
-            )
+            train_run(Plan(Source("own"), seen.content_hash(64), EVERYTHING.replace(epochs=1), split=None), seen, **QUIET)
         models = [fit.model for fit in outcomes[0].groups[0]]
         assert len(models) == 5
         answers.append([dict(model.state_dict()) for model in models])
@@ -435,9 +433,7 @@ def test_a_node_left_out_has_no_vote_in_its_own_case(world, iterations):
     assert all(own_influence(plain, seeds, node)[0] > 1e-3 for node in nodes.tolist())  # `literal` does let it vote
 
 
-@pytest.mark.parametrize(
-    ("loss", "iterations"), [("leave_one_out", 1), ("leave_one_out", 2), ("held_out", 1), ("held_out", 5)]
-)
+@pytest.mark.parametrize(("loss", "iterations"), [("leave_one_out", 1), ("leave_one_out", 2), ("held_out", 1), ("held_out", 5)])
 def test_another_label_of_its_own_changes_no_vote_for_a_scored_node(world, loss, iterations):
     """By brute force: give each scored node each other label in turn."""
     transition, nodes, target = small_walk(world)

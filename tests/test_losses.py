@@ -41,12 +41,7 @@ RATIOS = {"held_out": (1.0,)}  # the twin has one mask for both shares
 @pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize(
     ("loss", "k", "ratio"),
-    [
-        (loss, k, ratio)
-        for loss in READINGS
-        for k in STEPS.get(loss, (1, 2, 5))
-        for ratio in RATIOS.get(loss, (1.0, 0.6))
-    ],
+    [(loss, k, ratio) for loss in READINGS for k in STEPS.get(loss, (1, 2, 5)) for ratio in RATIOS.get(loss, (1.0, 0.6))],
 )
 def test_every_reading_equals_its_dense_twin(loss, k, ratio, directed):
     """Votes, cost and the gradient of the edges; also where only a part of the labels are seeds, or edges go one way.
@@ -116,9 +111,7 @@ def test_the_leave_one_out_loss_of_a_directed_graph_is_that_of_forgetting_each_l
     walk = torch.eye(6, dtype=torch.float64)
     for k, (source, target) in enumerate(arcs):
         walk[target, source] = 1 + k / 4
-    torch.testing.assert_close(
-        cost, twin.lpa_cost("leave_one_out", walk / walk.sum(1, keepdim=True), one_hot(LABELS), 2)
-    )
+    torch.testing.assert_close(cost, twin.lpa_cost("leave_one_out", walk / walk.sum(1, keepdim=True), one_hot(LABELS), 2))
 
 
 @pytest.mark.parametrize("k", [1, 2])

@@ -318,9 +318,7 @@ HARD = {
     "isolated node": Graph.from_edges([(0, 1)], x=[[1.0], [2.0], [3.0]], y=[0, 1, 0]),
     "no edges": Graph.from_edges([], x=[[1.0], [2.0], [3.0]], y=[0, 1, 0]),
     "one class": Graph.from_edges([(0, 1), (1, 2)], x=[[1.0], [2.0], [3.0]], y=[0, 0, 0]),
-    "a class without labels": Graph.from_edges(
-        [(0, 1), (1, 2)], x=[[1.0], [2.0], [3.0]], y=[0, 1, 1], class_names=("a", "b", "c")
-    ),
+    "a class without labels": Graph.from_edges([(0, 1), (1, 2)], x=[[1.0], [2.0], [3.0]], y=[0, 1, 1], class_names=("a", "b", "c")),
     "no features": Graph.from_edges([(0, 1), (1, 2)], x=[[0.0], [0.0], [0.0]], y=[0, 1, 0]),
 }
 

@@ -139,9 +139,7 @@ def as_networkx():
 def as_pyg():
     pyg = pytest.importorskip("torch_geometric.data")
     index = torch.tensor([[0, 1, 2, 1, 2, 0], [1, 2, 0, 0, 1, 2]])
-    return pyg.Data(
-        edge_index=index, edge_weight=torch.tensor([1.0, 2, 1, 1, 2, 1]), num_nodes=3, y=torch.tensor([0, 1, -1])
-    )
+    return pyg.Data(edge_index=index, edge_weight=torch.tensor([1.0, 2, 1, 1, 2, 1]), num_nodes=3, y=torch.tensor([0, 1, -1]))
 
 
 def as_frames():
@@ -166,9 +164,7 @@ def test_frames_have_labels_and_features():
         read_csv(nodes, edges)
     with pytest.raises(ValueError, match="the frame of edges has two columns of one name"):
         read_csv(nodes, edges.set_axis(["source", "target", "target"], axis=1))
-    with pytest.raises(
-        ValueError, match="the frame of edges, row 3, column 'source' is 'c', which the frame of nodes does"
-    ):
+    with pytest.raises(ValueError, match="the frame of edges, row 3, column 'source' is 'c', which the frame of nodes does"):
         read_csv(nodes[:2], edges)
 
 

@@ -63,9 +63,7 @@ def test_no_result_stands_outside_a_block(path):
     assert result_numbers(path) == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PAGES if BLOCK.search(path.read_text("utf-8"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", [path for path in PAGES if BLOCK.search(path.read_text("utf-8"))], ids=lambda p: p.name)
 def test_any_changed_digit_or_number_word_of_a_block_is_found(path):
     """The test of the test: each digit and number word of a block, changed alone, makes the block another."""
     for start, name, arguments, body, _ in BLOCK.findall(path.read_text(encoding="utf-8")):
@@ -132,8 +130,7 @@ def test_what_reproduction_says_in_words_holds():
     """Tuned, the authors' model is ahead of no graph network; its loss is within the wide interval; GraphSAGE leads."""
     runs = blocks.result(ROOT, "table2")["runs"]
     verdicts = {
-        line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[-1]
-        for line in blocks.BLOCKS["settings_verdicts"](ROOT)[2:]
+        line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[-1] for line in blocks.BLOCKS["settings_verdicts"](ROOT)[2:]
     }
     for rival in ("gcn", "gat", "jk-net", "graphsage"):
         assert verdicts[f"GCN-LPA > {rival}"].startswith("0 / ")

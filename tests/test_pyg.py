@@ -62,9 +62,7 @@ def test_a_regularised_net_equals_gcn_lpa(shuffled, karate, loss, free):
     recipe = recipe.replace(hidden=6, dropout=0.0, residual=False, edge_rank=4)
     graph = Graph(karate.with_self_loops().adjacency, x, y, karate.class_names)
     ours = model.GCNLPA(recipe, graph, seed=1)
-    regularizer = LPARegularizer(
-        index.shape[1] if free else agnn(), loss=loss, iterations=iterations, num_classes=2, seed=4
-    )
+    regularizer = LPARegularizer(index.shape[1] if free else agnn(), loss=loss, iterations=iterations, num_classes=2, seed=4)
     if free:
         of_edge = {(int(t), int(s)): k for k, (t, s) in enumerate(zip(graph.row, graph.col, strict=True))}
         place = [of_edge[int(t), int(s)] for s, t in index.T]
@@ -255,9 +253,7 @@ def test_a_layer_that_would_ignore_the_weights_is_refused():
     nets = pytest.importorskip("torch_geometric.nn")
     LPARegularizer(4, net=nets.GCN(3, 4, 2, normalize=False))
     LPARegularizer(4, net=nets.GraphConv(3, 4))
-    with pytest.raises(
-        ValueError, match=r"layer convs\.0 is a SAGEConv, which takes no edge_weight: learned weights would"
-    ):
+    with pytest.raises(ValueError, match=r"layer convs\.0 is a SAGEConv, which takes no edge_weight: learned weights would"):
         LPARegularizer(4, net=nets.GraphSAGE(3, 4, 2))
     with pytest.raises(ValueError, match="layer net is a GATConv, which takes no edge_weight"):
         LPARegularizer(4, net=nets.GATConv(3, 4))

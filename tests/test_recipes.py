@@ -57,9 +57,7 @@ def test_the_official_recipes_differ_from_the_paper_where_the_authors_code_does(
     assert changed == expected
 
 
-@pytest.mark.parametrize(
-    "field", ["gcn_layers", "lpa_iterations", "propagation_steps", "hidden", "edge_rank", "heads", "epochs"]
-)
+@pytest.mark.parametrize("field", ["gcn_layers", "lpa_iterations", "propagation_steps", "hidden", "edge_rank", "heads", "epochs"])
 def test_a_setting_that_would_take_all_memory_or_time_is_refused(field):
     with pytest.raises(ValueError, match=rf"recipe: {field} = 1000000000; it is at most [\d,]+"):
         Recipe(loss="held_out", **{field: 10**9})

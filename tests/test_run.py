@@ -341,9 +341,7 @@ def test_a_second_first_run_says_that_it_waits_and_then_installs_nothing(clone, 
     assert "waiting for it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
-)
+@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no exit by signal")
 def test_exit_codes_pass_through(code, expected):
     assert run.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL) == expected

@@ -138,17 +138,13 @@ def test_two_steps_are_the_edges_on_the_lpa_loss_and_then_w_on_the_gcn_loss(worl
     assert {name for name in start if not torch.equal(middle[name], weights(model)[name])} == start.keys() - edges
 
     by_hand = walk_by_hand(world, recipe, lambda loss: loss.lpa, lambda m: m.edge_parameters(), 6)
-    by_hand = walk_by_hand(
-        world, recipe, lambda loss: loss.gcn, lambda m: m.weight_parameters(), 6, model=by_hand, first=7
-    )
+    by_hand = walk_by_hand(world, recipe, lambda loss: loss.gcn, lambda m: m.weight_parameters(), 6, model=by_hand, first=7)
     assert_close(model, by_hand)
 
 
 @pytest.mark.parametrize("changes", [{"edges": "fixed"}, {"lpa_weight": 0.0}, {"lpa_iterations": 0}])
 def test_two_steps_without_a_loss_for_the_edges_are_refused(world, changes):
-    with pytest.raises(
-        ValueError, match="needs an edge form that learns, and lpa_weight, lpa_iterations and lpa_ratio"
-    ):
+    with pytest.raises(ValueError, match="needs an edge form that learns, and lpa_weight, lpa_iterations and lpa_ratio"):
         fitted(world, TWO_STEP.replace(**changes))
 
 
@@ -237,9 +233,7 @@ def test_a_loss_that_is_no_number_ends_training_with_the_best_intact(world, monk
         return loss._replace(gcn=loss.gcn * (math.nan if int(key.step) == 7 else 1))
 
     monkeypatch.setattr(GCNLPA, "loss", breaks_at_seven)
-    with pytest.raises(
-        DivergedError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005"
-    ) as error:
+    with pytest.raises(DivergedError, match=r"diverged at epoch 7 with lr = 0\.05 .*loss is nan.*try lr = 0\.005") as error:
         fitted(world)
     run = error.value.run
     assert (run.best_epoch, len(run.history)) == (until_then.run.best_epoch, 6)
@@ -305,9 +299,7 @@ def test_learn_shows_the_model_the_labels_of_train_and_no_others(world, monkeypa
 
     monkeypatch.setitem(METHODS, "gcn-lpa", dataclasses.replace(METHODS["gcn-lpa"], build=Watched))
     trained = fitted(world, seed=5)
-    assert (
-        len(shown) == 2 + 2 * RECIPE.epochs
-    )  # built, each step and its validation, and the prediction that calibrates
+    assert len(shown) == 2 + 2 * RECIPE.epochs  # built, each step and its validation, and the prediction that calibrates
     assert all(torch.equal(y, torch.where(parts.train, graph.y, -1)) for y in shown)
     assert torch.equal(trained.given(graph), parts.train | parts.val)
 
@@ -354,9 +346,7 @@ def test_two_batches_are_two_steps_of_adam_and_their_losses_the_mean(world):
             optimizer.step()
             terms.append([float(term.detach()) for term in (loss.total, loss.gcn, loss.lpa)])
         means.append([sum(pair) / 2 for pair in zip(*terms, strict=True)])
-    assert [(line.loss, line.gcn, line.lpa) for line in run.history] == [
-        pytest.approx(mean, rel=1e-4) for mean in means
-    ]
+    assert [(line.loss, line.gcn, line.lpa) for line in run.history] == [pytest.approx(mean, rel=1e-4) for mean in means]
     assert_close(model, by_hand)
 
 
@@ -417,9 +407,7 @@ def stopped(world, folder, recipe, at, **options):
 
 @pytest.mark.long
 @pytest.mark.parametrize("at", [2, 6, 7, 11])
-@pytest.mark.parametrize(
-    "recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"]
-)
+@pytest.mark.parametrize("recipe", [RECIPE, TWO_STEP, RECIPE.replace(patience=3, select="loss")], ids=["joint", "two", "patience"])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(world, tmp_path, recipe, at):
     trained = fitted(world, recipe, checkpoints=kept_in(tmp_path / "whole"), every=3)
     run = trained.run

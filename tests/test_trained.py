@@ -27,10 +27,7 @@ CASES = {
     "free": OURS.replace(edges="free"),
     "free symmetric": OURS.replace(edges="free", symmetric_edges=True),
     "gaussian": OURS.replace(edges="gaussian"),
-    **{
-        name: METHODS[name].settings(OURS).replace(**{f: getattr(OURS, f) for f in ("epochs", "features")})
-        for name in OTHERS
-    },
+    **{name: METHODS[name].settings(OURS).replace(**{f: getattr(OURS, f) for f in ("epochs", "features")}) for name in OTHERS},
 }
 ANY_EDGES = [name for name in CASES if not name.startswith("free")]
 
@@ -41,9 +38,7 @@ def graph_of(y=None, class_names=None, names=None, x=None, seed=0):
     edges = rng.integers(0, N, (90, 2))
     counts = rng.poisson(1.0, (N, COLUMNS)) if x is None else x
     names = [f"n{i}" for i in range(N)] if names is None else names
-    return Graph.from_edges(
-        [(names[i], names[j]) for i, j in edges], x=counts, y=y, class_names=class_names, node_names=names
-    )
+    return Graph.from_edges([(names[i], names[j]) for i, j in edges], x=counts, y=y, class_names=class_names, node_names=names)
 
 
 @pytest.fixture(scope="module")
@@ -167,18 +162,14 @@ def test_a_second_copy_of_the_graph_beside_it_changes_no_answer(graph, fitted, c
 
 
 def test_other_columns_are_refused_with_what_would_be_right(graph, fitted):
-    with pytest.raises(
-        ValueError, match=r"was trained on 6 columns \(given\), but .* has 5 \(given\); it needs the same"
-    ):
+    with pytest.raises(ValueError, match=r"was trained on 6 columns \(given\), but .* has 5 \(given\); it needs the same"):
         predict_proba(fitted("agnn"), graph_of(x=np.ones((N, 5))))
     with pytest.raises(ValueError, match=r"was trained on 6 columns \(given\), but .* has 40 \(identity\)"):
         predict_proba(fitted("agnn"), graph_of(x="identity"))
     plain = graph_of(graph.y, CLASSES, x="identity")
     knows_positions = learn(plain, TRAIN, VAL, OURS.replace(features="raw"), device="cpu")
     smaller = Graph.from_edges([("n0", "n1")], x="identity")
-    with pytest.raises(
-        ValueError, match=r"trained without features, on a graph of 40 nodes, .* one of 2 nodes. Train with"
-    ):
+    with pytest.raises(ValueError, match=r"trained without features, on a graph of 40 nodes, .* one of 2 nodes. Train with"):
         predict_proba(knows_positions, smaller)
     with pytest.raises(TypeError, match=r"graph is a gcn_lpa.Graph, such as load gives, not 'karate'"):
         predict_proba(knows_positions, "karate")
@@ -238,9 +229,7 @@ def test_no_label_of_the_graph_it_is_given_is_used(graph, method):
     """Not outside the training nodes, and not even there: it knows those it was trained with."""
     if METHODS[method].needs == "pyg":
         pytest.importorskip("torch_geometric")
-    trained = learn(
-        graph, TRAIN, VAL, METHODS[method].settings(Recipe(hidden=4, edge_rank=3)).replace(epochs=2), device="cpu"
-    )
+    trained = learn(graph, TRAIN, VAL, METHODS[method].settings(Recipe(hidden=4, edge_rank=3)).replace(epochs=2), device="cpu")
     honest = predict_proba(trained, graph)
     train = torch.zeros(N, dtype=torch.bool).index_fill(0, torch.tensor(TRAIN), True)
     for kept in (train, train & False):

@@ -58,9 +58,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="The traceback of an error, to report it.")] = False,
 ) -> None:

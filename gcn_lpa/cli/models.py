@@ -64,9 +64,7 @@ def train(
     method: options.Method = None,
     reserve: Annotated[
         float,
-        options.more(
-            metavar="SHARE", help="Share of validation nodes that choose nothing: label sets get a guarantee."
-        ),
+        options.more(metavar="SHARE", help="Share of validation nodes that choose nothing: label sets get a guarantee."),
     ] = 0.0,
     checkpoint_every: Annotated[int, options.more(min=0, metavar="EPOCHS", help="0: no checkpoints.")] = 50,
     threads: options.Threads = None,
@@ -317,9 +315,7 @@ def calibrate(
 @options.command
 def edges(
     run: options.RunDir,
-    columns: Annotated[
-        bool, Option("--columns", help="What each column of the edges says about their weight, instead.")
-    ] = False,
+    columns: Annotated[bool, Option("--columns", help="What each column of the edges says about their weight, instead.")] = False,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
     excel_safe: options.ExcelSafe = False,
@@ -336,9 +332,7 @@ def edges(
     weights = found.trained.edge_weights
     if columns:
         if weights is None:
-            raise ValueError(
-                f"{run}: nothing was learned of columns of edges; edges.csv has none, or the recipe reads none"
-            )
+            raise ValueError(f"{run}: nothing was learned of columns of edges; edges.csv has none, or the recipe reads none")
         return print_edge_effects(weights, out, excel_safe, as_json)
     table = gcn_lpa.edge_table(found.trained, found.graph)
     if not found.trained.model.edge_parameters() and found.trained.used_edge_weights is None:
@@ -356,9 +350,7 @@ def print_edge_effects(weights: EdgeWeights, out: str | None, excel_safe: bool, 
         return options.print_or_write(pandas.DataFrame(edge_effects(weights)), out, excel_safe, as_json)
     rows, said = edge_effects(weights), effect_sentences(weights)
     facts = {"used": weights.is_used, "gain": weights.gain, "error": weights.error, "sentences": said}
-    options.show(
-        as_json, {**facts, "effects": [dataclasses.asdict(row) for row in rows]}, text.effect_lines(said, rows)
-    )
+    options.show(as_json, {**facts, "effects": [dataclasses.asdict(row) for row in rows]}, text.effect_lines(said, rows))
 
 
 @options.command

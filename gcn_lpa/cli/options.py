@@ -57,9 +57,7 @@ MaybeName = Annotated[str | None, NAME]
 Root = Annotated[Path | None, more(help="Folder with the files of the named data sets.")]
 OPTION_HELP = "How to read or make the graph, e.g. -o label=group, -o n=1000."
 Options = Annotated[list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help=OPTION_HELP)]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, as in train.")]
 Method = Annotated[str | None, more(help="Which model; gcn-lpa unless the recipe says otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -170,9 +168,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def out_of_memory(error: Exception) -> str | None:
     """What to say of an error of torch, CUDA or NumPy that is about memory: the size asked for and what would help."""
     text = str(error)
-    if not isinstance(error, MemoryError) and not re.search(
-        "can't allocate memory|not enough memory|out of memory", text
-    ):
+    if not isinstance(error, MemoryError) and not re.search("can't allocate memory|not enough memory|out of memory", text):
         return None
     needed = ""
     if found := re.search(rf"(?:tried|unable) to allocate ([\d.]+) ({'|'.join(UNITS)})", text, re.IGNORECASE):
@@ -272,9 +268,7 @@ def _typed(texts: Iterable[str] | None, types: Mapping[str, type], what: str) ->
     for text in texts or ():
         key, separator, value = text.partition("=")
         if not separator and key in types:
-            raise typer.BadParameter(
-                f"{key!r} is not {what.split()[0]}: write {key}={'COLUMN' if key in COLUMNS else 'VALUE'}"
-            )
+            raise typer.BadParameter(f"{key!r} is not {what.split()[0]}: write {key}={'COLUMN' if key in COLUMNS else 'VALUE'}")
         if key not in types:
             raise typer.BadParameter(f"{text!r} is not {what}: {', '.join(types) or 'none'}{meant(key, types)}")
         try:

@@ -103,8 +103,7 @@ def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> lis
     halo = f" and {size.halo:,.0f} of others" if size.halo else ""
     last = f"received in an epoch {gigabytes(found.received)}"
     return [
-        f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, "
-        f"{size.classes:,} classes",
+        f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, {size.classes:,} classes",
         f"{recipe.method}, {recipe.origin}",
         *(f"  {name:<16}{gigabytes(held):>9}" for name, held in parts.items()),
         f"memory at the peak{gigabytes(found.peak):>9}",

@@ -53,9 +53,7 @@ def report(
 def evaluate(
     run: options.RunDir,
     positive: options.Positive = None,
-    cite: Annotated[
-        bool, Option("--cite", help="Print BibTeX of the methods that the run uses, and no scores.")
-    ] = False,
+    cite: Annotated[bool, Option("--cite", help="Print BibTeX of the methods that the run uses, and no scores.")] = False,
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -303,9 +301,7 @@ def advise(
 def compare(
     name: options.Name,
     *,
-    methods: Annotated[
-        str, Option(metavar="A,B,C", help="Methods, with commas between.")
-    ] = "mlp,lr,lpa,gcn,gcn-same,gcn-lpa",
+    methods: Annotated[str, Option(metavar="A,B,C", help="Methods, with commas between.")] = "mlp,lr,lpa,gcn,gcn-same,gcn-lpa",
     splits: Annotated[int, Option(min=1, help="Random 60/20/20 splits, the same for all.")] = 10,
     reference: Annotated[str | None, Option(help="Differences are to it; else gcn or the first.")] = None,
     metric: options.Metric = None,

@@ -91,8 +91,7 @@ def table_lines(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
     columns = [list(map(visible, column)) for column in zip(tuple(header), *map(tuple, rows), strict=True)]
     padded, widths = [], [max(map(cell_len, column)) for column in columns]
     is_number = [
-        k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:])
-        for k, column in enumerate(columns)
+        k > 0 and all(cell == "" or cell[0] in "0123456789.+-<–" for cell in column[1:]) for k, column in enumerate(columns)
     ]
     texts = [k for k in range(len(columns)) if is_number[-1] and not is_number[k]]  # a last one of text can be wrapped
     for least in (SHORT, 1):
@@ -308,8 +307,7 @@ def evaluation_lines(results: Results) -> list[str]:
     more = ", ".join(
         f"{METRICS[name].words} {f'{value:.3f}' if METRICS[name].sign < 0 else percent(value)}"
         for name, value in found.metrics.items()
-        if name not in ("accuracy", "macro_f1")
-        and (found.ranking is None or name not in ("roc_auc", "average_precision"))
+        if name not in ("accuracy", "macro_f1") and (found.ranking is None or name not in ("roc_auc", "average_precision"))
     )
     return [
         *result_lines(results),
@@ -374,9 +372,7 @@ def change_lines(found: Changes, note: str = "") -> list[str]:
             f"  nodes        {found.nodes_new:,} new, {found.nodes_gone:,} gone",
             f"  edges        {found.edges_new:,} new, {found.edges_gone:,} gone, {found.edges_reweighted:,} with another weight",
         ]
-    lines.append(
-        f"  labels       {found.labels_new:,} new, {found.labels_changed:,} changed, {found.labels_gone:,} gone"
-    )
+    lines.append(f"  labels       {found.labels_new:,} new, {found.labels_changed:,} changed, {found.labels_gone:,} gone")
     if found.predictions is not None:
         lines.append(f"  predictions  {found.predictions_changed:,} of {found.predictions:,} changed")
     notes = [] if found.votes else ["labels do not vote in this method: train it again to learn from new ones"]
@@ -408,10 +404,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         lines.append(f"not converged: {', '.join(found.not_converged)}; more --epochs may help")
     for field, without in found.unused.items():
         lines.append(f"--{field.replace('_', '-')} is not used by {', '.join(without)}")
-    lines.append(
-        "±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. seconds: median of a split, "
-        f"on {found.device}."
-    )
+    lines.append(f"±: 95 % t interval over splits. p: Wilcoxon's signed-rank test. seconds: median of a split, on {found.device}.")
     return [*table_lines(header, rows), "", *lines]
 
 

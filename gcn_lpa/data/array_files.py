@@ -126,9 +126,7 @@ def archive_bytes(path: Path) -> bytes:
 
 def _matrices(raw: bytes, *more: str) -> tuple[Any, Any, dict[str, np.ndarray]]:
     """The adjacency and the features in an archive, and all its arrays, with `more` of them."""
-    parts = {
-        matrix: [f"{matrix}_{part}" for part in ("data", "indices", "indptr", "shape")] for matrix in ("adj", "attr")
-    }
+    parts = {matrix: [f"{matrix}_{part}" for part in ("data", "indices", "indptr", "shape")] for matrix in ("adj", "attr")}
     arrays = parse_npz(raw, [*parts["adj"], *parts["attr"], *more])
     adjacency, x = (csr_matrix(*(arrays[name] for name in names)) for names in parts.values())
     return adjacency, x, arrays

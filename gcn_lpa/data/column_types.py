@@ -36,14 +36,10 @@ CLEAR_DATES = tuple(
     for time in TIMES
 )
 DAY_OR_MONTH_FIRST = tuple(
-    (f"{day}{time}", f"{month}{time}")
-    for day, month in (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
-    for time in TIMES
+    (f"{day}{time}", f"{month}{time}") for day, month in (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y")) for time in TIMES
 )
 FORMS = ((ISO,), *((form,) for form in CLEAR_DATES), *DAY_OR_MONTH_FIRST)  # those that could be confused together
-STYLED = re.compile(
-    rf"([-+]?)\s*(?P<before>[{CURRENCY}]?)\s*(-?)(?P<digits>[\d.,]+)\s*(?P<after>[{CURRENCY}%]?)", re.ASCII
-)
+STYLED = re.compile(rf"([-+]?)\s*(?P<before>[{CURRENCY}]?)\s*(-?)(?P<digits>[\d.,]+)\s*(?P<after>[{CURRENCY}%]?)", re.ASCII)
 THOUSANDS = {  # by the decimal mark
     ".": re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+"),
     ",": re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+(?:,\d+)?"),

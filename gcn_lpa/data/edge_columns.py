@@ -257,9 +257,7 @@ class EdgeColumns:
     weight: Tensor  # as given, or 1
     basis: SparseMatrix  # [rows, functions.width]
     directed: bool = False
-    _shares: weakref.WeakKeyDictionary[Pattern, tuple[SparseMatrix, Tensor]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    _shares: weakref.WeakKeyDictionary[Pattern, tuple[SparseMatrix, Tensor]] = field(default_factory=weakref.WeakKeyDictionary)
 
     @classmethod
     def of_types(cls, types: EdgeTypes, *, directed: bool) -> EdgeColumns:

@@ -261,8 +261,7 @@ class TextColumn(Encoder):
         column, position = cells[self.name], {term: k for k, term in enumerate(self.terms)}
         idf = 1 + np.log((1 + self.cells) / (1 + np.array(self.counts, dtype=np.float64)))
         rows = [
-            sorted((position[term], often) for term, often in words_in(text).items() if term in position)
-            for text in column.texts
+            sorted((position[term], often) for term, often in words_in(text).items() if term in position) for text in column.texts
         ]
         ends = np.cumsum([0, *map(len, rows)])
         entries = np.array(list(itertools.chain(*rows)), dtype=np.int64).reshape(-1, 2)
@@ -436,9 +435,7 @@ def learn_columns(table: Table, names: Sequence[str], texts: Sequence[str] = ())
     counts = [name for name in names if name not in texts and _are_counts(cells[name].numbers)]
     counts = counts if len(counts) >= FEWEST_COUNTS else []
     encoders = [
-        TextColumn.learned(cells[name]) if name in texts else encoder_of(cells[name])
-        for name in names
-        if name not in counts
+        TextColumn.learned(cells[name]) if name in texts else encoder_of(cells[name]) for name in names if name not in counts
     ]
     if counts:
         encoders.append(CountColumns(name=f"{counts[0]} … {counts[-1]}", columns=tuple(counts)))

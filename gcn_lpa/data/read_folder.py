@@ -223,9 +223,7 @@ class _Reading:
             self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None, ())
         )
         id_column, ids, given = self.label_file(self.label_table) if self.label_table else ("", nothing, None)
-        listed = (
-            self.listed_nodes(self.node_table) if self.node_table else self.nodes_at_ends(source_ids, target_ids, ids)
-        )
+        listed = self.listed_nodes(self.node_table) if self.node_table else self.nodes_at_ends(source_ids, target_ids, ids)
         names, y = listed.names.to_numpy(object).tolist(), listed.y
         columns = [listed.names, source_ids, target_ids, ids]
         codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and different: positions
@@ -303,9 +301,7 @@ class _Reading:
         if self.header:
             return table
         cells = [column.iloc[0] for column in table.columns.values() if len(column.iloc[0]) > 1]  # "a" is no clear name
-        names = [
-            next((cell for cell in cells if cell.strip().lower() in USUAL_NAMES[role]), None) for role in roles[:2]
-        ]
+        names = [next((cell for cell in cells if cell.strip().lower() in USUAL_NAMES[role]), None) for role in roles[:2]]
         if None in names or any(column.iloc[1:].isin(names).any() for column in table.columns.values()):
             return table
         self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
@@ -344,16 +340,12 @@ class _Reading:
             self.matched = columns_by_values(self.node_table, edges, named)
         if self.matched:
             ends = f"{self.matched['source']!r} and {self.matched['target']!r} of edges hold ids"
-            self.notes.append(
-                f"columns {ends} of column {self.matched['id']!r} of nodes: they are read as source and target"
-            )
+            self.notes.append(f"columns {ends} of column {self.matched['id']!r} of nodes: they are read as source and target")
             return
         if missing:
             raise ValueError(ALSO.join(str(error) for *_, error in missing))
 
-    def edges(
-        self, table: Table
-    ) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None, Sequence[str]]:
+    def edges(self, table: Table) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None, Sequence[str]]:
         """The columns of both ends, the ids in them, weights and edge types; and the columns that may weigh edges."""
         source = self.matched.get("source") or table.require("source", self.source)
         target = self.matched.get("target") or table.require("target", self.target, taken=(source,))
@@ -429,13 +421,7 @@ class _Reading:
         time = None if time_column is None else torch.from_numpy(times_in(Cells(table, time_column)).copy())
         columns, encoded = self.encoded(table, {id_column, chosen, time_column, *others})
         self.notes.extend(encoded.warnings)
-        if (
-            chosen is None
-            and self.label is None
-            and self.label_table is None
-            and self.columns is None
-            and columns is not None
-        ):
+        if chosen is None and self.label is None and self.label_table is None and self.columns is None and columns is not None:
             self.notes += label_asked_for(columns.summaries())
         if aside is not None and aside not in _several(self.features, table):
             how = "neither label nor feature; option features=… reads it as one"

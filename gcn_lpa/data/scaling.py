@@ -144,9 +144,7 @@ class Scaling:
         if numbers is not None and not _is_finite(numbers, (4, num_numbers)):
             raise ValueError(f"numbers is not four finite numbers for each of the {num_numbers} columns of numbers")
         num_added = 0 if structure is None else structure.shape[-1]
-        if structure is not None and not (
-            _is_finite(structure, (2, num_added)) and (structure[1] > LEAST_SPREAD).all()
-        ):
+        if structure is not None and not (_is_finite(structure, (2, num_added)) and (structure[1] > LEAST_SPREAD).all()):
             raise ValueError("structure is not a mean and a positive deviation for each structural feature")
         return cls(kind, idf, structure, blocks, numbers)
 
@@ -275,9 +273,7 @@ def num_structural(directed: bool, *, with_cells: bool) -> int:
     return (7 if directed else 4) + 2 * with_cells
 
 
-def structural_features(
-    matrix: scipy.sparse.csr_array, directed: bool, num_cells: np.ndarray | None = None
-) -> np.ndarray:
+def structural_features(matrix: scipy.sparse.csr_array, directed: bool, num_cells: np.ndarray | None = None) -> np.ndarray:
     """log degree (in and out where directed) with its mean over the neighbours and over their neighbours; log PageRank;
     and, with `num_cells`, the log of the number of filled cells with its mean over the neighbours, [n, s].
 

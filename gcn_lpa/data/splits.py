@@ -156,9 +156,7 @@ def require_classes(graph: Graph) -> None:
         raise ValueError(f"every label of {graph.name!r} is {label!r}; to tell {kind} apart it takes labels of two")
 
 
-def _split_of(
-    num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None
-) -> Split:
+def _split_of(num_nodes: int, train: np.ndarray, val: np.ndarray, test: np.ndarray, kind: str, seed: int | None) -> Split:
     masks = torch.zeros((3, num_nodes), dtype=torch.bool)
     for mask, nodes in zip(masks, (train, val, test), strict=True):
         mask[torch.from_numpy(nodes)] = True

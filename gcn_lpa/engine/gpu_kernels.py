@@ -295,9 +295,7 @@ def row_softmax_backward(pattern: Pattern, weights: Tensor, grad: Tensor) -> Ten
     return _reduce(pattern, 2, weights, grad, torch.empty_like(grad))
 
 
-def dropout(
-    x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int
-) -> Tensor:
+def dropout(x: Tensor, row: Tensor, col: Tensor | None, rate: float, seed: int | Tensor, step: Tensor, layer: int) -> Tensor:
     """x / (1 - rate) where the random bits of (row, col) say keep, else 0; `col` None for dense x, [n, d].
 
     With a seed for each model of a stack, [B] on the device, x has one more dimension, [B, n, d] or [B, E].

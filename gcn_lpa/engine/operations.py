@@ -142,9 +142,7 @@ class Product(torch.autograd.Function):
         return None, None, *kernel("spmm_backward", transpose, values_t, x, grad)
 
     @staticmethod
-    def vmap(
-        size: int, dims: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor
-    ) -> tuple[Tensor, int]:
+    def vmap(size: int, dims: Any, matrix: Any, values: Tensor, values_t: Tensor | None, x: Tensor) -> tuple[Tensor, int]:
         if dims[1] is None:
             x = x.movedim(dims[3], 1)
             wide = apply(Product, matrix, values, values_t, x.reshape(len(x), -1))  # all models side by side

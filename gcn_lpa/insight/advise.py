@@ -206,8 +206,7 @@ def _lines(graph: Graph, comparison: Comparison, splits: Sequence[Split]) -> tup
     metric, labels = METRICS[comparison.metric], graph.y.cpu()
     ranked = None if comparison.positive is None else graph.class_names.index(comparison.positive)
     scores = {
-        row.method: metric.sign
-        * np.array([record.score for record in comparison.records if record.method == row.method])
+        row.method: metric.sign * np.array([record.score for record in comparison.records if record.method == row.method])
         for row in comparison.rows
     }
     best = max(scores, key=lambda method: scores[method].mean())  # the first of equals
@@ -324,9 +323,7 @@ class Suggestion:
         return f"{both}; its label would reach {reached}"
 
 
-def suggest(
-    trained: Trained, graph: Graph, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0
-) -> list[Suggestion]:
+def suggest(trained: Trained, graph: Graph, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0) -> list[Suggestion]:
     """The `n` nodes to label next, best first; fewer where there are fewer. Labels that were not given are not read.
 
     The score is u² (u + reach): the uncertainty squared, times the uncertainty that the label would cover, its own included. The
@@ -340,9 +337,7 @@ def suggest(
     return suggestions(Explainer.of(trained, graph), n=n, candidates=candidates, sharpness=sharpness)
 
 
-def suggestions(
-    explainer: Explainer, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0
-) -> list[Suggestion]:
+def suggestions(explainer: Explainer, *, n: int = 20, candidates: Any = None, sharpness: float = 2.0) -> list[Suggestion]:
     """`suggest` for a model and graph whose predictions and learned transition are at hand."""
     if n < 1:
         raise ValueError(f"n = {n}; at least one suggestion is asked for")

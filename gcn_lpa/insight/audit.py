@@ -391,9 +391,7 @@ class PairEvidence(NamedTuple):
     common: np.ndarray  # number of common neighbours
 
 
-def pair_evidence(
-    pairs: Pairs, posteriors: Tensor, x: Tensor | SparseMatrix | None, around: SparseMatrix
-) -> PairEvidence:
+def pair_evidence(pairs: Pairs, posteriors: Tensor, x: Tensor | SparseMatrix | None, around: SparseMatrix) -> PairEvidence:
     n, (one, other) = around.shape[0], pairs
     numbers = scipy.sparse.csr_array((np.arange(1.0, len(one) + 1), (one, other)), shape=(n, n))
     matrix = SparseMatrix.from_scipy(numbers, torch.float64)
@@ -431,9 +429,7 @@ def log_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray) -> tuple
     return model.coef_[0].tolist(), ratios.reshape(rows.shape[:-1])
 
 
-def label_ratios(
-    given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray
-) -> tuple[list[float], np.ndarray]:
+def label_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray) -> tuple[list[float], np.ndarray]:
     """`log_ratios` of model and votes; of the model alone for nodes without a label near, where no vote is no evidence."""
     coefficients, doubts = log_ratios(given, random, rows)
     if alone.any():

@@ -181,9 +181,7 @@ def compare(
     return Comparison(graph.name, reference, rows, tuple(records), recipes, *about)
 
 
-def recipes_of(
-    graph: Graph, methods: Sequence[str], recipe: str | Recipe, changes: Mapping[str, Any]
-) -> dict[str, Recipe]:
+def recipes_of(graph: Graph, methods: Sequence[str], recipe: str | Recipe, changes: Mapping[str, Any]) -> dict[str, Recipe]:
     """The settings of each method on this graph: see `compare`."""
     names = (*METHODS, BEST)
     if unknown := [name for name in methods if name not in names]:
@@ -192,9 +190,7 @@ def recipes_of(
         raise ValueError(f"there is no method to compare; there are {', '.join(names)}")
     ours = choose_recipe(graph, graph.labeled, recipe, by_folds=False) if isinstance(recipe, str) else recipe
     settings_of = {
-        name: choose_recipe(graph, graph.labeled, BEST, by_folds=False)
-        if name == BEST
-        else METHODS[name].beside(ours, recipe)
+        name: choose_recipe(graph, graph.labeled, BEST, by_folds=False) if name == BEST else METHODS[name].beside(ours, recipe)
         for name in methods
     }
     if graph.numbers is not None:  # no epoch is chosen by the accuracy of classes

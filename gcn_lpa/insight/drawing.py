@@ -29,9 +29,7 @@ SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "h")  # of classes, for those 
 
 
 @contextlib.contextmanager
-def figure_at(
-    path: str | Path, size: tuple[float, float], style: Mapping[Any, Any] | None = None, dpi: int = 150
-) -> Iterator[Any]:
+def figure_at(path: str | Path, size: tuple[float, float], style: Mapping[Any, Any] | None = None, dpi: int = 150) -> Iterator[Any]:
     """A figure that is written when the block ends, as the ending says; the same drawing gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot's: a notebook keeps its way to show figures
@@ -130,8 +128,7 @@ def _draw_paths(axes: Any, why: Explanation, spots: dict[Hashable, tuple[int, fl
     if len(spots) > len({why.node, *votes}):
         keys.append(("no training label", PALE, "o"))
     handles = [
-        Line2D([], [], color=color, marker=shape, linestyle="", markeredgecolor="black", label=name)
-        for name, color, shape in keys
+        Line2D([], [], color=color, marker=shape, linestyle="", markeredgecolor="black", label=name) for name, color, shape in keys
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), ncols=4, frameon=False, fontsize=8)
 

@@ -56,9 +56,7 @@ WITHOUT_FEATURES = {  # notes for the values of `Method.features` with which no 
 }
 
 
-def explain(
-    trained: Trained, graph: Graph, node: Hashable, *, top: int | None = 10, hops: int | None = None
-) -> Explanation:
+def explain(trained: Trained, graph: Graph, node: Hashable, *, top: int | None = 10, hops: int | None = None) -> Explanation:
     """Why a model and label propagation label a node as they do. For several nodes keep an `Explainer`.
 
     Args:

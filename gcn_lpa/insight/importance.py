@@ -131,9 +131,7 @@ def importance(
     accuracy, majority = float(trained.target.credit(before, y).mean()), trained.target.chance(y)
     nodes, at_of = torch.cat([judge.nodes for judge in judges]), dict(places)
     rows = [
-        dataclasses.replace(
-            row, leaks=told_by(trained.target, judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS
-        )
+        dataclasses.replace(row, leaks=told_by(trained.target, judges[0].prepared.x, at_of[row.name], nodes, y) >= LEAKS)
         if row.kind == "column"
         else row
         for row in rows
@@ -414,10 +412,7 @@ def _filled(own: list[tuple[str, list[int]]], prepared: Graph, at: int) -> list[
     here = set(prepared.x.to_scipy()[[at]].indices.tolist())
     found = [(name, [k for k in places if k in here]) for name, places in own]
     one_by_one = [
-        (f"{name} [{k}]" if len(places) > 1 else name, [k])
-        for name, places in found
-        if name != STRUCTURE
-        for k in places
+        (f"{name} [{k}]" if len(places) > 1 else name, [k]) for name, places in found if name != STRUCTURE for k in places
     ]
     found = one_by_one if len(one_by_one) <= MOST_PARTS else [pair for pair in found if pair[0] != STRUCTURE]
     return [pair for pair in (*found, *(pair for pair in own if pair[0] == STRUCTURE)) if pair[1]]

@@ -98,10 +98,7 @@ def learned_edge_weights(
         _log_likelihoods(tasks, [outcome.model for outcome in of_group if isinstance(outcome, Fit)], device)
         for tasks, of_group in zip(tried, outcomes.groups.values(), strict=True)
     )
-    ways = [
-        EdgeWeights(functions, (one,) * len(parts), *_gain(logs, given, SURELY))
-        for one, logs in zip(alone, each, strict=True)
-    ]
+    ways = [EdgeWeights(functions, (one,) * len(parts), *_gain(logs, given, SURELY)) for one, logs in zip(alone, each, strict=True)]
     return max((found, *ways), key=lambda way: (way.is_used, way.gain))
 
 

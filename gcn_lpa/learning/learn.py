@@ -194,9 +194,7 @@ def member_jobs(
 def _copies(task: Task, recipe: Recipe, seed: int, stop_at: int | None = None) -> list[list[Job]]:
     """The jobs of each member where nodes to hold out are given: `recipe.models`, one of what is fitted at once."""
     number = recipe.models if task.val.any() else 1
-    jobs = [
-        member_jobs(task, recipe, seed + k, f"model-{k + 1}" if k else "fit", stop_at=stop_at) for k in range(number)
-    ]
+    jobs = [member_jobs(task, recipe, seed + k, f"model-{k + 1}" if k else "fit", stop_at=stop_at) for k in range(number)]
     return [list(group[: 1 if group[0].method.at_once else number]) for group in zip(*jobs, strict=True)]
 
 
@@ -303,8 +301,7 @@ def _together_by_folds(
         return _trained(whole, recipe, first, Ensemble(members).eval(), interrupted=True)
     with num_threads(threads, layer=whole.layer(recipe)):
         refitted = [
-            _refitted(whole, group[0], of_member, device, threads)
-            for group, of_member in zip(groups, fits.values(), strict=True)
+            _refitted(whole, group[0], of_member, device, threads) for group, of_member in zip(groups, fits.values(), strict=True)
         ]
         tasks, parts, alone = [job.task for job in groups[0]], [], []
         number = _num_cut_off(whole, tasks)
@@ -469,11 +466,7 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
     y = trained.labels_of(graph)[mask]
     unknown = ~trained.target.known(y)
     if not len(y) or unknown.any():
-        raise ValueError(
-            f"{int(unknown.sum())} of the {len(y)} nodes to calibrate on have no label that the model knows"
-        )
+        raise ValueError(f"{int(unknown.sum())} of the {len(y)} nodes to calibrate on have no label that the model knows")
     found = Prediction.of(trained, graph)
-    held_out = HeldOut(
-        mask.nonzero().squeeze(1), y, found.uncalibrated[mask], "reserved", None, found.unreachable[mask]
-    )
+    held_out = HeldOut(mask.nonzero().squeeze(1), y, found.uncalibrated[mask], "reserved", None, found.unreachable[mask])
     return dataclasses.replace(trained, held_out=held_out, calibration=held_out.calibration())

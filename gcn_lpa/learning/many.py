@@ -182,9 +182,7 @@ class _Executor:
     def beside_gpu(self, group: Sequence[Job]) -> Sequence[Outcome]:
         """Jobs of a method that takes no steps, such as trees: each learns on the CPU in a process of its own."""
         outcomes: list[Outcome] = [None] * len(group)
-        if self.crew(group.__getitem__, outcomes.__setitem__).run(
-            iter(range(len(group))), min(len(group), num_cpu_threads())
-        ):
+        if self.crew(group.__getitem__, outcomes.__setitem__).run(iter(range(len(group))), min(len(group), num_cpu_threads())):
             raise KeyboardInterrupt
         return outcomes
 

@@ -97,9 +97,7 @@ class HopColumns(nn.Module):
                 rows[:, k, columns] = (walked.index_select(0, at) - self.center[k, columns]) * self.scale[k, columns]
         return rows.flatten(1), graph.pattern.places(at)
 
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None) -> Tensor:
         if at is None and key is None:
             z: Tensor = self.first_layer(graph, smoothing)
         else:

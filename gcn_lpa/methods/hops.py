@@ -48,9 +48,7 @@ class Propagated(nn.Module):
 
     def begin(self, graph: Graph, smoothing: SparseMatrix) -> None: ...
 
-    def forward(
-        self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, graph: Graph, smoothing: SparseMatrix, key: Key | None = None, at: Tensor | None = None) -> Tensor:
         logits = self.walked(graph, smoothing, key)
         return logits if at is None else logits.index_select(0, at)
 
@@ -128,9 +126,7 @@ def personalized_back(adjacency: SparseMatrix, ends: Tensor, recipe: Recipe) -> 
     return torch.autograd.grad((walked * ends).sum(), start)[0]
 
 
-def personalized(
-    smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None
-) -> Tensor:
+def personalized(smoothing: SparseMatrix, start: Tensor, recipe: Recipe, bounds: tuple[float, float] | None = None) -> Tensor:
     """Z ← (1 - α) S Z + α H from Z = H, `propagation_steps` times; `bounds` on every entry at every step."""
     if bounds is None:
         return smoothing.polynomial(hop_weights(recipe), start)

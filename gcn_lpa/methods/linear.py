@@ -118,9 +118,7 @@ def affine_layers(
     return [*zip(weights[:-1], biases[:-1], strict=True), (weight, bias)]
 
 
-def ridge(
-    x: Any, y: np.ndarray, penalty: float = 1.0, row_weights: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def ridge(x: Any, y: np.ndarray, penalty: float = 1.0, row_weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """W, [d, 1], and b, [1], of scikit-learn's ridge regression; `penalty` is 1 / its alpha, as C is of a logistic one."""
     from sklearn.linear_model import Ridge
 

@@ -42,9 +42,7 @@ def rare_class(subject: OpenRun, chart: Callable[..., dict[str, Any]]) -> dict[s
     expected = int(torch.tensor([abs(cut.called - share * n) for cut in cuts]).argmin())
     places = [(cut.recall.mean, 0.0 if cut.precision is None else cut.precision.mean, cut.called / n) for cut in cuts]
 
-    def drawn(
-        names: tuple[str, str, str], x: torch.Tensor, y: torch.Tensor, rule: Any, at: Any
-    ) -> tuple[dict[str, Any], Any]:
+    def drawn(names: tuple[str, str, str], x: torch.Tensor, y: torch.Tensor, rule: Any, at: Any) -> tuple[dict[str, Any], Any]:
         line = ("out-of-fold nodes", "one", list(zip(x[kept].tolist(), y[kept].tolist(), strict=True)))
         marks = [(*place, 6.0, "the cut") for place in at]
         made = chart(names, (0, 0), (1, 1), [line, ("by chance", "rule", rule)], marks=marks)
@@ -65,10 +63,7 @@ def rare_class(subject: OpenRun, chart: Callable[..., dict[str, Any]]) -> dict[s
         [(0, 0), (1, 1)],
         [(p[2], p[0]) for p in places],
     )
-    rows = [
-        {"cut": _row(cut), "spots": [*first, *second]}
-        for cut, first, second in zip(cuts, pair_spots, gain_spots, strict=True)
-    ]
+    rows = [{"cut": _row(cut), "spots": [*first, *second]} for cut, first, second in zip(cuts, pair_spots, gain_spots, strict=True)]
     return {
         "name": trained.class_names[number],
         "ranking": run.results.scores.ranking if isinstance(run.results.scores, Scores) else None,

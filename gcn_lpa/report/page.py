@@ -113,9 +113,7 @@ class OpenRun:
         chosen = [k for k, one in enumerate(names) if name in (None, one)][:ROWS]
         found = []
         for k in chosen:
-            is_here = (
-                torch.ones(len(p), dtype=torch.bool) if name or not self.trained.class_names else p.argmax(dim=1) == k
-            )
+            is_here = torch.ones(len(p), dtype=torch.bool) if name or not self.trained.class_names else p.argmax(dim=1) == k
             order = [at for at in p[:, k].argsort(descending=True, stable=True).tolist() if is_here[at]]
             rows = order[: ROWS if len(chosen) == 1 else max(3, ROWS // len(chosen))]
             values = p[rows, k] if self.trained.class_names else self.trained.target.words(p[rows, 0])
@@ -135,9 +133,7 @@ class OpenRun:
             "lpa": why.lpa_label,
             "agree": why.agree,
             "classes": [[name, _short(p), _short(score)] for name, p, score in classes[:6]],
-            "votes": [
-                [str(vote.node), vote.label, _short(vote.share), list(map(str, vote.path.nodes))] for vote in why.votes
-            ],
+            "votes": [[str(vote.node), vote.label, _short(vote.share), list(map(str, vote.path.nodes))] for vote in why.votes],
             "others": [why.others.num_voters, _short(sum(why.others.scores.values()))],
             "features": [[str(one.node), _short(one.share)] for one in why.features],
             "columns": self.columns_of(at),
@@ -175,9 +171,7 @@ def section(make: Callable[[], Any]) -> Section:
         return Section(None, str(error))
 
 
-def contents(
-    subject: OpenRun, *, trains: bool = True, device: str = "auto", say: Say = lambda text: None
-) -> dict[str, Any]:
+def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say: Say = lambda text: None) -> dict[str, Any]:
     """What the page about a run says, for its template.
 
     Args:
@@ -221,9 +215,7 @@ def contents(
     names, known = trained.class_names, trained.known.on(graph)[0]
     rare = section(lambda: rare_class(subject, chart)).value if names else None
     likeliest = subject.likeliest(None if rare is None else rare["name"])
-    learns = trained.used_edge_weights is not None or (
-        trained.method.has_edge_weights and trained.recipe.edges != "fixed"
-    )
+    learns = trained.used_edge_weights is not None or (trained.method.has_edge_weights and trained.recipe.edges != "fixed")
     predicted = subject.prediction.probabilities.argmax(dim=1)[~run.used]
     each = (known[known >= 0], predicted) if names else ()
     counts = (torch.bincount(y, minlength=len(names)).tolist() for y in each)
@@ -237,9 +229,7 @@ def contents(
         "created": f"gcn-lpa {gcn_lpa.__version__}",
         "info": describe(graph),
         "results": run.results,
-        "accuracy_range": wilson(found.accuracy, found.num_nodes)
-        if isinstance(found := run.results.scores, Scores)
-        else None,
+        "accuracy_range": wilson(found.accuracy, found.num_nodes) if isinstance(found := run.results.scores, Scores) else None,
         "numbers": numbers,
         "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
@@ -364,9 +354,7 @@ def page_of(
     places = (files("gcn_lpa.report") / "templates" / name for name in ("report.html.j2", "report.js", "report.css"))
     texts = {place.name: place.read_text(encoding="utf-8") for place in places}
     script, style = texts["report.js"], texts["report.css"]
-    environment = Environment(
-        loader=DictLoader(texts), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
-    )
+    environment = Environment(loader=DictLoader(texts), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["percent"] = lambda rate: "–" if rate is None else f"{100 * rate:.1f} %"
     environment.filters["number"] = lambda value: f"{value:,}"
@@ -416,12 +404,8 @@ def chart(
     places = [place(x, y) for x, y in zip(*ticks, strict=True)]
     return {
         "names": names,
-        "ticks": [
-            list(zip(at, words, strict=True)) for at, words in zip(zip(*places, strict=True), texts, strict=True)
-        ],
-        "lines": [
-            (name, css, " ".join("{},{}".format(*place(x, y)) for x, y in points)) for name, css, points in lines
-        ],
+        "ticks": [list(zip(at, words, strict=True)) for at, words in zip(zip(*places, strict=True), texts, strict=True)],
+        "lines": [(name, css, " ".join("{},{}".format(*place(x, y)) for x, y in points)) for name, css, points in lines],
         "marks": [(*place(x, y), radius, words) for x, y, radius, words in marks],
         "kept": None if kept is None else place(kept, low[1])[0],
     }

@@ -152,9 +152,7 @@ def asked_of(body: Any) -> Asked:
     for name, value in body.items():
         rows = [[one] if name == "unlabel" else one for one in value] if isinstance(value, list) else []
         size, what = (1, "node ids") if name == "unlabel" else (2, "pairs of texts")
-        fits = all(
-            isinstance(row, list) and len(row) == size and all(isinstance(one, str) for one in row) for row in rows
-        )
+        fits = all(isinstance(row, list) and len(row) == size and all(isinstance(one, str) for one in row) for row in rows)
         if not isinstance(value, list) or len(value) > MOST_CHANGES or not fits:
             raise ValueError(f"{name} is a list of at most {MOST_CHANGES:,} {what}")
     return Asked(

@@ -143,9 +143,7 @@ class _RunFacts:
     environment: dict[str, Any]
 
 
-def save_run(
-    folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None = None, num_edges: int | None = None
-) -> None:
+def save_run(folder: Path, run: TrainedRun, outputs: Mapping[str, bytes] | None = None, num_edges: int | None = None) -> None:
     """Make a trained run the state of its folder, which is held, entirely or not at all.
 
     Args:
@@ -279,8 +277,7 @@ class _TrainedFacts:
             f"num_columns is {self.num_columns}; it is at least 1": self.num_columns < 1,
             "it names classes, and has a scale of numbers": bool(self.class_names) and self.numbers is not None,
             "class_names names a class twice": len(set(self.class_names)) != len(self.class_names),
-            f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": min(members) < 1
-            or max(members) > MOST_COPIES,
+            f"copies is {self.copies!s:.40}; each is 1 to {MOST_COPIES}": min(members) < 1 or max(members) > MOST_COPIES,
             f"relations are at most {MOST_EDGE_TYPES} edge types": len(shares) > MOST_EDGE_TYPES,
             "relations are shares between 0 and 1": not all(0 <= share <= 1 for share in shares),
             f"held_out is {self.held_out!r:.40}; it is one of{', '.join(ways)[1:]}": self.held_out not in ways,
@@ -375,9 +372,7 @@ def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: R
     problem = f"y and trains are not those of the {shape[0]} nodes of trained.json"
     y = checked(arrays["y"], shape, facts.label_type, problem)
     trains = checked(arrays["trains"], shape, torch.bool, problem)
-    checked(
-        y, shape, facts.label_type, f"y holds labels beyond the {facts.target} of trained.json", *facts.label_bounds
-    )
+    checked(y, shape, facts.label_type, f"y holds labels beyond the {facts.target} of trained.json", *facts.label_bounds)
     learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
     learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
     features = "raw" if facts.x_kind == "identity" else recipe.features

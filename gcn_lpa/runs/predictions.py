@@ -149,9 +149,7 @@ class IntervalReport:
     widths: tuple[float, float, float]  # a tenth are narrower, half are, and nine tenths are, in the unit of the labels
 
 
-def intervals_of(
-    run: TrainedRun, *, level: float = USUAL_LEVEL, prediction: Prediction | None = None
-) -> IntervalReport:
+def intervals_of(run: TrainedRun, *, level: float = USUAL_LEVEL, prediction: Prediction | None = None) -> IntervalReport:
     """What the intervals of a run are worth, on its test nodes; of a cross-validation on every node, by errors of other folds."""
     check_level(level)
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
@@ -390,9 +388,7 @@ def interruption(trained: Trained, folder: Path) -> tuple[str, ...]:
     return (f"{WARNING}the training of {folder} was interrupted, and this is what it had learned; {how}",)
 
 
-def read_like(
-    source: Source, trained: Trained, on: str | Path, root: str | Path | None, options: Mapping[str, Any]
-) -> Graph:
+def read_like(source: Source, trained: Trained, on: str | Path, root: str | Path | None, options: Mapping[str, Any]) -> Graph:
     """A graph read with the options of a run, and its columns as the run learned to read them."""
     known = reading_options(on)
     columns: dict[str, Any] = {} if trained.columns is None else {"columns": trained.columns}

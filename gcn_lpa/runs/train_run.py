@@ -93,9 +93,7 @@ def train_run(
     return run
 
 
-def resume_run(
-    folder: str | Path, data: str | Path | None = None, *, outputs: Outputs | None = None, **options: Any
-) -> TrainedRun:
+def resume_run(folder: str | Path, data: str | Path | None = None, *, outputs: Outputs | None = None, **options: Any) -> TrainedRun:
     """Finish a training that was stopped; a run that is complete is returned as it is.
 
     Args:

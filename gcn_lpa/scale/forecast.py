@@ -72,9 +72,7 @@ def best_of(work: Callable[[], object], times: int = 5) -> float:
     return min(seconds)
 
 
-def forecast(
-    graph: Graph, recipe: Recipe, *, by_folds: bool = True, workers: int = 1, machine: Speed | None = None
-) -> float:
+def forecast(graph: Graph, recipe: Recipe, *, by_folds: bool = True, workers: int = 1, machine: Speed | None = None) -> float:
     """Seconds that a recipe takes to learn a graph on so many cores: its labels by folds, or those of a split."""
     each = seconds_of_members(graph, recipe, by_folds=by_folds, machine=machine or speed())
     return STARTING + sum(each.values()) / (workers if by_folds else 1)

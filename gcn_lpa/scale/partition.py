@@ -107,9 +107,7 @@ def cut(graph: Graph, owner: np.ndarray) -> list[dict[str, Tensor]]:
     for rank, (nodes, halo) in enumerate(zip(own, halos, strict=True)):
         place[nodes], place[halo] = np.arange(len(nodes)), len(nodes) + np.arange(len(halo))
         rows = matrix[nodes]  # their entries stay in the order of the whole graph, and so do sums over them
-        rows = scipy.sparse.csr_array(
-            (rows.data, place[rows.indices], rows.indptr), (len(nodes), len(nodes) + len(halo))
-        )
+        rows = scipy.sparse.csr_array((rows.data, place[rows.indices], rows.indptr), (len(nodes), len(nodes) + len(halo)))
         sent = [place[other[owner[other] == rank]] for other in halos]
         arrays = {
             "ids": np.concatenate([nodes, halo]),
@@ -134,9 +132,7 @@ def write_partition(
         parts: which nodes train, validate and test.
     """
     folder = Path(folder)
-    if folder.exists() and (
-        not folder.is_dir() or (os.listdir(folder) and not (overwrite and storage.has_file(folder, FACTS)))
-    ):
+    if folder.exists() and (not folder.is_dir() or (os.listdir(folder) and not (overwrite and storage.has_file(folder, FACTS)))):
         how = "it is no partition, so that it is not replaced" if overwrite else "--overwrite replaces a partition"
         raise ValueError(f"{folder} exists; choose another folder ({how})")
     if graph.edge_types is not None:
@@ -149,9 +145,7 @@ def write_partition(
     known = graph.reveal(given)
     known = with_target(known, known.target.fitted(known.y))
     if known.num_classes < 2 or not parts.train.any():
-        raise ValueError(
-            f"to tell classes apart it takes labels of two; the {parts.kind} split gives {known.num_classes}"
-        )
+        raise ValueError(f"to tell classes apart it takes labels of two; the {parts.kind} split gives {known.num_classes}")
     shards = cut(graph, owner)
     rows = [len(shard["adjacency.rowptr"]) - 1 for shard in shards]
     facts = PartFacts(
@@ -323,9 +317,7 @@ def with_loops(matrix: SparseMatrix, ids: Tensor) -> tuple[Tensor, Tensor, Tenso
     return rowptr, col[order], values[order]
 
 
-def decode_matrix(
-    tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int], ids: Tensor | None = None
-) -> SparseMatrix:
+def decode_matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int], ids: Tensor | None = None) -> SparseMatrix:
     """A sparse matrix whose rows are ascending columns inside its shape, as the kernels trust it to be.
 
     Args:

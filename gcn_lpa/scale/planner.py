@@ -213,9 +213,7 @@ class _MemberMemory:
             kept, seen = kept + size.classes + labels, seen + labels
         kept += columns * bool(size.mapped and recipe.clusters)  # a cluster's features are read for its step
         kept += 2 * max(widths) if has_skips else size.classes
-        step = (
-            n * kept + size.halo * seen + entries * (of_edge + GRADIENTS * learns) + stored * 2 * bool(recipe.dropout)
-        )
+        step = n * kept + size.halo * seen + entries * (of_edge + GRADIENTS * learns) + stored * 2 * bool(recipe.dropout)
 
         # Validation: the input of a layer, its output, and what the matrix multiplies or the product of a node's own columns.
         layers = [sum(layer) for layer in zip([0, *self.hidden], widths, strict=True)]

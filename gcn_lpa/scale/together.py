@@ -110,9 +110,7 @@ class Order:
         """The settings that `gcn-lpa train` would choose for the whole graph with this split."""
         check_seed(self.seed)
         if facts.seed not in (None, self.seed):
-            raise ValueError(
-                f"{self.folder} was split with seed {facts.seed}, not {self.seed}; train it with --seed {facts.seed}"
-            )
+            raise ValueError(f"{self.folder} was split with seed {facts.seed}, not {self.seed}; train it with --seed {facts.seed}")
         if self.method is not None and self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
         has_time = choose_device(self.device).type == "cuda"

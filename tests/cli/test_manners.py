@@ -149,9 +149,7 @@ def test_every_class_has_its_probability_on_request(folder):
 
 @pytest.mark.long
 def test_suggest_says_when_there_are_fewer(folder):
-    assert said("suggest", folder, "-n", 500).stdout.endswith(
-        "8 of the 500 asked for: no other node may be suggested\n"
-    )
+    assert said("suggest", folder, "-n", 500).stdout.endswith("8 of the 500 asked for: no other node may be suggested\n")
     assert "asked for" not in said("suggest", folder, "-n", 3).stdout
 
 

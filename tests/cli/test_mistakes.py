@@ -52,18 +52,10 @@ def words(said, command):
 
 ELEVEN = [str(k) for k in range(1, 12)]
 FILES = {
-    "% beside another text": column(
-        "warning: nodes.csv, row 4, column 'v' is 'x%' and other", "1%", "2%", "x%", "5%", "3%"
-    ),
-    "two currencies": column(
-        "warning: nodes.csv, row 4, column 'v' is '€5' and other cells are such as '$12'", "$12", "$13", "€5"
-    ),
-    "two decimal marks": column(
-        "warning: nodes.csv, row 2, column 'v' is '1,5' and other", '"1,5"', "2.5", '"3,5"', "0.5"
-    ),
-    "a date among numbers": column(
-        "row 13, column 'v' is '2024-01-05', no number, read as missing", *ELEVEN, "2024-01-05"
-    ),
+    "% beside another text": column("warning: nodes.csv, row 4, column 'v' is 'x%' and other", "1%", "2%", "x%", "5%", "3%"),
+    "two currencies": column("warning: nodes.csv, row 4, column 'v' is '€5' and other cells are such as '$12'", "$12", "$13", "€5"),
+    "two decimal marks": column("warning: nodes.csv, row 2, column 'v' is '1,5' and other", '"1,5"', "2.5", '"3,5"', "0.5"),
+    "a date among numbers": column("row 13, column 'v' is '2024-01-05', no number, read as missing", *ELEVEN, "2024-01-05"),
     "true among numbers": column("warning: nodes.csv, row 13, column 'v' is 'true', no number", *ELEVEN, "true"),
     "a word among numbers": column("warning: nodes.csv, row 13, column 'v' is 'old', no number", *ELEVEN, "old"),
     "a unit among numbers": column("warning: nodes.csv, row 13, column 'v' is '12 kg', no number", *ELEVEN, "12 kg"),
@@ -72,12 +64,8 @@ FILES = {
         "row 4, column 'v' is '2024-02-30', no date",
         *["2024-01-01", "2024-01-02", "2024-02-30", "2024-03-01", "2024-03-02", "2024-03-03"],
     ),
-    "day or month first": column(
-        "warning: column 'v' is left out: day and month could", "01/02/2024", "03/04/2024", "05/06/2023"
-    ),
-    "a column like an id": column(
-        "warning: column 'v' is left out: its cells are nearly all", *(f"u{k}" for k in range(N))
-    ),
+    "day or month first": column("warning: column 'v' is left out: day and month could", "01/02/2024", "03/04/2024", "05/06/2023"),
+    "a column like an id": column("warning: column 'v' is left out: its cells are nearly all", *(f"u{k}" for k in range(N))),
     "a column that says nothing": column("warning: column 'v' is left out: it says the same", "same"),
     "an empty column": column("warning: column 'v' is left out: no cell is filled", ""),
     "a column that tells the answer": column("warning: column 'v' alone tells the class", "B", "R", "R", command=TRAIN),
@@ -101,9 +89,7 @@ FILES = {
         TRAIN,
         {"nodes.csv": labels("red", "blue", "?")},
     ),
-    "-1 for unknown": Mistake(
-        "warning: the label '-1' is read as a class", INFO, {"nodes.csv": labels("0", "1", "-1")}
-    ),
+    "-1 for unknown": Mistake("warning: the label '-1' is read as a class", INFO, {"nodes.csv": labels("0", "1", "-1")}),
     "a label in two cases": Mistake(
         "warning: the labels 'Red', 'red' differ by upper and lower case", INFO, {"nodes.csv": labels("red", "Red")}
     ),
@@ -157,12 +143,8 @@ FILES = {
         INFO,
         {"edges.csv": "", "edges.xlsx": b"PK\3\4"},
     ),
-    "a zip named .csv": Mistake(
-        "nodes.csv is a zip archive or an Excel workbook", INFO, {"nodes.csv": b"PK\x03\x04\x14\x00"}
-    ),
-    "an old Excel file named .csv": Mistake(
-        "nodes.csv is an old Excel workbook", INFO, {"nodes.csv": b"\xd0\xcf\x11\xe0\xa1\xb1"}
-    ),
+    "a zip named .csv": Mistake("nodes.csv is a zip archive or an Excel workbook", INFO, {"nodes.csv": b"PK\x03\x04\x14\x00"}),
+    "an old Excel file named .csv": Mistake("nodes.csv is an old Excel workbook", INFO, {"nodes.csv": b"\xd0\xcf\x11\xe0\xa1\xb1"}),
     "a web page named .csv": Mistake("nodes.csv is a web page", INFO, {"nodes.csv": b"<!DOCTYPE html><title>Log in"}),
     "a PDF named .csv": Mistake("nodes.csv is a PDF", INFO, {"nodes.csv": b"%PDF-1.7\n"}),
     "a Parquet named .csv": Mistake("nodes.csv is a Parquet file", INFO, {"nodes.csv": b"PAR1\x15\x04"}),
@@ -197,9 +179,7 @@ FILES = {
 }
 WORDS = {
     "an option misspelt": words("No such option: --epocs (Possible options: --epochs", "train {data} --epocs 5"),
-    "another option misspelt": words(
-        "No such option: --abstian (Possible options: --abstain", "predict {run} --abstian 1"
-    ),
+    "another option misspelt": words("No such option: --abstian (Possible options: --abstain", "predict {run} --abstian 1"),
     "a command misspelt": words("No such command 'trian'. Did you mean 'train'?", "trian {data}"),
     "a key of -o misspelt": words("did you mean label?", "info {data} -o lable=label"),
     "-o without a value": words("'label' is not KEY=VALUE: write label=COLUMN", "info {data} -o label"),
@@ -212,9 +192,7 @@ WORDS = {
     "a data set misspelt": words("'corra' is neither a data set nor a folder; did you mean cora?", "info corra"),
     "a method misspelt": words("unknown method 'gnc'; there are mlp, lr,", "train {data} --method gnc"),
     "a method of a comparison misspelt": words("did you mean gcn?", "compare {data} --methods lpa,gnc"),
-    "a recipe misspelt": words(
-        "unknown recipe 'defualt'; there are default, quick, best", "train {data} --recipe defualt"
-    ),
+    "a recipe misspelt": words("unknown recipe 'defualt'; there are default, quick, best", "train {data} --recipe defualt"),
     "a split misspelt": words("unknown split 'unifrom'; there are uniform,", "train {data} --split unifrom"),
     "a setting misspelt": words(
         "'epoch=3' is not NAME=VALUE with a field of the recipe", "tune {data} --set epoch=3 --out {data}/s"
@@ -228,21 +206,11 @@ WORDS = {
     "a page of no run": words("nowhere is not a run folder: there is nothing of that name", "report nowhere"),
     "data in place of a run": words("is not a run folder: it has no manifest.json", "predict {data}"),
     "a run in place of data": words("needs nodes.csv and edges.csv, or edges.csv alone", "train {run}"),
-    "a recipe that is not there": words(
-        "nowhere.json: No such file or directory", "train {data} --recipe nowhere.json"
-    ),
-    "candidates that are not there": words(
-        "nowhere.txt: No such file or directory", "suggest {run} --candidates nowhere.txt"
-    ),
-    "a place that is not there": words(
-        "there is no folder /nowhere to write p.csv in", "predict {run} --out /nowhere/p.csv"
-    ),
-    "a file that is there": words(
-        "nodes.csv exists; choose another file, or --overwrite", "predict {run} --out {data}/nodes.csv"
-    ),
-    "a run where a file is": words(
-        "nodes.csv is a file; choose another place", "train {data} --epochs 1 --out {data}/nodes.csv"
-    ),
+    "a recipe that is not there": words("nowhere.json: No such file or directory", "train {data} --recipe nowhere.json"),
+    "candidates that are not there": words("nowhere.txt: No such file or directory", "suggest {run} --candidates nowhere.txt"),
+    "a place that is not there": words("there is no folder /nowhere to write p.csv in", "predict {run} --out /nowhere/p.csv"),
+    "a file that is there": words("nodes.csv exists; choose another file, or --overwrite", "predict {run} --out {data}/nodes.csv"),
+    "a run where a file is": words("nodes.csv is a file; choose another place", "train {data} --epochs 1 --out {data}/nodes.csv"),
     "a run where something is": words(
         "is not empty; choose another folder, or --overwrite", "train {data} --epochs 1 --out {data}"
     ),
@@ -251,12 +219,8 @@ WORDS = {
     "no node to explain": words("give either --node ID or --all", "explain {run}"),
     "no question": words("nothing is asked: give at least one of --label", "what-if {run}"),
     "a label without a class": words("'n1' has no '=' between two names", "what-if {run} --label n1"),
-    "a label that is there": words(
-        "node 'n0' was trained on as 'good'; relabel it instead", "what-if {run} --label n0=good"
-    ),
-    "an edge that is not there": words(
-        "there is no edge n0 – n5; n0 is joined to n1, n11", "what-if {run} --remove-edge n0,n5"
-    ),
+    "a label that is there": words("node 'n0' was trained on as 'good'; relabel it instead", "what-if {run} --label n0=good"),
+    "an edge that is not there": words("there is no edge n0 – n5; n0 is joined to n1, n11", "what-if {run} --remove-edge n0,n5"),
     "an audit of nothing": words("audit either --labels or --edges", "audit {run}"),
     "a probability in percent": words("abstain = 60.0; it is a probability, such as 0.6", "predict {run} --abstain 60"),
     "a level in percent": words("level = 90.0; it is a share between 0 and 1, such as 0.9", "predict {run} --sets 90"),
@@ -281,9 +245,7 @@ WORDS = {
     "the paper's recipe for your graph": words(
         "recipe 'paper' has no settings for 'data', only for cora", "train {data} --recipe paper"
     ),
-    "a published split of your graph": words(
-        "'data' has no official split here (cora,", "train {data} --split official"
-    ),
+    "a published split of your graph": words("'data' has no official split here (cora,", "train {data} --split official"),
     "a reference that is not compared": words(
         "the reference 'lpa' is not among the methods gcn", "compare {data} --methods gcn --reference lpa"
     ),

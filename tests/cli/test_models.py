@@ -245,9 +245,7 @@ def test_what_may_not_be_meant_is_said_before_training(own, tmp_path):
     nodes.assign(y=nodes["label"].map({"left": 0, "right": 1, "": 0})).to_csv(tmp_path / "nodes.csv", index=False)
     result = run("train", tmp_path, "--method", "lpa")
     assert result.exit_code == 0
-    assert result.stderr.startswith(
-        "gcn-lpa: warning: 'y' could be the label too, and a feature that is one would tell"
-    )
+    assert result.stderr.startswith("gcn-lpa: warning: 'y' could be the label too, and a feature that is one would tell")
     assert "label=y chooses it" in result.stderr
     assert ok("train", tmp_path, "--method", "lpa", "-o", "features=identity")
     assert ok("train", tmp_path, "--method", "lpa", "--json").startswith("{")
@@ -413,9 +411,7 @@ def test_ctrl_c_keeps_what_there_is_shows_progress_and_can_be_resumed(tmp_path):
     assert b"/400" in bar
     assert " ".join(said.split()).endswith(f"kept in {folder} `gcn-lpa train --resume --out {folder}` goes on")
     assert load_run(folder).run.interrupted
-    warned = (
-        f"gcn-lpa: warning: the training of {folder} was interrupted, and this is what it had learned; `gcn-lpa train"
-    )
+    warned = f"gcn-lpa: warning: the training of {folder} was interrupted, and this is what it had learned; `gcn-lpa train"
     for words in ((), ("--on", "karate")):
         assert run("predict", folder, *words).stderr.startswith(warned)
     assert not (folder / "report.html").exists()

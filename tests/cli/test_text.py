@@ -30,9 +30,7 @@ def test_a_table_that_is_too_wide_leaves_out_the_middle_of_long_texts():
     rows = [(f"10.1234/{'x' * 40}{k}", "Department of Theoretical Physics", f"{k}.5 %") for k in range(3)]
     lines = table_lines(("id", "class", "share"), rows)
     assert max(map(len, lines)) == 80
-    assert all(
-        "10.1234/xxx" in line and f"x{k}  " in line and line.endswith(f"{k}.5 %") for k, line in enumerate(lines[1:])
-    )
+    assert all("10.1234/xxx" in line and f"x{k}  " in line and line.endswith(f"{k}.5 %") for k, line in enumerate(lines[1:]))
     assert all("  Departm" in line and "…" in line and "Physics  " in line for line in lines[1:])
     assert "…" not in " ".join(table_lines(("id", "class"), [row[:2] for row in [("a", "b" * 70)]]))
 

@@ -275,9 +275,7 @@ def test_hidden_labels_change_no_bit(world, trained):
     other = dataclasses.replace(world, y=torch.where(parts.test, (world.y + 1) % 3, world.y))
     twin = learn(other, parts.train, parts.val, TAUGHT, device="cpu")
     assert twin.relations == trained.relations
-    assert all(
-        torch.equal(a, b) for a, b in zip(*(t.model.state_dict().values() for t in (twin, trained)), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(*(t.model.state_dict().values() for t in (twin, trained)), strict=True))
 
 
 @pytest.mark.long

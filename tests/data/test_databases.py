@@ -63,9 +63,7 @@ def club():
 @pytest.fixture(params=FILES)
 def shop(request, tmp_path):
     """Five people and their five gifts, in SQLite or DuckDB."""
-    people = pandas.DataFrame(
-        {"id": [1, 2, 3, 4, 5], "label": ["x", None, "y", "x", None], "age": [20.5, 31, None, 4, 5]}
-    )
+    people = pandas.DataFrame({"id": [1, 2, 3, 4, 5], "label": ["x", None, "y", "x", None], "age": [20.5, 31, None, 4, 5]})
     gifts = pandas.DataFrame({"source": list("12341"), "target": [2, 3, 4, 5, 5], "weight": [1.0, 2.0, 0.5, 3.0, 1.0]})
     return filled(tmp_path, request.param, people=people, gifts=gifts)
 
@@ -453,9 +451,7 @@ def test_a_read_only_user_suffices_and_can_change_nothing(server, password, monk
 
 @pytest.mark.slow
 def test_names_types_and_mistakes_of_postgresql(server, password, monkeypatch):
-    with pytest.raises(
-        ValueError, match=r"several tables 'ties'; which one: (public|sales)\.ties or (public|sales)\.ties"
-    ):
+    with pytest.raises(ValueError, match=r"several tables 'ties'; which one: (public|sales)\.ties or (public|sales)\.ties"):
         read_address(server.address("table=ties"), "edges")
     assert read_address(server.address("table=sales.ties"), "edges")[0].columns["source"].tolist() == ["1"]
     with pytest.raises(ValueError, match="has no table or view 'members; DROP TABLE ties'"):

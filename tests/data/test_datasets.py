@@ -197,9 +197,7 @@ def test_a_planetoid_graph_by_hand(tmp_path, known_planetoid, inner):
     ]
     assert (graph.num_edges, graph.num_self_loops) == (3, 1)
     parts = split(graph, kind="official")
-    assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [
-        *[[0, 1], [2, 5], [3, 4]]
-    ]
+    assert [mask.nonzero().ravel().tolist() for mask in (parts.train, parts.val, parts.test)] == [*[[0, 1], [2, 5], [3, 4]]]
 
 
 @pytest.mark.parametrize("part", data.array_files.PLANETOID_PARTS)
@@ -425,9 +423,7 @@ def test_a_coauthor_archive_is_known_by_its_arrays(server, tmp_path, monkeypatch
     content = load("actor", tmp_path).content_hash(32)
     serve(server, "coauthor-cs", monkeypatch, content=content)
     with np.load(tmp_path / "actor.npz") as arrays:  # other bytes: compressed, in 64 bits, one array more
-        packed = {
-            name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()
-        }
+        packed = {name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()}
     np.savez_compressed(server.folder / "ms_academic_cs.npz", more=np.ones(3), **packed)
     for folder in ("root", "other"):
         (tmp_path / folder).mkdir()
@@ -460,8 +456,7 @@ def test_without_network_one_sentence_says_which_files_to_put_where(tmp_path, mo
     message = str(refusal.value)
     assert "Connection refused" in message
     assert (
-        f"put {', '.join(f'ind.cora.{part}' for part in data.array_files.PLANETOID_PARTS)} into {tmp_path / 'planetoid'}"
-        in message
+        f"put {', '.join(f'ind.cora.{part}' for part in data.array_files.PLANETOID_PARTS)} into {tmp_path / 'planetoid'}" in message
     )
     with pytest.raises(FileNotFoundError, match=r"actor is read from local files only: put actor\.npz into"):
         load("actor", tmp_path)
@@ -584,9 +579,7 @@ def test_what_cannot_be_loaded_is_said(name, options, message):
         load(name, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [("chameleon-filtered", (409, 287, 194)), ("squirrel-directed", (1053, 718, 452))]
-)
+@pytest.mark.parametrize(("name", "sizes"), [("chameleon-filtered", (409, 287, 194)), ("squirrel-directed", (1053, 718, 452))])
 def test_ten_official_splits_are_numbered_by_the_seed(datasets, name, sizes):
     graph = load(name, datasets)
     parts = [split(graph, kind="official", seed=k) for k in range(10)]

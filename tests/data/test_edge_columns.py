@@ -104,9 +104,7 @@ def test_edges_between_two_nodes_add_up():
 
 def test_functions_of_zero_are_the_given_graph():
     graph = read().with_self_loops()
-    assert torch.equal(
-        graph.weighed(torch.zeros(graph.edge_columns.functions.width)).adjacency.values, graph.adjacency.values
-    )
+    assert torch.equal(graph.weighed(torch.zeros(graph.edge_columns.functions.width)).adjacency.values, graph.adjacency.values)
 
 
 def test_of_arcs_only_those_in_the_direction_of_the_entry_count():

@@ -36,9 +36,7 @@ def dense(x):
 
 def test_every_encoder_has_a_case():
     family = {
-        one
-        for _, one in inspect.getmembers(encoders, inspect.isclass)
-        if issubclass(one, Encoder) and not inspect.isabstract(one)
+        one for _, one in inspect.getmembers(encoders, inspect.isclass) if issubclass(one, Encoder) and not inspect.isabstract(one)
     }
     assert family == set(ENCODERS.values())
     assert list(CASES) == list(ENCODERS)

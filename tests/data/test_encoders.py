@@ -331,14 +331,10 @@ def test_cells_of_another_table_that_no_feature_says_are_noted(tmp_path, mixed):
 def test_a_column_that_another_table_lacks_is_named(tmp_path, mixed):
     columns = load(mixed).columns
     path = write_mixed(tmp_path / "other", [row[:-2] for row in mixed_rows(3)], MIXED[:-2])
-    with pytest.raises(
-        ValueError, match=r"nodes\.csv has no column 'bio', which was learned as a feature; it has 'id'"
-    ):
+    with pytest.raises(ValueError, match=r"nodes\.csv has no column 'bio', which was learned as a feature; it has 'id'"):
         load(path, columns=columns)
     rows = [(*row[:2], "old", *row[3:]) for row in mixed_rows(3)]
-    with pytest.raises(
-        ValueError, match=r"nodes\.csv, row 2, column 'age' is 'old'; the column was learned as numbers"
-    ):
+    with pytest.raises(ValueError, match=r"nodes\.csv, row 2, column 'age' is 'old'; the column was learned as numbers"):
         load(write_mixed(tmp_path / "third", rows), columns=columns)
     with pytest.raises(ValueError, match="leave features= and text= out"):
         load(mixed, columns=columns, text="bio")

@@ -36,9 +36,7 @@ def test_what_is_wrong_with_a_json_file_is_said_with_its_name(tmp_path, content,
     assert str(caught.value).startswith(f"{tmp_path / 'recipe.json'}: not valid JSON: ")
 
 
-@pytest.mark.parametrize(
-    ("value", "complaint"), [(float("nan"), "Out of range float"), ("\ud800", "surrogates not allowed")]
-)
+@pytest.mark.parametrize(("value", "complaint"), [(float("nan"), "Out of range float"), ("\ud800", "surrogates not allowed")])
 def test_what_json_cannot_say_is_refused_and_the_file_stays(tmp_path, value, complaint):
     write_json(tmp_path / "scores.json", {"accuracy": 0.5})
     with pytest.raises(ValueError, match=rf"scores\.json: .*{complaint}"):

@@ -123,24 +123,18 @@ def test_columns_of_a_table_are_not_taken_for_those_of_the_file(folder):
     (folder / "features.npy").unlink()
     nodes = "".join(f"n{i},{'ab'[i % 2]},{','.join(str(i + k + 0.5) for k in range(5))}\n" for i in range(N))
     (folder / "nodes.csv").write_text(f"id,label,a,b,c,d,e\n{nodes}")
-    with pytest.raises(
-        ValueError, match=r"trained on an array of features, such as features.npy, .* read from columns"
-    ):
+    with pytest.raises(ValueError, match=r"trained on an array of features, such as features.npy, .* read from columns"):
         predict_proba(trained, read_folder(folder))
 
 
 def test_a_model_of_columns_says_that_the_file_is_in_the_way(folder):
     columns = read_folder(folder, features="place").columns
     np.save(folder / "features.npy", numbers())
-    with pytest.raises(
-        ValueError, match=r"was trained on columns of nodes.csv: take features.npy away, or train on it"
-    ):
+    with pytest.raises(ValueError, match=r"was trained on columns of nodes.csv: take features.npy away, or train on it"):
         read_folder(folder, columns=columns)
 
 
 def test_how_to_write_the_file_is_said(folder):
     np.save(folder / "features.npy", numbers(np.float64))
-    with pytest.raises(
-        ValueError, match=r'float64 .* write it with np.save\(path, np.ascontiguousarray\(x, "float32"\)\)'
-    ):
+    with pytest.raises(ValueError, match=r'float64 .* write it with np.save\(path, np.ascontiguousarray\(x, "float32"\)\)'):
         read_folder(folder)

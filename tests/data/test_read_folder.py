@@ -434,13 +434,8 @@ def test_blanks_in_labels_are_kept_and_said(folder):
     path = folder(nodes_csv='id,label\na,red\nb, red\nc,"  "\n', edges_csv=EDGES)
     graph = load(path)
     assert sorted(graph.class_names) == ["  ", " red", "red"]
-    assert (
-        "warning: the blank label '  ' is read as a class; if it means unknown, say so with option unknown=…"
-        in graph.notes
-    )
-    assert (
-        "warning: the labels ' red', 'red' differ by blanks around them, and are read as classes apart" in graph.notes
-    )
+    assert "warning: the blank label '  ' is read as a class; if it means unknown, say so with option unknown=…" in graph.notes
+    assert "warning: the labels ' red', 'red' differ by blanks around them, and are read as classes apart" in graph.notes
     assert load(path, unknown="  ").num_classes == 2
     assert not any("blank" in note for note in load(folder(nodes_csv=NODES)).notes)
 
@@ -459,9 +454,7 @@ def test_measurements_are_not_guessed_to_be_labels(folder, labels):
     if not labels:
         files = {"nodes_csv": "id,x,y\na,1,2\nb,4.5,1.5\nc,1,3\n"}
     path = folder(edges_csv=EDGES, **files)
-    with pytest.raises(
-        ValueError, match=r"\.csv, row 3, column 'y' is '1\.5', which is no class; .*say with option label=… which"
-    ):
+    with pytest.raises(ValueError, match=r"\.csv, row 3, column 'y' is '1\.5', which is no class; .*say with option label=… which"):
         load(path)
     assert load(path, label="y").num_classes == (2 if labels else 3)  # as stated
     if not labels:
@@ -564,9 +557,7 @@ def test_edges_only(folder):
 @pytest.mark.parametrize("files", [{}, {"nodes_csv": NODES}], ids=["edges only", "with nodes"])
 def test_a_first_row_that_may_be_an_edge_is_refused(folder, files):
     path = folder(edges_csv="a,b\nb,c\nc,a\n", **files)
-    with pytest.raises(
-        ValueError, match=r"first row of edges\.csv is 'a', 'b', and 'a' is also a node: that row may be an"
-    ):
+    with pytest.raises(ValueError, match=r"first row of edges\.csv is 'a', 'b', and 'a' is also a node: that row may be an"):
         load(path)
     assert load(path, source="a", target="b").num_edges == 2
     for file in path.glob("nodes.csv"):
@@ -729,9 +720,7 @@ def test_parquet_columns_of_categories_and_an_index_with_a_name_are_columns(tmp_
     """What pandas keeps beside the cells, types and an index, does not hide them."""
     pytest.importorskip("pyarrow")
     numbers = pandas.Series([3, 5, 3, 5], dtype="category")
-    frame = pandas.DataFrame(
-        {"id": list("abcd"), "size": numbers, "hue": pandas.Series(list("xyxy"), dtype="category")}
-    )
+    frame = pandas.DataFrame({"id": list("abcd"), "size": numbers, "hue": pandas.Series(list("xyxy"), dtype="category")})
     frame.set_index("id").to_parquet(tmp_path / "nodes.parquet")
     graph = load(tmp_path)
     assert graph.node_names == ("a", "b", "c", "d")
@@ -801,9 +790,7 @@ def test_parquet_cells_of_several_values_are_refused(tmp_path, column, value):
 
 def test_a_folder_without_tables(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(
-        ValueError, match=r"needs nodes\.csv and edges\.csv, or edges\.csv alone .*; it holds 'notes\.txt'"
-    ):
+    with pytest.raises(ValueError, match=r"needs nodes\.csv and edges\.csv, or edges\.csv alone .*; it holds 'notes\.txt'"):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"there is no file .*nothing\.csv"):
         read_csv(tmp_path / "nothing.csv", tmp_path / "edges.csv")
@@ -889,9 +876,7 @@ def test_few_labels_call_no_column_telling(folder):
 
 def test_a_graph_without_edges_is_said(folder):
     path = folder(nodes_csv=NODES, edges_csv="source,target\n")
-    assert warnings(load(path)) == [
-        "there are no edges: every node is labelled by its features alone; edges come from edges.csv"
-    ]
+    assert warnings(load(path)) == ["there are no edges: every node is labelled by its features alone; edges come from edges.csv"]
 
 
 @pytest.mark.parametrize("role", ["nodes", "edges"])
@@ -1073,9 +1058,7 @@ def test_a_column_that_could_be_the_label_is_asked_for():
     graph = read_csv(nodes, edges)
     (warning,) = warnings_in(graph.notes)
     assert "no column is read as the label, and 'segment'" in warning
-    with pytest.raises(
-        ValueError, match=r"no labelled node to train on; no column is read as the label.*label=segment says"
-    ):
+    with pytest.raises(ValueError, match=r"no labelled node to train on; no column is read as the label.*label=segment says"):
         require_classes(graph)
     assert warnings_in(read_csv(nodes, edges, label="").notes) == ()
     assert warnings_in(read_csv(nodes, edges, label="segment").notes) == ()

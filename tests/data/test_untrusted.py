@@ -172,9 +172,7 @@ def test_hostile_files_are_refused_unexecuted_in_two_seconds_and_200_mb(tmp_path
 
 def test_a_pickle_that_was_not_published_is_not_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(array_files, "KnownNames", None)  # no reader: looking would be an error
-    with pytest.raises(
-        ValueError, match=r"^ind\.cora\.x is refused: its sha256 is .*, the published file has 23cfa55d"
-    ):
+    with pytest.raises(ValueError, match=r"^ind\.cora\.x is refused: its sha256 is .*, the published file has 23cfa55d"):
         read_pickle(write(tmp_path, pickle.dumps(MATRIX, 2)))
 
 
@@ -224,9 +222,7 @@ ODD_ARRAYS = {
 @pytest.mark.parametrize("case", ODD_ARRAYS)
 def test_arrays_that_make_no_graph_are_refused_by_the_name_of_their_file(tmp_path, case):
     np.savez(tmp_path / "actor.npz", **graph_arrays(**ODD_ARRAYS[case]))
-    with pytest.raises(
-        ValueError, match=r"^actor\.npz is refused: it is not an archive of the arrays expected \("
-    ) as caught:
+    with pytest.raises(ValueError, match=r"^actor\.npz is refused: it is not an archive of the arrays expected \(") as caught:
         read_npz_graph(tmp_path / "actor.npz", "actor")
     assert "\n" not in str(caught.value)
 

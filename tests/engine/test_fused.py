@@ -138,17 +138,9 @@ ROWS = {
 @pytest.mark.parametrize(
     ("widths", "rates", "learned", "rows"),
     [
-        *[
-            (widths, DROPOUT, True, "five rows")
-            for widths in [*STACKS, (11, 32, 32, 32, 32, 40), (11, 40), (11, 32, 90)]
-        ],
+        *[(widths, DROPOUT, True, "five rows") for widths in [*STACKS, (11, 32, 32, 32, 32, 40), (11, 40), (11, 32, 90)]],
         *[((11, 16, 7), rates, learned, "five rows") for rates in (DROPOUT, NO_DROPOUT) for learned in (True, False)],
-        *[
-            (widths, DROPOUT, True, rows)
-            for widths in ((11, 16, 16, 3), (11, 3))
-            for rows in ROWS
-            if rows != "five rows"
-        ],
+        *[(widths, DROPOUT, True, rows) for widths in ((11, 16, 16, 3), (11, 3)) for rows in ROWS if rows != "five rows"],
     ],
     ids=str,
 )
@@ -243,9 +235,7 @@ def test_fused_propagation_equals_the_plain_loop(iterations, num_classes, clamp,
         *[(3, 3, rows != "one row", rows) for rows in ROWS],
     ],
 )
-def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(
-    iterations, num_classes, clamp, rows, hub, monkeypatch
-):
+def test_rows_of_fused_propagation_equal_those_of_the_plain_loop(iterations, num_classes, clamp, rows, hub, monkeypatch):
     """The hub is among the five rows, and not the one."""
     monkeypatch.setattr(gpu_kernels, "LONG", 8)
     matrix, rows = transition(hub=hub), torch.tensor(ROWS[rows], device=DEVICE, dtype=torch.int64)
@@ -393,9 +383,7 @@ def test_costs_of_a_strided_view_are_read_right():
     assert ours[1][:, 3:].count_nonzero() == 0
 
 
-@pytest.mark.parametrize(
-    ("loss", "ratio"), [*[(loss, 1.0) for loss in LOSSES], ("literal", 0.5), ("leave_one_out", 0.5)]
-)
+@pytest.mark.parametrize(("loss", "ratio"), [*[(loss, 1.0) for loss in LOSSES], ("literal", 0.5), ("leave_one_out", 0.5)])
 def test_a_step_of_the_model_has_the_same_loss_and_gradients_as_on_the_reference(loss, ratio):
     """Cora's settings on a ring with chords: five layers, dropout, learned edges, every LPA loss.
 

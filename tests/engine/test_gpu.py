@@ -107,9 +107,7 @@ def test_a_captured_step_walks_the_same_path_as_a_plain_one(hidden, hubs):
     assert all(torch.equal(a, b) for a, b in zip(weights(True), weights(False), strict=True))
 
 
-@pytest.mark.parametrize(
-    "recipe", [LAYERS, PAPER["cora"], OFFICIAL["cora"], LAYERS.replace(edges="gaussian", loss="held_out")]
-)
+@pytest.mark.parametrize("recipe", [LAYERS, PAPER["cora"], OFFICIAL["cora"], LAYERS.replace(edges="gaussian", loss="held_out")])
 def test_training_on_the_gpu_is_repeatable_and_as_good_as_on_the_cpu(recipe):
     graph = load("digits")
     parts = split(graph, (0.6, 0.2, 0.2), seed=0)

@@ -146,9 +146,7 @@ def test_a_row_of_thousands_is_summed_exactly():
     """1 + 2 + … + 4,999 in one row, cut into chunks of 512."""
     n = 5000
     leaves = torch.arange(1, n)
-    star = SparseMatrix.from_coo(torch.zeros(n - 1).long(), leaves, torch.ones(n - 1, dtype=torch.float64), (2, n)).to(
-        DEVICE
-    )
+    star = SparseMatrix.from_coo(torch.zeros(n - 1).long(), leaves, torch.ones(n - 1, dtype=torch.float64), (2, n)).to(DEVICE)
     x = torch.arange(n, dtype=torch.float64, device=DEVICE).unsqueeze(1).repeat(1, 3).requires_grad_()
     values = star.values.requires_grad_()
     y = star @ x
@@ -254,9 +252,7 @@ def test_gradients_equal_finite_differences(monkeypatch):
     monkeypatch.setattr(gpu_kernels, "LONG", 1)  # the last row has three entries
     sparse = SparseMatrix.from_coo([0, 0, 2, 2, 2], [0, 2, 0, 1, 2], torch.rand(5).double(), (3, 3)).to(DEVICE)
     values = sparse.values.clone().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda v, x: sparse.with_values(v).row_softmax() @ x, (values, noise(3, 2).requires_grad_())
-    )
+    assert torch.autograd.gradcheck(lambda v, x: sparse.with_values(v).row_softmax() @ x, (values, noise(3, 2).requires_grad_()))
 
 
 @pytest.mark.parametrize(("entries", "longest"), [(0, 16), (60_000, 16), (600_000, 32), (1_800_000, 64), (10**9, 128)])

@@ -659,9 +659,7 @@ def test_a_forked_child_can_multiply(two_threads):
         code = 1
         try:
             signal.alarm(60)  # ends a child that waits for a thread it does not have
-            code = (
-                0 if cpu_kernels._pool is None and bits(matrix @ x) == expected and cpu_kernels._pool is not None else 2
-            )
+            code = 0 if cpu_kernels._pool is None and bits(matrix @ x) == expected and cpu_kernels._pool is not None else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -45,9 +45,7 @@ def test_neighbouring_elements_are_dropped_independently():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    ("seed", "step", "layer"), [(0, 0, 0), (7, 3, 2), (2**63 + 11, 2**31 + 5, 1002), (2**40, 0, 1)]
-)
+@pytest.mark.parametrize(("seed", "step", "layer"), [(0, 0, 0), (7, 3, 2), (2**63 + 11, 2**31 + 5, 1002), (2**40, 0, 1)])
 def test_both_backends_draw_the_same_bits(dtype, seed, step, layer):
     x, rows = noise(40, 33, dtype=dtype), torch.arange(40) * 2**28  # ids beyond 32 bits
     sparse = some_features(40).to(dtype)

@@ -187,9 +187,7 @@ def pickle_files(place):
 
 class Program:
     def __init__(self, chance):
-        self.call = chance.choice(
-            ((os.system, ("true",)), (eval, ("1",)), (getattr, ([], "pop")), (subprocess.call, ("true",)))
-        )
+        self.call = chance.choice(((os.system, ("true",)), (eval, ("1",)), (getattr, ([], "pop")), (subprocess.call, ("true",))))
 
     def __reduce__(self):
         return self.call
@@ -259,9 +257,7 @@ def npz_arrays():
     arrays = {"labels": np.array([1, 0, 1])}
     for name, rows in matrices.items():
         matrix = scipy.sparse.csr_array(np.array(rows, dtype=np.float32))
-        arrays |= {
-            f"{name}_{part}": np.asarray(getattr(matrix, part)) for part in ("data", "indices", "indptr", "shape")
-        }
+        arrays |= {f"{name}_{part}": np.asarray(getattr(matrix, part)) for part in ("data", "indices", "indptr", "shape")}
     return arrays
 
 
@@ -275,9 +271,7 @@ def npz(place, chance, base):
         if chance.random() < 0.3:  # another header before the same numbers
             with zipfile.ZipFile(path) as archive:
                 members = {info.filename: archive.read(info) for info in archive.infolist()}
-            odd = chance.choice(
-                (b"(-1,)", b"(9999999999999,)", b"()", b"(3, 3)", b"inf", b"'<O8'", b"__import__('os')")
-            )
+            odd = chance.choice((b"(-1,)", b"(9999999999999,)", b"()", b"(3, 3)", b"inf", b"'<O8'", b"__import__('os')"))
             members[f"{name}.npy"] = members[f"{name}.npy"].replace(chance.choice((b"(3,)", b"(4,)", b"'<f4'")), odd, 1)
             with zipfile.ZipFile(path, "w") as archive:
                 for member, raw in members.items():
@@ -286,8 +280,7 @@ def npz(place, chance, base):
 
 
 NODES = "id,label,age,kind,born,words\n" + "".join(
-    f'n{i},{("red", "blue", "")[i % 3]},{i}.5,{"ab"[i % 2]},2020-01-{i + 1:02},"some words, number {i}"\n'
-    for i in range(20)
+    f'n{i},{("red", "blue", "")[i % 3]},{i}.5,{"ab"[i % 2]},2020-01-{i + 1:02},"some words, number {i}"\n' for i in range(20)
 )
 EDGES = "source,target,weight\n" + "".join(f"n{i % 20},n{(i * 7 + 1) % 20},{1 + i % 3}\n" for i in range(30))
 TOKENS = (
@@ -339,9 +332,7 @@ def csv_files(place, chance, base):
             text = raw.decode("utf-8-sig")
             text = text.partition("\n")[2] if text[:5].lower().lstrip('"').startswith("sep=") else text
             rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
-            if [list(column) for column in table.columns.values()] != [
-                list(column) for column in zip(*rows, strict=True)
-            ]:
+            if [list(column) for column in table.columns.values()] != [list(column) for column in zip(*rows, strict=True)]:
                 return "differs from the csv module"
         return load(place).content_hash()
 
@@ -496,9 +487,7 @@ def reply(path, folder):
         return damaged(honest, chance) + body
     if kind == 3:
         code = chance.choice((301, 302, 303, 307, 308))
-        to = chance.choice(
-            (path, "http://localhost:1/x", "file:///etc/passwd", "//", "https://localhost:1/", "\x00", "data:,x")
-        )
+        to = chance.choice((path, "http://localhost:1/x", "file:///etc/passwd", "//", "https://localhost:1/", "\x00", "data:,x"))
         return f"HTTP/1.1 {code} Moved\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
     if kind == 4:
         chunks = chance.choice(
@@ -510,9 +499,7 @@ def reply(path, folder):
         return b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n" + body
     if kind == 6:
         return (
-            b"HTTP/1.1 200 OK\r\n"
-            + b"".join(b"X-%d: %s\r\n" % (k, b"y" * 600) for k in range(chance.choice((50, 200))))
-            + b"\r\n"
+            b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: %s\r\n" % (k, b"y" * 600) for k in range(chance.choice((50, 200)))) + b"\r\n"
         )
     if kind == 7:
         return b"HTTP/1.1 %s OK\r\n\r\n" % chance.choice((b"500", b"404", b"abc", b"-1", b"99999", b"100")) + body

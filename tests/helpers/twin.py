@@ -68,9 +68,7 @@ EDGES = {  # log M, [n, n]; what it says where A is 0 does not matter
     "fixed": lambda p, x, a: torch.zeros_like(a),
     "free": lambda p, x, a: torch.zeros_like(a).masked_scatter(a > 0, p["edges.weight"]),  # row by row
     "agnn": lambda p, x, a: p["edges.scale"] * cosines(p, x),
-    "cosine": lambda p, x, a: torch.where(
-        torch.eye(len(a), dtype=torch.bool), p["edges.own"], p["edges.scale"] * cosines(p, x)
-    ),
+    "cosine": lambda p, x, a: torch.where(torch.eye(len(a), dtype=torch.bool), p["edges.own"], p["edges.scale"] * cosines(p, x)),
 }
 
 
@@ -89,9 +87,7 @@ class Twin:
         strength = a * EDGES[recipe.edges](p, x, a).exp() * kept_edges  # A* = M ∘ A
         degree = strength.sum(1, keepdim=True)
         self.transition = strength / degree
-        self.smoothing = (
-            strength / (degree * degree.T).sqrt() if recipe.normalization == "symmetric" else self.transition
-        )
+        self.smoothing = strength / (degree * degree.T).sqrt() if recipe.normalization == "symmetric" else self.transition
 
     def logits(self):
         return {"layers": self.layers, "hops": self.hops, "relations": self.relations}[self.recipe.propagation]()
@@ -112,9 +108,7 @@ class Twin:
     def perceptron(self):
         x, last = self.x, self.recipe.gcn_layers - 1
         for k in range(last + 1):
-            h = (x * self.kept.get(k, 1)) @ self.p[f"body.perceptron.weights.{k}"] + self.p[
-                f"body.perceptron.biases.{k}"
-            ]
+            h = (x * self.kept.get(k, 1)) @ self.p[f"body.perceptron.weights.{k}"] + self.p[f"body.perceptron.biases.{k}"]
             x = h.relu() if k < last else h
         return x
 

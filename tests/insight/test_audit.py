@@ -176,9 +176,7 @@ def test_the_evidence_is_reported_in_words():
     names = ("Theory", "Genetic", "Neural")
     said = "the model, not shown this label, predicts Theory (90 %), Genetic 8 %"
     model = np.array([0.9, 0.08, 0.02])
-    assert label_evidence(names, 1, model, np.array([6, 1, 0])) == (
-        f"6 of 7 labelled neighbours are Theory, 1 is Genetic; {said}"
-    )
+    assert label_evidence(names, 1, model, np.array([6, 1, 0])) == (f"6 of 7 labelled neighbours are Theory, 1 is Genetic; {said}")
     assert label_evidence(names, 1, model, np.array([1, 0, 0])) == (f"its one labelled neighbour is Theory; {said}")
     assert label_evidence(names, 2, np.array([0.999, 0.0, 0.001]), np.array([0, 1, 1])) == (
         "1 of 2 labelled neighbours is Genetic, 1 is Neural; "

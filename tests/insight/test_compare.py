@@ -105,12 +105,9 @@ def test_differences_are_paired(karate):
 def made_up(differences, num_splits=10):
     """A comparison whose rows have the differences given by name; None is the reference."""
     rows = tuple(
-        ComparisonRow(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, "", Mean(0.8, 0.01))
-        for name, d in differences.items()
+        ComparisonRow(name, Mean(0.8, 0.01), Mean(0.8, 0.01), d, 1.0, "", Mean(0.8, 0.01)) for name, d in differences.items()
     )
-    records = tuple(
-        Record(name, str(k), k, 0.8, 0.8, 0.8, 1, 1.0, 0.8) for name in differences for k in range(num_splits)
-    )
+    records = tuple(Record(name, str(k), k, 0.8, 0.8, 0.8, 1, 1.0, 0.8) for name in differences for k in range(num_splits))
     return Comparison("made up", "gcn", rows, records, {}, "cpu", {})
 
 

@@ -57,17 +57,13 @@ def test_a_sentence_for_each_column_the_most_telling_first():
         "the given edges"
     )
     assert others[0] == "kind: a 3 × an average edge (3 to 3), b 0.33 × (0.33 to 0.33)"
-    assert others[1].startswith(
-        "amount: 2,500 and more 4 × the median (4 to 4), 10 and less 0.5 × (0.5 to 0.5), (missing)"
-    )
+    assert others[1].startswith("amount: 2,500 and more 4 × the median (4 to 4), 10 and less 0.5 × (0.5 to 0.5), (missing)")
     assert others[2] == "when: all alike"
 
 
 def test_what_is_not_supported_is_said_and_not_shown():
     (sentence,) = effect_sentences(weights_of(ONE, is_used=False))
-    assert sentence.startswith(
-        "edges weigh what is given: held-out labels do not support weights by amount, kind, when"
-    )
+    assert sentence.startswith("edges weigh what is given: held-out labels do not support weights by amount, kind, when")
 
 
 def test_the_table_has_a_row_for_each_value():

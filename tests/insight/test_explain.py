@@ -73,9 +73,7 @@ def dense_transition(graph, trained):
     """D*⁻¹A* of the float32 shares that the model has, which are those of its definition to rounding."""
     prepared, model = FREE.prepare(graph), trained.model.first[0]
     defined = np.zeros((graph.num_nodes,) * 2)
-    for i, j, a, w in zip(
-        prepared.row, prepared.col, prepared.adjacency.values, model.edges.weight.detach(), strict=True
-    ):
+    for i, j, a, w in zip(prepared.row, prepared.col, prepared.adjacency.values, model.edges.weight.detach(), strict=True):
         defined[i, j] = np.exp(float(a.log() + w))
     defined /= defined.sum(axis=1, keepdims=True)
     with torch.no_grad():
@@ -264,9 +262,7 @@ def test_the_table_reports_of_every_node_what_its_explanation_does(hops, seed, m
         assert (row.label, row.lpa_label, row.agree) == (why.label, why.lpa_label, why.agree)
         assert (row.hops, row.status) == (why.distance, why.status)
         assert row.lpa_score == pytest.approx(why.scores[why.label], rel=1e-5)
-    pandas.testing.assert_frame_equal(
-        explain_all(trained, graph, hops=hops), table[~known.numpy()].reset_index(drop=True)
-    )
+    pandas.testing.assert_frame_equal(explain_all(trained, graph, hops=hops), table[~known.numpy()].reset_index(drop=True))
 
 
 @pytest.mark.parametrize("hops", [1, 2, 5])

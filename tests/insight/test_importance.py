@@ -51,9 +51,7 @@ def table(n=120, leak=False, seed=0):
     rng = np.random.default_rng(seed)
     y = rng.integers(2, size=n)
     columns = {"tells": y + 0.5 * rng.normal(size=n), "tells a little": y + 2 * rng.normal(size=n)}
-    nodes = pandas.DataFrame(
-        {"id": np.arange(n), "label": np.array(["x", "y"])[y], **columns, "noise": rng.normal(size=n)}
-    )
+    nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], **columns, "noise": rng.normal(size=n)})
     if leak:
         nodes["paid"] = np.where(y == 1, 100.0, 3.0) + rng.normal(size=n)
         nodes.loc[:2, "paid"] = 50.0  # of some nodes it does not say it

@@ -44,9 +44,7 @@ def test_one_setting_at_a_time_finds_the_best_of_each(karate, tmp_path, settings
     found = one_at_a_time(karate, tmp_path, Search(trials=500, space=space))
     assert {name: getattr(found.recipe, name) for name in space} == {name: GOAL[name] for name in space}
     one_round = 1 + sum(len(values) - 1 for values in space.values())  # Table 4's Cora is in the space
-    known = (
-        len(space["lr"]) - 1
-    )  # of the second round, which finds nothing: the last setting was tried with the best others
+    known = len(space["lr"]) - 1  # of the second round, which finds nothing: the last setting was tried with the best others
     assert len(found.trials) == one_round + (one_round - 1) - known
     start = {name: getattr(PAPER["cora"], name) for name in space}
     assert [dict(t.settings.items() - start.items()) for t in found.trials[:3]] == [{}, {"hidden": 8}, {"hidden": 16}]
@@ -118,9 +116,7 @@ def test_trials_that_fall_behind_are_pruned_and_a_diverged_one_is_no_result(kara
     values = {t.settings["lr"]: t.val_score for t in found.trials}
     assert values[0.02] is not None
     assert values[1e30] is None
-    states = {
-        t.params["lr"]: t for t in optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/study.db").trials
-    }
+    states = {t.params["lr"]: t for t in optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/study.db").trials}
     assert len(states[0.02].intermediate_values) == 60
     assert found.val_score == max(v for v in values.values() if v is not None)
 

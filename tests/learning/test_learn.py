@@ -97,9 +97,7 @@ def check_one_default(folder, out, **options):
     return trained
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_the_default_is_one_in_the_library_on_the_command_line_and_in_the_estimator(tmp_path, case):
     cells, header, n, labels, expected = CASES[case]
     folder = folder_of(tmp_path / "home", n, labels, cells, header)
@@ -152,9 +150,7 @@ def test_many_parts_are_learned_as_each_by_itself(blocks, members):
 
 def test_without_a_second_label_of_a_class_one_model_learns_for_a_fixed_time(blocks):
     nodes = [int((blocks.y == k).nonzero()[0]) for k in range(3)]
-    trained = learn(
-        blocks, nodes, recipe=DEFAULT.replace(epochs=300, hidden=4, members="", structure=False), device="cpu"
-    )
+    trained = learn(blocks, nodes, recipe=DEFAULT.replace(epochs=300, hidden=4, members="", structure=False), device="cpu")
     assert trained.held_out is None and trained.weights is None and trained.calibration is None
     assert len(trained.model.first) == 1
     assert trained.run.best_epoch == len(trained.run.history) == 200
@@ -169,10 +165,7 @@ def test_models_of_a_member_are_those_of_several_seeds(tmp_path):
     assert trained.model.sizes == (3, 3, 1)
     logs = []
     for member in ("", "hops"):
-        alone = [
-            learn(karate, ~val, val, members_of(recipe.replace(models=1))[member], seed=4 + k, device="cpu")
-            for k in range(3)
-        ]
+        alone = [learn(karate, ~val, val, members_of(recipe.replace(models=1))[member], seed=4 + k, device="cpu") for k in range(3)]
         logs.append(torch.stack([predict_proba(one, karate, raw=True).log() for one in alone]).mean(dim=0))
     prepared = trained.prepare(karate)
     for found, wanted in zip(trained.model.parts(prepared), logs, strict=False):
@@ -180,6 +173,4 @@ def test_models_of_a_member_are_those_of_several_seeds(tmp_path):
     (beside,) = learn_many(karate, [(~val, val)], recipe, seeds=4, device="cpu")
     assert torch.equal(predict_proba(beside, karate), predict_proba(trained, karate))
     trained.save_pretrained(tmp_path / "model")
-    assert torch.equal(
-        predict_proba(Trained.from_pretrained(tmp_path / "model"), karate), predict_proba(trained, karate)
-    )
+    assert torch.equal(predict_proba(Trained.from_pretrained(tmp_path / "model"), karate), predict_proba(trained, karate))

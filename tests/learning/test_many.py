@@ -45,9 +45,7 @@ def jobs_of(graph, recipe, seeds=SEEDS):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "recipe", [SMALL, DEFAULT.replace(hidden=8, epochs=5, members="layers trees")], ids=["one", "members"]
-)
+@pytest.mark.parametrize("recipe", [SMALL, DEFAULT.replace(hidden=8, epochs=5, members="layers trees")], ids=["one", "members"])
 def test_every_model_has_the_bits_it_has_alone_and_every_epoch_is_told(blocks, workers, recipe):
     epochs, done, plans, parts = [], [], [], pairs(blocks)[: 2 if recipe.members else 5]
     watch = Watch(plans.append, lambda name, epoch: epochs.append((name, epoch.epoch)), done.append)

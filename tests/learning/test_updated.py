@@ -31,9 +31,7 @@ def graph_of(edges, labels, seed=0, name="graph", **options):
     pairs, weights = [pair[:2] for pair in edges], [pair[2] if len(pair) > 2 else 1.0 for pair in edges]
     y = [labels.get(name) for name in names]
     classes = options.pop("class_names", ("x", "y"))
-    return Graph.from_edges(
-        pairs, weights=weights, x=np.array(x), y=y, class_names=classes, node_names=names, name=name, **options
-    )
+    return Graph.from_edges(pairs, weights=weights, x=np.array(x), y=y, class_names=classes, node_names=names, name=name, **options)
 
 
 RING = [(f"n{i:02}", f"n{(i + 1) % 12:02}") for i in range(12)] + [("n00", "n05", 2.0), ("n03", "n09")]
@@ -81,9 +79,7 @@ def test_the_answers_on_a_grown_graph_are_those_of_a_dense_computation():
         "members.0.0.body",
     )
     for k in (0, 1):
-        z = (z if k == 0 else np.maximum(z, 0)) @ state[f"{body}.perceptron.weights.{k}"] + state[
-            f"{body}.perceptron.biases.{k}"
-        ]
+        z = (z if k == 0 else np.maximum(z, 0)) @ state[f"{body}.perceptron.weights.{k}"] + state[f"{body}.perceptron.biases.{k}"]
     logits = sum(gamma * np.linalg.matrix_power(walk, k) @ z for k, gamma in enumerate(state[f"{body}.gamma"]))
 
     seeds = np.array([[labels.get(name) == c for c in ("x", "y")] for name in names], dtype=float)
@@ -251,12 +247,8 @@ def test_without_features_nodes_in_another_order_are_refused():
     edges = [pair[:2] for pair in RING]
     graph = Graph.from_edges(edges, y=LABELS)
     trained = fitted(graph, WITHOUT_FEATURES.replace(votes=False, **QUICK))
-    turned = Graph.from_edges(
-        edges, y=[LABELS.get(n) for n in graph.node_names[::-1]], node_names=graph.node_names[::-1]
-    )
-    with pytest.raises(
-        ValueError, match=r"knows each node by its place, but the nodes of 'graph' are others, or in another"
-    ):
+    turned = Graph.from_edges(edges, y=[LABELS.get(n) for n in graph.node_names[::-1]], node_names=graph.node_names[::-1])
+    with pytest.raises(ValueError, match=r"knows each node by its place, but the nodes of 'graph' are others, or in another"):
         trained.predict_updated(turned)
     assert (
         trained.predict_updated(graph).set_index("id")["label"].to_dict()
@@ -266,9 +258,7 @@ def test_without_features_nodes_in_another_order_are_refused():
 
 def test_a_graph_is_read_with_the_direction_it_was_trained_with(ours):
     arcs = graph_of(RING, LABELS, directed=True)
-    with pytest.raises(
-        ValueError, match=r"edges of 'graph' are directed, those the model was trained on are undirected"
-    ):
+    with pytest.raises(ValueError, match=r"edges of 'graph' are directed, those the model was trained on are undirected"):
         ours.predict_updated(arcs, before=home())
 
 
@@ -286,9 +276,7 @@ def test_a_class_without_a_voter_is_named(ours):
 
 def test_labels_of_one_class_alone_pull_no_node_there(ours):
     """They cannot tell classes apart: what is said is what the parts of the model say by themselves."""
-    heavy = dataclasses.replace(
-        ours.weights, weights=(*ours.weights.weights[: ours.weights.num_members], 3.0, 3.0, 3.0, 3.0)
-    )
+    heavy = dataclasses.replace(ours.weights, weights=(*ours.weights.weights[: ours.weights.num_members], 3.0, 3.0, 3.0, 3.0))
     trained, one = dataclasses.replace(ours, weights=heavy), graph_of(RING, {"n00": "x", "n04": "x"})
     found = Updated.of(trained, one, home()).table().set_index("id")
     silent = dataclasses.replace(heavy, weights=ours.weights.weights[: ours.weights.num_members] + (0.0,) * 4)
@@ -339,9 +327,7 @@ def test_nodes_without_names_are_the_same_at_the_same_place():
 def test_a_part_of_a_graph_has_its_nodes_and_the_edges_between_them(x):
     x = scipy.sparse.csr_array(np.arange(12.0).reshape(6, 2)) if isinstance(x, str) else x
     pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("a", "f")]
-    graph = Graph.from_edges(
-        pairs, weights=[1, 2, 3, 4, 5, 6], x=x, y=["r", None, "s", "r", None, "s"], node_names="abcdef"
-    )
+    graph = Graph.from_edges(pairs, weights=[1, 2, 3, 4, 5, 6], x=x, y=["r", None, "s", "r", None, "s"], node_names="abcdef")
     part = graph.subgraph([5, 0, 1, 3])
     assert list(part.node_names) == ["a", "b", "d", "f"]
     assert part.adjacency.to_dense().tolist() == [[0, 1, 0, 6], [1, 0, 0, 0], [0, 0, 0, 0], [6, 0, 0, 0]]

@@ -22,9 +22,7 @@ RECIPE = METHODS["smoothed-lr"].fair(DEFAULT).replace(features="raw", structure=
 def world(directed=False, sparse=False, classes=3, n=60):
     random = np.random.default_rng(7)
     y = random.integers(0, classes, n)
-    pairs = [
-        (i, j) for i in range(n) for j in range(n) if i != j and random.random() < (0.12 if y[i] == y[j] else 0.01)
-    ]
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j and random.random() < (0.12 if y[i] == y[j] else 0.01)]
     x = random.normal(size=(n, 5)) + 1.5 * np.eye(5)[y]
     x[random.random((n, 5)) < 0.5] = 0
     graph = Graph.from_edges(pairs, x=x, y=y, directed=directed)
@@ -92,9 +90,7 @@ def test_it_sees_the_labels_it_is_given_and_no_others():
     y = graph.y.clone()
     y[9:] = (y[9:] + 1) % 3
     other = Graph.from_scipy(graph.to_scipy(), x=graph.x.numpy(), y=y.numpy(), class_names=graph.class_names)
-    assert torch.equal(
-        found, predict_proba(trained_alone(other, nodes, [], RECIPE, target=graph.target), other, raw=True)
-    )
+    assert torch.equal(found, predict_proba(trained_alone(other, nodes, [], RECIPE, target=graph.target), other, raw=True))
 
 
 @pytest.mark.parametrize("known", [1, 2])
@@ -122,9 +118,7 @@ def test_with_few_labels_it_is_a_member_and_is_fitted_to_all_labels_once(monkeyp
     graph, x = world(n=90)
     calls = []
     fit = smoothed.SmoothedLR.fit_at_once
-    monkeypatch.setattr(
-        smoothed.SmoothedLR, "fit_at_once", lambda model, *more: (calls.append(len(more[1])), fit(model, *more))[1]
-    )
+    monkeypatch.setattr(smoothed.SmoothedLR, "fit_at_once", lambda model, *more: (calls.append(len(more[1])), fit(model, *more))[1])
     labeled = np.concatenate([np.flatnonzero(graph.y.numpy() == k)[:10] for k in range(3)])
     recipe = WITH_FEW_LABELS.replace(epochs=5, patience=0, features="raw")
     trained = learn(graph, labeled, None, recipe, device="cpu")

@@ -37,9 +37,7 @@ BASE = {  # what has to hold for a field to matter
     **{name: {"epochs": 25} for name in ("patience", "select")},
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2")},
-    **{
-        name: {"propagation": "layers", "members": ""} for name in ("bias", "residual", "batch_norm", "feature_dropout")
-    },
+    **{name: {"propagation": "layers", "members": ""} for name in ("bias", "residual", "batch_norm", "feature_dropout")},
     "layer_norm": {"propagation": "layers", "members": "", "batch_norm": False},
 }
 OTHER = {  # values of each field; the first that the base does not have is the change

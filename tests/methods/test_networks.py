@@ -47,9 +47,7 @@ def test_while_training_whole_nodes_are_left_out_and_the_others_count_double(sma
 
 
 @pytest.mark.parametrize(("enough", "trust"), [(20, 4 / 40), (1, 1.0)])
-def test_its_loss_is_the_mean_cost_and_the_distance_of_both_draws_from_their_sharpened_mean(
-    small, monkeypatch, enough, trust
-):
+def test_its_loss_is_the_mean_cost_and_the_distance_of_both_draws_from_their_sharpened_mean(small, monkeypatch, enough, trust):
     graph, _, model = small
     monkeypatch.setattr(networks, "ENOUGH", enough)
     key, nodes = Key(7, 3), torch.arange(4)

@@ -254,9 +254,7 @@ def test_correct_and_smooth_equals_that_of_pyg(karate):
     graph, nodes = recipe.prepare(karate), torch.tensor([0, 1, 2, 33])
     guess = F.softmax(torch.randn(34, 2, generator=torch.Generator().manual_seed(0)), dim=1)
     known = torch.zeros(34, 2).index_copy(0, nodes, F.one_hot(karate.y[nodes], 2).float())
-    twin = pyg.CorrectAndSmooth(50, 0.8, 50, 0.8)(
-        guess, karate.y[nodes], nodes, torch.stack([graph.col, graph.row]).long()
-    )
+    twin = pyg.CorrectAndSmooth(50, 0.8, 50, 0.8)(guess, karate.y[nodes], nodes, torch.stack([graph.col, graph.row]).long())
     ours = correct_and_smooth(graph.adjacency.symmetric_normalized(), guess, known, recipe).exp()
     assert torch.allclose(ours, twin / twin.sum(dim=1, keepdim=True), atol=1e-5)
 

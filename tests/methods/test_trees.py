@@ -51,9 +51,7 @@ def noisy_graph(n=80, classes=3, columns=4, seed=0):
     x = rng.normal(size=(n, columns)).astype(np.float32)
     y = np.digitize(x[:, 0] + 0.3 * rng.normal(size=n), np.linspace(-0.6, 0.6, classes - 1))
     names = [f"c{k}" for k in range(classes)]
-    return Graph.from_edges(
-        ends, weights=rng.uniform(0.5, 2, 3 * n), x=x, y=y, num_nodes=n, class_names=names, name="noisy"
-    )
+    return Graph.from_edges(ends, weights=rng.uniform(0.5, 2, 3 * n), x=x, y=y, num_nodes=n, class_names=names, name="noisy")
 
 
 def told_by_degree(n, seed, columns=0):
@@ -244,16 +242,12 @@ def separation(folds_of, column):
 def test_labels_that_say_nothing_do_not_seem_to(column):
     """The band is two standard errors of the mean over the twenty draws, 0.022 each."""
     assert abs(separation(vote_folds, column)) < 0.045
-    assert (
-        separation(lambda y, seed, pattern: torch.full_like(y, -1), column) > 0.3
-    )  # a node that meets its own label again
+    assert separation(lambda y, seed, pattern: torch.full_like(y, -1), column) > 0.3  # a node that meets its own label again
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TABULAR)
-@pytest.mark.parametrize(
-    "labels", [[0], [0, 0], [0, 1], [0, 0, 1], [2, 1, 0], [0] * 29 + [1], [0] * 10 + [1] * 10 + [2] * 10]
-)
+@pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1], [0, 0, 1], [2, 1, 0], [0] * 29 + [1], [0] * 10 + [1] * 10 + [2] * 10])
 def test_few_labels_are_enough(name, labels):
     graph, nodes = noisy_graph(), torch.arange(len(labels))
     y = graph.y.clone()
@@ -474,9 +468,7 @@ def test_a_kept_model_of_places_is_read_as_it_was(tmp_path, directed, columns):
     for name in TABULAR:
         one = learn(graph, torch.arange(40), [], METHODS[name].fair(recipe), device="cpu")
         kinds = ("undirected", "directed")
-        with pytest.raises(
-            ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"
-        ):
+        with pytest.raises(ValueError, match=f"a graph that is {kinds[directed]}, and this one is {kinds[not directed]}"):
             predict_proba(one, other)
 
 

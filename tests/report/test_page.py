@@ -109,16 +109,13 @@ def test_the_page_says_what_the_run_says(tmp_path):
     said = unpacked(data["probability"], "<u2") / 65535
     np.testing.assert_allclose(said, [row["probability"] for row in rows], atol=1e-5)
     ends = {
-        tuple(sorted(pair))
-        for pair in zip(*(unpacked(data[end], "<u2").tolist() for end in ("source", "target")), strict=True)
+        tuple(sorted(pair)) for pair in zip(*(unpacked(data[end], "<u2").tolist() for end in ("source", "target")), strict=True)
     }
     assert ends == {tuple(sorted((k, (k + 1) % 12))) for k in range(12)}
     why = data["explanations"]["n6"]
     votes = sum(vote[2] for vote in why["votes"]) + why["others"][1]
     assert votes == pytest.approx(sum(score for _, _, score in why["classes"]), abs=2e-3)
-    assert [row["id"] for row in found["least_sure"]] == [
-        row["id"] for row in sorted(rows[4:], key=lambda row: row["probability"])
-    ]
+    assert [row["id"] for row in found["least_sure"]] == [row["id"] for row in sorted(rows[4:], key=lambda row: row["probability"])]
     assert found["class_rows"] == [(name, 2, labels[4:].count(name)) for name in ("bad", "good")]
 
 
@@ -179,9 +176,7 @@ def test_a_layout_is_repeatable_inside_the_square_and_keeps_communities_apart():
     assert found.min() >= 0
     assert found.max() <= 1
     centres = found[:20].mean(axis=0), found[20:].mean(axis=0)
-    spread = max(
-        np.linalg.norm(found[:20] - centres[0], axis=1).max(), np.linalg.norm(found[20:] - centres[1], axis=1).max()
-    )
+    spread = max(np.linalg.norm(found[:20] - centres[0], axis=1).max(), np.linalg.norm(found[20:] - centres[1], axis=1).max())
     assert np.linalg.norm(centres[0] - centres[1]) > spread
     apart = np.linalg.norm(found[:, None] - found[None], axis=2) + np.eye(40)
     assert apart.min() > 0.005  # no two nodes on one spot

@@ -172,11 +172,7 @@ def test_every_control_has_a_name_for_a_screen_reader(browser, page):
     browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     controls = ("button", "link", "combobox", "searchbox", "checkbox", "image", "textbox")
-    unnamed = [
-        node
-        for node in nodes
-        if node.get("role", {}).get("value") in controls and not node.get("name", {}).get("value")
-    ]
+    unnamed = [node for node in nodes if node.get("role", {}).get("value") in controls and not node.get("name", {}).get("value")]
     assert unnamed == []
 
 
@@ -207,9 +203,7 @@ def test_twenty_thousand_nodes_open_in_two_seconds(browser, tmp_path):
     page = write_report(train_run(plan, graph, tmp_path / "run"), trains=False)
     start = time.perf_counter()
     show(browser, page.as_uri())
-    assert (
-        time.perf_counter() - start < 2 * 3
-    )  # a busy machine may take three times as long; benchmarks/report.py measures it
+    assert time.perf_counter() - start < 2 * 3  # a busy machine may take three times as long; benchmarks/report.py measures it
     assert int(browser.execute_script("return document.documentElement.dataset.drawn")) == 20_000
 
 

@@ -112,9 +112,7 @@ def test_gradients_of_the_joint_loss_equal_finite_differences(aggregation, edges
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_labels_walk_the_row_normalised_matrix_whatever_features_do(aggregation):
     graph = six_nodes()
-    model, plain = (
-        random_model(RECIPE.replace(aggregation=name, edges="free"), graph) for name in (aggregation, "mean")
-    )
+    model, plain = (random_model(RECIPE.replace(aggregation=name, edges="free"), graph) for name in (aggregation, "mean"))
     plain.edges.load_state_dict(model.edges.state_dict())
     torch.testing.assert_close(model.transition(graph).to_dense(), plain.transition(graph).to_dense())
     torch.testing.assert_close(*(one.loss(graph, TRAIN, Key(0)).lpa for one in (model, plain)))
@@ -182,9 +180,7 @@ def test_blocks_of_rows_cover_all_of_them_once_and_are_no_larger_than_asked():
 def two_parts(second=True):
     """Two cliques of four, one of them new: nothing joins them."""
     names = [f"n{i}" for i in range(8 if second else 4)]
-    pairs = [
-        (names[i], names[j]) for s in range(0, len(names), 4) for i in range(s, s + 4) for j in range(i + 1, s + 4)
-    ]
+    pairs = [(names[i], names[j]) for s in range(0, len(names), 4) for i in range(s, s + 4) for j in range(i + 1, s + 4)]
     pairs = pairs[:5] + pairs[6:]
     x = torch.arange(8 * 3.0).reshape(8, 3).sin()[: len(names)].numpy()
     return Graph.from_edges(pairs, x=x, y=["a", "a", "b", "b", *[None] * (len(names) - 4)], node_names=names)

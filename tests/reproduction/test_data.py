@@ -66,6 +66,4 @@ def test_our_counts_are_those_of_table_1(datasets, tmp_path):
 
 def test_table_1_is_about_data_sets_of_the_library():
     assert {*TABLE1} <= {one.name for one in list_datasets()}
-    assert {field.name for field in dataclasses.fields(describe(Graph.from_edges([(0, 1)], y=[0, 1])))} >= {
-        *TABLE1["cora"]._fields
-    }
+    assert {field.name for field in dataclasses.fields(describe(Graph.from_edges([(0, 1)], y=[0, 1])))} >= {*TABLE1["cora"]._fields}

@@ -170,9 +170,7 @@ def test_a_tally_counts_separable_starts():
     assert cell["starts"] == 10
     assert cell["separable"] == sum(wrong == 0 for wrong in cell["wrong"]) / 10
     y = network("original", 0).y.numpy()
-    assert [wrong == 0 for wrong in cell["wrong"]] == [
-        separable_by_linear_program(e.points * 1e3, y) for e in embeddings
-    ]
+    assert [wrong == 0 for wrong in cell["wrong"]] == [separable_by_linear_program(e.points * 1e3, y) for e in embeddings]
     p, z = cell["separable"], 1.959964  # Wilson's interval
     middle = (p + z**2 / 20) / (1 + z**2 / 10)
     half = z / (1 + z**2 / 10) * np.sqrt(p * (1 - p) / 10 + z**2 / 400)
@@ -204,8 +202,7 @@ def test_figure6_lists_every_path_to_a():
         ("b", *middle, "a")
         for length in (1, 2, 3)
         for middle in itertools.product(nodes, repeat=length - 1)
-        if all(frozenset(step) in neighbors for step in itertools.pairwise(("b", *middle, "a")))
-        and not set(middle) & {"b", "3"}
+        if all(frozenset(step) in neighbors for step in itertools.pairwise(("b", *middle, "a"))) and not set(middle) & {"b", "3"}
     ]
     assert figure6.paths(3) == walks == [("b", "1", "a"), ("b", "1", "2", "a")]
     assert [figure6.weight_of(walk) for walk in walks] == [Fraction(1, 9), Fraction(1, 18)]
@@ -299,11 +296,7 @@ def test_the_claims_on_karate_can_be_scored():
 
 @pytest.mark.long
 def test_a_sweep_has_a_band_where_there_is_an_interval(tmp_path):
-    points = [
-        {"layers": n, "k": k, "accuracy": 70 + n + k, "interval": None if n == 2 else 0.5}
-        for n in (1, 2)
-        for k in (1, 2, 3)
-    ]
+    points = [{"layers": n, "k": k, "accuracy": 70 + n + k, "interval": None if n == 2 else 0.5} for n in (1, 2) for k in (1, 2, 3)]
     files = sweeps.draw_sweep(points, "k", tmp_path / "new" / "lines.png", title="t", label="k")
     assert [path.name for path in files] == ["lines.png", "lines.svg"]
     assert files[1].read_text().count("FillBetweenPolyCollection") == 1

@@ -49,9 +49,7 @@ def test_intra_class_influence_sums_the_pairs_of_a_class(with_self):
             expected[0, labels[a]] += label[a, b]
             expected[1, labels[a]] += feature[a, b] * labeled[b]
     found_label = intra_class_label_influence(transition, labels, labeled, 3, targets=targets, with_self=with_self)
-    found_feature = intra_class_feature_influence(
-        transition, labels, 2, targets=targets, sources=labeled, with_self=with_self
-    )
+    found_feature = intra_class_feature_influence(transition, labels, 2, targets=targets, sources=labeled, with_self=with_self)
     torch.testing.assert_close(torch.stack([found_label, found_feature]), expected)
 
 
@@ -67,9 +65,7 @@ def test_the_links_are_sums_over_pairs_of_one_class(karate):
     assert found["label_train"] == pytest.approx(float((label * apart)[train].sum() / train.sum()), rel=1e-5)
     assert found["label_self"] == pytest.approx(float(label.diagonal()[train].sum() / train.sum()), rel=1e-5)
     assert found["label_test"] == pytest.approx(float((label * same)[test].sum() / test.sum()), rel=1e-5)
-    assert found["feature_train"] == pytest.approx(
-        float((feature * apart * train)[train].sum() / train.sum()), rel=1e-5
-    )
+    assert found["feature_train"] == pytest.approx(float((feature * apart * train)[train].sum() / train.sum()), rel=1e-5)
     assert found["feature_test"] == pytest.approx(float((feature * apart)[test].sum() / test.sum()), rel=1e-5)
     own = test & (y == 1)
     assert found["classes"]["label_test"][1] == pytest.approx(float((label * same)[own].sum() / own.sum()), rel=1e-5)
@@ -80,9 +76,7 @@ def test_the_lpa_loss_is_that_of_training(karate):
     model, _ = model_of(karate)
     parts = split(karate)
     loss = model.loss(RECIPE.prepare(karate), parts.train.nonzero().squeeze(1))
-    assert measure(model, karate, parts, RECIPE.lpa_iterations)["lpa_loss_train"] == pytest.approx(
-        float(loss.lpa.detach())
-    )
+    assert measure(model, karate, parts, RECIPE.lpa_iterations)["lpa_loss_train"] == pytest.approx(float(loss.lpa.detach()))
 
 
 @pytest.mark.long
@@ -96,9 +90,7 @@ def test_a_study_pairs_its_rows_split_by_split(karate):
     difference = joint["links"]["label_test"]["difference"]
     assert difference["mean"] == pytest.approx(sum(gains) / 3)
     spread = math.sqrt(sum((gain - difference["mean"]) ** 2 for gain in gains) / 2)
-    assert difference["interval"] == pytest.approx(
-        4.302653 * spread / math.sqrt(3), rel=1e-5
-    )  # t of two degrees of freedom
+    assert difference["interval"] == pytest.approx(4.302653 * spread / math.sqrt(3), rel=1e-5)  # t of two degrees of freedom
     assert two_step["splits"] == 3
     text = text_of([base, joint, two_step])
     assert "## karate, 3 splits" in text

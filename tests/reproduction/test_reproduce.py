@@ -277,9 +277,7 @@ def test_an_exhibit_has_one_code_version():
     with pytest.raises(ValueError, match="t would mix trainings of the code versions a, b"):
         Exhibit("t", "", "", runs=[{"code": "b"}, {"code": "a"}, {"code": "b"}])
     exhibits = {name: Exhibit(name, "", "", runs=[{"code": code}]) for name, code in (("table2", "a"), ("table3", "b"))}
-    with pytest.raises(
-        ValueError, match="the claims would mix trainings of several code versions: table2 of a, table3 of b"
-    ):
+    with pytest.raises(ValueError, match="the claims would mix trainings of several code versions: table2 of a, table3 of b"):
         verdicts.score_claims(exhibits)
 
 

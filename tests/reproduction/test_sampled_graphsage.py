@@ -101,9 +101,7 @@ def test_the_mean_of_sampled_means_is_the_mean_of_all_neighbours():
     graph = random_graph()
     rows, node = graph.pattern, torch.tensor([5])
     value = graph.x[:, 0]
-    draws = torch.stack(
-        [value[sample_neighbours(rows, node, 3, Key(0, step), 0).col.long()].mean() for step in range(4000)]
-    )
+    draws = torch.stack([value[sample_neighbours(rows, node, 3, Key(0, step), 0).col.long()].mean() for step in range(4000)])
     all_of_them = value[graph.col[graph.row == 5].long()].mean()
     assert abs(draws.mean() - all_of_them) < 5 * draws.std() / np.sqrt(4000)
 

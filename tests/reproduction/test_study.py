@@ -38,11 +38,7 @@ def jobs_of(cell, count=4):
 @pytest.mark.long
 def test_the_methods_that_are_stacked_are_those_that_can_be():
     graph = load("karate").with_features("row").with_self_loops()
-    names = {
-        cell.method
-        for part in (own_tables.two_step_cells, own_tables.lpa_cells, own_tables.edge_cells)
-        for cell in part()
-    }
+    names = {cell.method for part in (own_tables.two_step_cells, own_tables.lpa_cells, own_tables.edge_cells) for cell in part()}
     names |= {cell.method for cell in tables.table2_cells("cora")}
     ours = {name: METHODS[name] for name in names if name in METHODS}
     trained = {name: own for name, own in ours.items() if not own.at_once}
@@ -165,9 +161,7 @@ def test_both_readings_of_a_sweep(small, tmp_path, monkeypatch):
 
 
 def test_tuned_rows_come_from_a_file_of_the_folder(tmp_path):
-    settings = {
-        "cora": {"gcn": {"hidden": 32, "lr": 0.05, "method": "gcn", "origin": "a search"}, "official": {"l2": 1e-3}}
-    }
+    settings = {"cora": {"gcn": {"hidden": 32, "lr": 0.05, "method": "gcn", "origin": "a search"}, "official": {"l2": 1e-3}}}
     (tmp_path / "tuned.json").write_text(json.dumps(settings))
     found = tables.read_tuned(Study(tmp_path, device="cpu"))
     cells = {cell.row: cell for cell in tables.table2_cells("cora", found)}
@@ -280,11 +274,7 @@ def test_settings_are_tuned_on_development_splits_from_coras_winner(small, tmp_p
     assert all(list(rows) == ["gcn", "official"] for rows in found.values())
     lines = [json.loads(line)["task"] for line in (tmp_path / "tuned.jsonl").read_text().splitlines()]
     assert {task["split_seed"] for task in lines} == {1000, 1001}  # none of Table 2's
-    starts = {
-        json.dumps(task["changes"])
-        for task in lines
-        if task["dataset"] == "citeseer" and task["strategy"] == "coordinate"
-    }
+    starts = {json.dumps(task["changes"]) for task in lines if task["dataset"] == "citeseer" and task["strategy"] == "coordinate"}
     assert starts == {json.dumps(found["cora"][row]) for row in ("gcn", "official")}
     cells = {cell.row: cell for cell in tables.table2_cells("cora", tables.read_tuned(Study(tmp_path, device="cpu")))}
     assert cells["gcn, tuned"].changes == found["cora"]["gcn"]

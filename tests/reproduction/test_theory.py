@@ -61,9 +61,7 @@ def test_theorem_4_is_false_on_the_double_star():
 
 
 def test_theorem_4_is_reported_false_there_and_its_symmetric_form_true(found):
-    printed, symmetric = (
-        found[f"Theorem 4, {name}", "double star"] for name in ("D(h) ≤ D(x), as printed", "E(h) ≤ E(x)")
-    )
+    printed, symmetric = (found[f"Theorem 4, {name}", "double star"] for name in ("D(h) ≤ D(x), as printed", "E(h) ≤ E(x)"))
     assert (printed.lhs, printed.rhs, printed.gap, printed.holds) == (33 / 64, 1 / 2, 1 / 64, False)
     assert (symmetric.lhs, symmetric.rhs, symmetric.holds) == (3.0, 4.0, True)
     worst = found["Theorem 4, D(h) ≤ D(x) for every x", "double star"]
@@ -186,9 +184,7 @@ def test_theorem_2_by_drawing_agrees_with_going_through_all_patterns():
     graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4)], y=[0, 1, 0, 1, 0], name="path")
     (drawn, _) = check_theorems(graph, ["theorem-2"])[-2:]
     transition = walk_matrix(graph)
-    exact = np.mean(
-        [sum(expected_label_influence(transition, a, b, 5, 0.4) for b in range(5) if b != a) for a in range(5)]
-    )
+    exact = np.mean([sum(expected_label_influence(transition, a, b, 5, 0.4) for b in range(5) if b != a) for a in range(5)])
     spread = float(drawn.assumptions.split("± ")[1].split(" ")[0])
     assert abs(drawn.lhs - exact) < 2 * spread < 0.1
 
@@ -242,9 +238,7 @@ def test_eq_4_holds_on_unlabelled_nodes_only(found):
 
 def test_eq_5_ends_at_one_number_per_component():
     """Two components: two limits, the means by degree."""
-    graph = Graph.from_edges(
-        [(0, 1), (1, 2), (3, 4)], x=[[0.0], [3.0], [9.0], [1.0], [5.0]], y=[0, 0, 1, 1, 0], name="two"
-    )
+    graph = Graph.from_edges([(0, 1), (1, 2), (3, 4)], x=[[0.0], [3.0], [9.0], [1.0], [5.0]], y=[0, 0, 1, 1, 0], name="two")
     mean, fades = check_theorems(graph, ["eq-5"])
     assert mean.holds
     assert fades.holds

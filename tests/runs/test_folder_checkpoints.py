@@ -176,9 +176,7 @@ def test_a_plan_that_was_changed_or_is_of_another_version_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"plan\.json: seed is '3'; it is a whole number"):
         resume_run(tmp_path)
     storage.replace(tmp_path / CHECKPOINT, [("meta.json", b"{}")])
-    with pytest.raises(
-        ValueError, match=r"no plan that this version.*gcn-lpa train NAME_OR_FOLDER --out .* --overwrite"
-    ):
+    with pytest.raises(ValueError, match=r"no plan that this version.*gcn-lpa train NAME_OR_FOLDER --out .* --overwrite"):
         resume_run(tmp_path)
     assert train_run(*planned(), tmp_path, device="cpu", overwrite=True).run.best_epoch > 0
 

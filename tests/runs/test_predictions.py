@@ -80,9 +80,7 @@ def test_a_run_is_calibrated_on_the_nodes_it_says(runs):
     for protocol, nodes in (("reserved", runs["reserved"].reserved), ("validation", runs["validation"].split.val)):
         run = runs[protocol]
         p = predict_proba(run.trained, run.graph, raw=True)[nodes]
-        if (
-            protocol == "validation"
-        ):  # these nodes also weigh the votes: each is scored by the weights that the others give
+        if protocol == "validation":  # these nodes also weigh the votes: each is scored by the weights that the others give
             parts = parts_of(run.trained.model, run.trained.prepare(run.graph)).of(nodes)
             p, y = torch.zeros_like(p), run.graph.y[nodes]
             for k in range(5):
@@ -99,9 +97,7 @@ def test_ones_own_graph_is_calibrated_on_what_was_out_of_fold(runs):
     assert torch.bincount(found.fold).tolist() == [11] * 5
     y = run.graph.y[found.node]
     assert run.results.scores.accuracy == pytest.approx((found.probability.argmax(dim=1) == y).double().mean().item())
-    assert run.trained.calibration == Calibration.fitted(
-        found.probability, y, "cross-validation", found.fold, found.unreachable
-    )
+    assert run.trained.calibration == Calibration.fitted(found.probability, y, "cross-validation", found.fold, found.unreachable)
     hops = [node_hops(run.graph, found.node[found.fold != k]) for k in range(5)]
     assert found.unreachable.tolist() == [
         bool(np.isinf(hops[k][i])) for i, k in zip(found.node.tolist(), found.fold.tolist(), strict=True)
@@ -148,9 +144,7 @@ def test_the_report_of_a_cross_validation_judges_each_fold_by_the_others(runs):
     after, covered = p.clone(), 0
     for i in range(55):
         others = fold != fold[i]
-        fitted = Calibration.fitted(
-            p[others], y[others], "cross-validation", fold[others], held_out.unreachable[others]
-        )
+        fitted = Calibration.fitted(p[others], y[others], "cross-validation", fold[others], held_out.unreachable[others])
         after[i] = fitted(p[i : i + 1], held_out.unreachable[i : i + 1])[0]
         covered += int(conformal_sets(p[i : i + 1], conformal_threshold(p[others], y[others], 0.8))[0, y[i]])
     assert found.ece_after == pytest.approx(reliability(guesses_of(after, y)).ece)
@@ -249,9 +243,7 @@ def told(*arguments, code=0):
 def test_calibrate_says_what_the_library_found(runs, protocol):
     folder = runs[protocol].folder
     found = calibrate_run(runs[protocol], level=0.8)
-    assert json.loads(told("calibrate", folder, "--level", 0.8, "--json")) == json.loads(
-        json.dumps(dataclasses.asdict(found))
-    )
+    assert json.loads(told("calibrate", folder, "--level", 0.8, "--json")) == json.loads(json.dumps(dataclasses.asdict(found)))
     text = told("calibrate", folder, "--level", 0.8)
     assert f"{100 * found.ece_before:.1f} % before, {100 * found.ece_after:.1f} % after" in " ".join(text.split())
     assert f"hold the true label of {100 * found.coverage:.1f} %" in " ".join(text.split())
@@ -268,23 +260,16 @@ def test_predict_writes_sets_and_abstains(runs, tmp_path):
     assert kept.columns.tolist() == ["id", "label", "probability", "runner_up", "status", "set", "hops"]
     assert kept["set"].tolist() == table["set"].tolist()
     json.loads(told("predict", folder, "--sets", 0.9, "--hops", "--json"))
-    assert (
-        told("predict", folder, "--sets", 90, code=1)
-        == "gcn-lpa: level = 90.0; it is a share between 0 and 1, such as 0.9\n"
-    )
+    assert told("predict", folder, "--sets", 90, code=1) == "gcn-lpa: level = 90.0; it is a share between 0 and 1, such as 0.9\n"
 
 
 def test_with_few_labels_no_set_is_promised(tmp_path):
-    (tmp_path / "nodes.csv").write_text(
-        "id,label\n" + "".join(f"n{i},{'ab'[i % 2] if i < 12 else ''}\n" for i in range(20))
-    )
+    (tmp_path / "nodes.csv").write_text("id,label\n" + "".join(f"n{i},{'ab'[i % 2] if i < 12 else ''}\n" for i in range(20)))
     (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"n{i},n{i + 2}\n" for i in range(18)))
     plan, graph = make_plan(Source(str(tmp_path)), changes={"epochs": 2})
     run = train_run(plan, graph, tmp_path / "run", device="cpu")
     assert run.trained.calibration.calibrator == Calibrator()
-    with pytest.raises(
-        ValueError, match=r"label sets need 30 labels that training did not learn from, and there are 12"
-    ):
+    with pytest.raises(ValueError, match=r"label sets need 30 labels that training did not learn from, and there are 12"):
         predict_run(run, sets=0.9)
     assert calibrate_run(run).promise == "none: 12 labels are too few, it takes 30"
     assert len(predict_run(run)) == 8
@@ -305,9 +290,7 @@ def accounts(tmp_path_factory):
     return train_run(plan, own, folder / "run", device="cpu"), dict(zip(names, truth, strict=True))
 
 
-@pytest.mark.parametrize(
-    "rule", [Rule(top=15), Rule(threshold=0.2), Rule(precision=0.6), Rule(costs=(20.0, 1.0))], ids=str
-)
+@pytest.mark.parametrize("rule", [Rule(top=15), Rule(threshold=0.2), Rule(precision=0.6), Rule(costs=(20.0, 1.0))], ids=str)
 def test_a_cut_calls_the_likeliest_nodes_and_counts_what_it_expects_on_others(accounts, rule):
     run, truth = accounts
     table = predict_run(run, cut=rule)
@@ -331,9 +314,7 @@ def test_the_cut_of_a_run_is_chosen_on_its_out_of_fold_predictions(accounts):
     number = run.trained.class_names.index("fraud")
     assert number == 0
     rule, hit = Rule(precision=0.6), held_out.y == 0
-    by_hand = Cut.of(
-        rule, (held_out.crossed()[:, 0], hit, held_out.fold), wanted, positive="fraud", protocol="cross-validation"
-    )
+    by_hand = Cut.of(rule, (held_out.crossed()[:, 0], hit, held_out.fold), wanted, positive="fraud", protocol="cross-validation")
     assert predict_run(run, cut=rule).attrs["cut"] == by_hand
     assert predict_run(run, cut=rule, positive="honest").attrs["cut"].positive == "honest"
 

@@ -36,9 +36,7 @@ def run(tmp_path_factory):
     nodes["label"] = ["yes" if i % 2 else "no" for i in range(36)] + [""] * 4
     nodes.to_csv(place / "nodes.csv", index=False)
     ends = rng.integers(0, 40, (90, 2))
-    pandas.DataFrame([[names[i], names[j]] for i, j in ends], columns=["source", "target"]).to_csv(
-        place / "edges.csv", index=False
-    )
+    pandas.DataFrame([[names[i], names[j]] for i, j in ends], columns=["source", "target"]).to_csv(place / "edges.csv", index=False)
     plan, graph = make_plan(Source(str(place)), changes=SETTINGS)
     train_run(plan, graph, place / "run", device="cpu")
     return place / "run"
@@ -210,9 +208,7 @@ def test_the_file_is_named_once_where_a_folder_is_named_like_the_sentence(run, t
 @pytest.mark.parametrize("kind", ["given", "identity"])
 def test_a_number_of_columns_that_no_memory_could_hold_is_refused(karate, tmp_path, kind):
     graph = dataclasses.replace(karate, x_kind=kind)
-    learn(graph, [0, 33], [], LAYERS.replace(features="raw", epochs=1), device="cpu").save_pretrained(
-        tmp_path / "model"
-    )
+    learn(graph, [0, 33], [], LAYERS.replace(features="raw", epochs=1), device="cpu").save_pretrained(tmp_path / "model")
     folder = changed(tmp_path / "model", tmp_path / "changed", "trained.json", put("num_columns", 10**12))
     with pytest.raises(ValueError, match="size mismatch") as caught:
         Trained.from_pretrained(folder)
@@ -225,9 +221,7 @@ def test_votes_weighed_for_another_model_are_refused(run, tmp_path):
         facts["weights"]["exponents"].append(1.0)
 
     folder = changed(run, tmp_path / "run", "trained.json", one_more)
-    with pytest.raises(
-        ValueError, match=r"^the weights are those of 6 members and 5 label votes, but this ensemble has 6 and 4"
-    ):
+    with pytest.raises(ValueError, match=r"^the weights are those of 6 members and 5 label votes, but this ensemble has 6 and 4"):
         predict_run(load_run(folder))
 
 

@@ -163,11 +163,7 @@ class FragileOS:
         self.changes_left, self.failure = changes_left, failure
 
     def __getattr__(self, name):
-        return (
-            self.fragile(name)
-            if name in ("mkdir", "makedirs", "replace", "unlink", "rmdir", "fsync")
-            else getattr(os, name)
-        )
+        return self.fragile(name) if name in ("mkdir", "makedirs", "replace", "unlink", "rmdir", "fsync") else getattr(os, name)
 
     def fragile(self, name):
         def change(target, *rest, **options):

@@ -18,9 +18,7 @@ def ring(n=3000, d=5):
 
 def test_twice_the_speed_takes_half_the_time():
     graph, twice = ring(), Speed(2e9, 2e10, 5e-6)
-    slow, fast = (
-        forecast(graph, QUICK.replace(members=""), machine=machine) - STARTING for machine in (MACHINE, twice)
-    )
+    slow, fast = (forecast(graph, QUICK.replace(members=""), machine=machine) - STARTING for machine in (MACHINE, twice))
     assert slow == pytest.approx(2 * fast)
 
 
@@ -29,9 +27,7 @@ def test_a_member_that_has_to_show_its_worth_is_trained_once():
     each = seconds_of_members(graph, recipe, by_folds=True, machine=MACHINE)
     judged = seconds_of_members(graph, recipe.replace(members="hop-columns layers"), by_folds=True, machine=MACHINE)
     assert each["layers"] == pytest.approx(5 * judged["layers"])
-    assert seconds_of_members(graph, recipe, by_folds=False, machine=MACHINE)["layers"] == pytest.approx(
-        judged["layers"]
-    )
+    assert seconds_of_members(graph, recipe, by_folds=False, machine=MACHINE)["layers"] == pytest.approx(judged["layers"])
 
 
 def test_quick_costs_less_than_the_default_and_the_machine_is_measured_once():

@@ -82,9 +82,7 @@ def test_the_estimate_is_within_a_fifth_of_what_a_process_takes(name):
         pytest.importorskip("pymetis")
     arguments = json.dumps(recipe.replace(epochs=2, patience=0).to_dict()), json.dumps([shape, options])
     exact = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # what is freed is given back
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, *arguments], env={**os.environ, **exact}, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], env={**os.environ, **exact}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     taken, estimated = map(float, done.stdout.split())
     assert estimated == pytest.approx(taken, rel=planner.ACCURACY)
@@ -107,9 +105,7 @@ def test_of_a_gpu_the_whole_training_counts(monkeypatch):
     monkeypatch.setattr(planner, "available_memory", lambda device: needed)
     assert require_room(graph, DEFAULT, gpu).needed == needed
     monkeypatch.setattr(planner, "available_memory", lambda device: 0.7 * needed)
-    with pytest.raises(
-        ValueError, match=r"training takes about .* of memory, and .* are free; --clusters 3 would take"
-    ):
+    with pytest.raises(ValueError, match=r"training takes about .* of memory, and .* are free; --clusters 3 would take"):
         require_room(graph, DEFAULT, gpu)
 
 
@@ -205,13 +201,9 @@ def test_the_command_says_what_each_part_takes():
     said = CliRunner().invoke(app, asked)
     assert said.exit_code == 0, said.output
     assert "a worker of 16: 6,937,500 rows and 6,937,500 of others, 106,937,500 entries" in said.output
-    found = json.loads(
-        CliRunner().invoke(app, [*asked, "--set", "propagation=layers", "--set", "votes=no", "--json"]).output
-    )
+    found = json.loads(CliRunner().invoke(app, [*asked, "--set", "propagation=layers", "--set", "votes=no", "--json"]).output)
     whole = Size(111e6, 1.6e9 + 111e6, 128, 172, directed=True)
-    assert found["peak"] == round(
-        estimate(whole.share(16, 1.0), DEFAULT.replace(propagation="layers", votes=False)).peak
-    )
+    assert found["peak"] == round(estimate(whole.share(16, 1.0), DEFAULT.replace(propagation="layers", votes=False)).peak)
     wrong = CliRunner().invoke(app, [*asked, "--set", "colour=red"])
     assert wrong.exit_code == 2
     assert "'colour=red' is not NAME=VALUE with a field of the recipe" in " ".join(wrong.output.split())

@@ -161,9 +161,7 @@ def measured(parts, folder, names):
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_ranks_train_as_one_process(parts, tmp_path):
-    chosen = (
-        ("free", "default", "hops") if parts in (1, 4) else RECIPES
-    )  # benchmarks/distributed.py has all, in both types
+    chosen = ("free", "default", "hops") if parts in (1, 4) else RECIPES  # benchmarks/distributed.py has all, in both types
     names = [*((name, torch.float64) for name in chosen), *((name, torch.float32) for name in ("free", "default"))]
     for name, dtype, found in measured(parts, tmp_path / "cut", names):
         assert max(found.values()) <= LIMITS[dtype], (name, dtype, found)
@@ -190,9 +188,7 @@ def test_a_run_in_parts_is_a_run_like_any_other(tmp_path):
     one = train_run(plan, graph, tmp_path / "one", device="cpu")
     assert found == [one.results.scores.accuracy, None, None]
     together = load_run(tmp_path / "run")
-    assert together.results.scores == dataclasses.replace(
-        one.results.scores, metrics={}
-    )  # of ranks the labels are known
+    assert together.results.scores == dataclasses.replace(one.results.scores, metrics={})  # of ranks the labels are known
     ours, theirs = (run.trained.model.first[0].edges.weight for run in (together, one))
     assert torch.allclose(ours, theirs, atol=1e-4)
     assert together.trained.calibration.calibrator.temperature == pytest.approx(
@@ -456,9 +452,7 @@ def test_a_part_that_kernels_cannot_walk_is_refused_before_they_try(tmp_path):
 
 
 def test_the_command_writes_the_parts_and_says_how_to_train_them(tmp_path):
-    done = CliRunner().invoke(
-        app, ["partition", "karate", "--parts", "2", "--by", "ranges", "--out", str(tmp_path / "cut")]
-    )
+    done = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--by", "ranges", "--out", str(tmp_path / "cut")])
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-1] == f"torchrun --nproc-per-node 2 -m gcn_lpa train {tmp_path / 'cut'} --out RUN"
     again = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--out", str(tmp_path / "cut")])

@@ -147,10 +147,6 @@ def test_members_that_are_whole_are_not_trained_again(tmp_path):
     first = max((json.loads((place / f"fit-rank-0-{k}" / "meta.json").read_text())["history"] for k in "ab"), key=len)
     on_ranks(2, whole_training, again)
     history = json.loads((tmp_path / "killed" / "trained.json").read_text())["history"]
-    assert [epoch["seconds"] for epoch in history] == [
-        epoch["seconds"] for epoch in first
-    ]  # times are never the same twice
-    assert (tmp_path / "killed" / "model.safetensors").read_bytes() == (
-        tmp_path / "run" / "model.safetensors"
-    ).read_bytes()
+    assert [epoch["seconds"] for epoch in history] == [epoch["seconds"] for epoch in first]  # times are never the same twice
+    assert (tmp_path / "killed" / "model.safetensors").read_bytes() == (tmp_path / "run" / "model.safetensors").read_bytes()
     assert not place.exists()
