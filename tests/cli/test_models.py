@@ -77,8 +77,8 @@ def test_train_says_what_it_did_and_where_it_is(tmp_path):
     assert lines[1].endswith("on 6 nodes")
     assert lines[2].startswith("  uniform split, seed 0: scored on test nodes")
     assert all(len(line) <= 80 for line in lines[:-1])
-    assert lines[-1] == f"  kept in {tmp_path / 'run'}"
-    assert lines[-2] == "  probabilities are not calibrated: 6 held-out labels are too few, it takes 30"
+    assert " ".join(" ".join(lines).split()).endswith(f"kept in {tmp_path / 'run'}")
+    assert "  probabilities are not calibrated: 6 held-out labels are too few, it takes 30" in lines
 
 
 def test_train_as_json_holds_the_numbers_of_the_folder(tmp_path):

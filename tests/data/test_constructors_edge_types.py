@@ -447,7 +447,7 @@ def test_a_run_predicts_on_a_folder_with_kinds_it_knows_and_no_others(run, tmp_p
     ("name", "change", "said"),
     [
         ("trained.json", put("relations", {"cites": 0.5}), "size mismatch"),
-        ("trained.json", put("relations", {"cites": 0.5, "same city": 2.0}), "each with a share between 0 and 1"),
+        ("trained.json", put("relations", {"cites": 0.5, "same city": 2.0}), "relations are shares between 0 and 1"),
         ("trained.json", put("relations", {}), "relations names 0 edge types, but propagation is 'relations'"),
         ("trained.json", put("relations", {f"k{i}": 0.01 for i in range(21)}), "at most 20 edge types"),
         ("trained.json", put("relations", {"cites": 0.5, "friends": 0.2}), "the type 'same city', which"),

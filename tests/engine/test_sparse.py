@@ -384,7 +384,7 @@ def test_wrong_operands_are_refused_with_their_shapes_and_types():
         sparse @ noise(5, 2, 2)
     with pytest.raises(ValueError, match=r"float64 .*float32"):
         sparse @ torch.ones(5, 2)
-    with pytest.raises(ValueError, match=rf"{sparse.num_entries} entries .*\(3,\)"):
+    with pytest.raises(ValueError, match=rf"{sparse.num_entries} entries .*\[3\]"):
         sparse.with_values(torch.ones(3))
     with pytest.raises(TypeError, match=r"float32 or float64, not torch.bfloat16"):
         sparse.to(torch.bfloat16) @ torch.ones(5, 2, dtype=torch.bfloat16)

@@ -217,7 +217,7 @@ def test_calibration_does_not_see_test_labels(reserve):
         held_out, prediction = run.trained.held_out, Prediction.of(run.trained, changed)
         threshold = conformal_threshold(held_out.probability, held_out.y, 0.8)
         fitted = run.trained.calibration
-        return (fitted.calibrator, fitted.gain), threshold, conformal_sets(prediction.uncalibrated, threshold).tolist()
+        return fitted.calibrator, threshold, conformal_sets(prediction.uncalibrated, threshold).tolist()
 
     def scrambled(nodes):
         return torch.where(nodes, (graph.y + 1) % 3, graph.y)
