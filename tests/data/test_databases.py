@@ -326,7 +326,7 @@ def test_the_command_line_reads_tables_and_writes_one(tmp_path, monkeypatch):
     assert command("predict", run, "--out", f"{shop}?table=found")[0] == 0
     assert executed(shop, "SELECT count(*), min(status) FROM found") == [(28, "reached")]
     code, said = command("predict", run, "--out", f"{shop}?table=found")
-    assert (code, "has a table 'found' already" in " ".join(said.split())) == (1, True)
+    assert (code, "has a table 'found', and none is replaced" in " ".join(said.split())) == (1, True)
     assert command("predict", run, "--out", str(tmp_path / "found.parquet"))[0] == 0
     assert len(pandas.read_parquet(tmp_path / "found.parquet")) == 28
     assert command("predict", run, "--on", f"{shop}?table=edges", "-o", f"nodes={shop}?table=nodes")[0] == 0
