@@ -18,6 +18,7 @@ import torch
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
+from gcn_lpa.learning.edge_weights import LEARNS
 from gcn_lpa.learning.ensemble import is_costly, is_judged
 from gcn_lpa.methods.hop_columns import MOST_COLUMNS, RANK
 from gcn_lpa.methods.registry import METHODS, members_of
@@ -86,6 +87,9 @@ def seconds_of_members(graph: Graph, recipe: Recipe, *, by_folds: bool, machine:
         at_once = METHODS[member.method].at_once
         each = _at_once(graph, member, num_labels, machine) if at_once else _network(graph, member, num_labels, machine)
         seconds[name] = (1 if name and judged and is_costly(member, at_once) else trainings) * each
+    if recipe.edge_weights and graph.with_type_column().edge_columns is not None:
+        taught = members_of(recipe)[""].replace(**LEARNS)  # and its twin along the given edges
+        seconds["edge weights"] = 2 * trainings * _network(graph, taught, num_labels, machine)
     return seconds
 
 

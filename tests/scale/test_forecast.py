@@ -1,8 +1,10 @@
 """A forecast adds up work over speed: more of one is more seconds, and members that are tried on one fold cost one training."""
 
+import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.graph import Graph
 from gcn_lpa.recipes import DEFAULT, QUICK
 from gcn_lpa.scale.forecast import STARTING, Speed, duration, forecast, seconds_of_members, speed
@@ -28,6 +30,17 @@ def test_a_member_that_has_to_show_its_worth_is_trained_once():
     judged = seconds_of_members(graph, recipe.replace(members="hop-columns layers"), by_folds=True, machine=MACHINE)
     assert each["layers"] == pytest.approx(5 * judged["layers"])
     assert seconds_of_members(graph, recipe, by_folds=False, machine=MACHINE)["layers"] == pytest.approx(judged["layers"])
+
+
+def test_edges_that_differ_cost_two_small_models_of_each_fold():
+    nodes = pandas.DataFrame({"id": range(60), "size": range(60), "label": ["x", "y"] * 30})
+    edges = pandas.DataFrame({"source": range(59), "target": range(1, 60), "amount": range(59)})
+    recipe = DEFAULT.replace(members="", edge_weights=True)
+    each = seconds_of_members(read_csv(nodes, edges), recipe, by_folds=True, machine=MACHINE)
+    alike = seconds_of_members(read_csv(nodes, edges.drop(columns="amount")), recipe, by_folds=True, machine=MACHINE)
+    assert (set(each), set(alike)) == ({"", "edge weights"}, {""})
+    once = seconds_of_members(read_csv(nodes, edges), recipe, by_folds=False, machine=MACHINE)
+    assert each["edge weights"] == pytest.approx(5 * once["edge weights"])
 
 
 def test_quick_costs_less_than_the_default_and_the_machine_is_measured_once():
