@@ -7,6 +7,7 @@ import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.edge_columns import LEAST
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.learning import edge_weights
@@ -164,3 +165,31 @@ def test_validation_nodes_decide_where_they_are_given(telling):
     trained = learn(graph, train, val, recipe=RECIPE, device="cpu")
     assert len(trained.edge_weights.folds) == 1
     assert trained.used_edge_weights is not None
+
+
+def test_edges_of_the_type_that_tells_are_taken_alone_where_idle_ones_drown_them():
+    """Forty random edges for each that joins nodes of one class: no small step from the given weights would help."""
+    rng, n = np.random.default_rng(3), 150
+    y = rng.integers(2, size=n)
+    friend = np.array([(i, rng.choice(np.flatnonzero(y == y[i]))) for i in range(n) for _ in range(2)])
+    ends = np.concatenate([friend, rng.integers(n, size=(80 * n, 2))])
+    kind = np.array(["friend"] * len(friend) + ["seller"] * (80 * n))
+    nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], "noise": rng.normal(size=n)})
+    graph = read_csv(nodes, pandas.DataFrame({"source": ends[:, 0], "target": ends[:, 1], "kind": kind}))
+    train = torch.arange(n) % 2 == 0
+    trained = learn(graph, train, recipe=RECIPE, device="cpu")
+    weights = trained.used_edge_weights
+    assert weights is not None
+    names = list(weights.functions.names)
+    start = sum(function.width for function in weights.functions.each[: names.index("kind")])
+    assert weights.levels[start : start + 2].tolist() == [0.0, LEAST]
+    assert evaluate(trained, graph, ~train).accuracy > 0.8
+
+
+def test_each_category_is_tried_alone_where_they_are_few():
+    functions = two_kinds().edge_columns.functions
+    start = sum(function.width for function in functions.each[: functions.names.index("kind")])
+    alone = functions.alone()
+    assert len(alone) == 2
+    assert [levels[start : start + 2] for levels in alone] == [(0.0, LEAST), (LEAST, 0.0)]
+    assert not any(level for levels in alone for level in (*levels[:start], *levels[start + 2 :]))
