@@ -134,7 +134,7 @@ def kept_fit(prediction: Prediction) -> CrossFit:
     """The same from what training kept, where it held out every label in turn: nothing is trained."""
     trained, graph, held_out = prediction.trained, prediction.graph, prediction.trained.held_out
     if held_out is None or held_out.fold is None:
-        raise ValueError("left out: training did not hold out each label in turn; `gcn-lpa report RUN` trains for it")
+        raise ValueError("left out: training did not hold out each label in turn; gcn-lpa report RUN trains for it")
     probabilities = prediction.uncalibrated.index_copy(0, held_out.node, held_out.probability)
     learns = trained.recipe.method == "gcn-lpa" and trained.recipe.edges != "fixed"
     settings = trained.run.best_epoch, int(held_out.fold.max()) + 1, 1, trained.run.seed, trained.recipe
