@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gcn_lpa.learning.tasks import Batch, Kept, Validation
     from gcn_lpa.losses import Loss
     from gcn_lpa.methods.contract import FittedAtOnce, Model, Predictor
+    from gcn_lpa.target import Target
 
 
 CERTAIN = 0.01  # validation loss below which longer training would gain no more than that
@@ -279,11 +280,13 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
     return min(stop_at or num_epochs(recipe), num_epochs(recipe))
 
 
-def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int) -> bool:
-    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best; or has
-    hardly anything to gain: it gives held-out labels 99 %.
+def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int, target: Target) -> bool:
+    """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best.
+
+    One that gives the classes of held-out nodes 99 % has hardly anything to gain, and ends too; numbers can always be closer.
     """
-    if phase.selects and best.rule == "loss" and best.score > -CERTAIN and num_epochs >= LEAST_WAIT:
+    is_certain = best.rule == "loss" and target.scale is None and best.score > -CERTAIN
+    if phase.selects and is_certain and num_epochs >= LEAST_WAIT:
         return True
     wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))
     return bool(recipe.patience and phase.selects and best.epoch and num_epochs - best.epoch >= wait)
@@ -403,7 +406,7 @@ class _Loop:
             self.model.load_state_dict(_part(saved.tensors, "model."))
         advance = CapturedStep(step) if capture else step
         last_saved = time.monotonic()
-        is_over = is_patience_over(recipe, phase, self.best, len(self.history))
+        is_over = is_patience_over(recipe, phase, self.best, len(self.history), self.validation.graph.target)
         while len(self.history) < until and not is_over:
             start, done = time.perf_counter(), len(self.history) + 1
             report = advance().tolist()
@@ -414,7 +417,7 @@ class _Loop:
                 self.kept.keep(done, self.model.state_dict())
             if watch.on_epoch is not None:
                 watch.on_epoch(self.name, epoch)
-            is_over = is_patience_over(recipe, phase, self.best, done)
+            is_over = is_patience_over(recipe, phase, self.best, done, self.validation.graph.target)
             is_due = watch.every and (done % watch.every == 0 or done == until or is_over)
             if self.checkpoints is not None and is_due and time.monotonic() - last_saved >= watch.seconds:
                 self.save(self.checkpoints, step, number)

@@ -20,8 +20,10 @@ from gcn_lpa.metrics import METRICS
 from gcn_lpa.model import GCNLPA
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import HOP_COLUMNS, Recipe
+from gcn_lpa.regression import Numbers
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.train_run import CheckpointFolder
+from gcn_lpa.target import Classes
 from gcn_lpa.train import (
     PHASES,
     Best,
@@ -35,6 +37,7 @@ from gcn_lpa.train import (
     _Step,
     fit,
     fit_at_once,
+    is_patience_over,
     num_epochs,
 )
 from gcn_lpa.trained import Trained
@@ -519,3 +522,15 @@ def test_a_metric_chooses_the_epoch_that_it_is_best_at(world, name):
     assert [epoch.val_score for epoch in found.run.history] == pytest.approx(scores, abs=1e-6)
     best = max(scores) if name == "roc_auc" else min(scores)
     assert found.run.best.val_score == pytest.approx(best, abs=1e-6)
+
+
+TARGETS = {"classes": Classes(("a", "b")), "numbers": Numbers(0.0, 1.0)}
+
+
+def test_only_a_model_of_classes_ends_where_it_is_certain():
+    """A loss of .01 gives held-out classes 99 %; for numbers it is an error that can still be made a tenth."""
+    recipe, best = RECIPE.replace(select="loss", patience=0), Best("loss", epoch=40, score=-0.005)
+    over = {kind: is_patience_over(recipe, PHASES["joint"][0], best, 60, target) for kind, target in TARGETS.items()}
+    assert over == {"classes": True, "numbers": False}
+    unsure = Best("loss", epoch=40, score=-0.02)
+    assert not is_patience_over(recipe, PHASES["joint"][0], unsure, 60, TARGETS["classes"])

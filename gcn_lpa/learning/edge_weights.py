@@ -8,6 +8,7 @@ of an idle type drown those of a telling one, and labels are too few to teach so
 Otherwise members walk the given edges, and nothing that is trained differs by a bit from what it would be without columns of edges.
 
 The functions that weigh the edges for predictions of a fold were learned without the labels of the fold, which chose the epoch.
+Whether they are used, and which category may stand alone, all held-out labels decide together.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def learned_edge_weights(
         for tasks, of_group in zip(tried, outcomes.groups.values(), strict=True)
     )
     ways = [EdgeWeights(functions, (one,) * len(parts), *_gain(logs, given, SURELY)) for one, logs in zip(alone, each, strict=True)]
-    return max((found, *ways), key=lambda way: (way.is_used, way.gain))
+    used = [way for way in (found, *ways) if way.is_used]
+    return max(used, key=lambda way: way.gain, default=found)  # what is not used is shown as it was learned
 
 
 def _gain(logs: Tensor, given: Tensor, least: float) -> tuple[float, float, bool]:

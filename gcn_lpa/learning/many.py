@@ -1,10 +1,9 @@
 """One executor for many models: folds, members, splits.
 
 On a GPU the models of one recipe are trained as one stack; trees have processes on the CPU there too. On a CPU several processes
-train one model each at a time: two
-processes do in half the time what one does, where two threads wait for each other in all that is not a product. Where a graph is
-so large that one model has all threads, or so small that processes are not worth their start, models are trained one after the
-other. A model has the same bits in a process as here; in a stack the same to rounding.
+train one model each at a time: two processes do in half the time what one does, where two threads wait for each other in all that
+is not a product. Where a graph is so large that one model has all threads, or so small that processes are not worth their start,
+models are trained one after the other. A model has the same bits in a process as here; in a stack the same to rounding.
 
 Processes are forked: they have all that this one has in memory, and begin at once.
 """

@@ -157,7 +157,8 @@ class _Stack:
             if best is not progress.best:
                 progress.best = best
                 better.append(k)
-            if number == progress.last or is_patience_over(self.recipe, step.phase, best, number):
+            target = progress.job.task.graph.target
+            if number == progress.last or is_patience_over(self.recipe, step.phase, best, number, target):
                 over[k] = None
         step.keep(better)
         for k, problem in over.items():

@@ -193,3 +193,11 @@ def test_each_category_is_tried_alone_where_they_are_few():
     assert len(alone) == 2
     assert [levels[start : start + 2] for levels in alone] == [(0.0, LEAST), (LEAST, 0.0)]
     assert not any(level for levels in alone for level in (*levels[:start], *levels[start + 2 :]))
+
+
+def test_what_is_not_used_is_shown_as_it_was_learned():
+    """No category alone stands in for functions that held-out labels do not support."""
+    graph = two_kinds(tells=False)
+    trained = learn(graph, torch.arange(graph.num_nodes) % 2 == 0, recipe=RECIPE, device="cpu")
+    assert trained.used_edge_weights is None
+    assert min(map(min, trained.edge_weights.folds)) > LEAST

@@ -8,8 +8,13 @@ import time
 from itertools import count
 
 import pytest
+import torch
 
-from gcn_lpa.learning.many import Crew, can_fork
+from gcn_lpa.data.datasets import load
+from gcn_lpa.learning.many import Crew, _Executor, can_fork
+from gcn_lpa.learning.tasks import Job, task_of
+from gcn_lpa.methods.registry import METHODS
+from gcn_lpa.train import JobName, Watch
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux alone")
 
@@ -135,3 +140,18 @@ def test_processes_end_with_their_parent_however_it_ends():
         while os.path.exists(f"/proc/{process}") and time.monotonic() < patience:
             time.sleep(0.01)
         assert not os.path.exists(f"/proc/{process}")
+
+
+@pytest.mark.parametrize("method", ["trees", "smoothed-lr"])
+def test_what_learns_beside_a_gpu_is_what_learns_here(method):
+    """Without one too: each model in a process of its own, with the bits that it has in this one."""
+    graph = load("karate")
+    val = torch.arange(34) % 3 == 0
+    task = task_of(graph, ~val, val, METHODS[method].fair())
+    jobs = [Job(JobName(f"fold-{k}"), task, METHODS[method].fair(), seed=k) for k in range(3)]
+    executor = _Executor([jobs], torch.device("cpu"), Watch(), None, True)
+    for job, fit in zip(jobs, executor.beside_gpu(jobs), strict=True):
+        here = job.run(torch.device("cpu"))
+        assert fit.run.best_epoch == here.run.best_epoch
+        pairs = zip(fit.model.state_dict().values(), here.model.state_dict().values(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
