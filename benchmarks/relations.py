@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from ledgers import newest
 
+from benchmarks.ledgers import newest
 from gcn_lpa import evaluate, learn, load, split
 from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.files import write_json
