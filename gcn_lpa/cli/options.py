@@ -376,6 +376,9 @@ def print_forecast(graph: Graph, plan: Plan, device: str, threads: int | None, *
         line += f"; --minutes {plan.minutes:g} leaves out the members that it has no time for"
     elif is_default and (less := forecast(graph, choose_recipe(graph, graph.labeled, "quick"), **how)) < found / 2:
         line += f", with --quick about {duration(less)}"
+    columns = graph.with_type_column().edge_columns if plan.recipe.edge_weights else None
+    if columns is not None and columns.functions.alone():
+        line += "; if edges of one value tell more without the others, a recipe for these alone"
     print(f"gcn-lpa: {line}", file=sys.stderr)
 
 
