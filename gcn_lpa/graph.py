@@ -248,7 +248,7 @@ class Graph:
     def without_idle(self, levels: Tensor) -> Graph:
         """The same graph without the edges that stand aside by functions of their columns, [functions.width]; all is made anew of it.
 
-        ASIDE, a node that would have no edge keeps them: together they weigh what the telling edges of other nodes do, on average.
+        Aside, they stay at nodes without any other, where they together weigh what the telling edges of a node do on average.
         """
         columns = self.with_type_column().edge_columns
         if columns is None or not (idle := columns.idle(levels)).any():
