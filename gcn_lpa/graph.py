@@ -246,7 +246,7 @@ class Graph:
         return dataclasses.replace(self, adjacency=adjacency, edge_columns=None, _derived=derived)
 
     def without_idle(self, levels: Tensor) -> Graph:
-        """The same graph without the edges that stand aside by functions of their columns, [functions.width]; all is made anew of it.
+        """The same graph without the edges that stand aside by functions of their columns, [functions.width].
 
         Aside, they stay at nodes without any other, where they together weigh what the telling edges of a node do on average.
         """

@@ -235,7 +235,7 @@ def source_of(name: str, root: Path | None, options: Iterable[str] | None) -> So
     from gcn_lpa.data.datasets import reading_options
     from gcn_lpa.runs.plan import Source
 
-    types = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
+    types = {key: type(default) for key, default in reading_options(name).items() if key not in ("columns", "edge_functions")}
     return Source(name, None if root is None else str(root), _typed(options, types, "KEY=VALUE with a key of"))
 
 

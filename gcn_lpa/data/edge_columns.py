@@ -168,15 +168,18 @@ class EdgeFunctions:
         return tuple(lines)
 
     def alone(self) -> list[tuple[float, ...]]:
-        """The values of all functions under which edges of one category stand alone, for each where they are few."""
-        found, start = [], 0
-        for f in self.each:
+        """The values of all functions under which edges of one category stand alone, for the columns with fewest."""
+        starts = np.cumsum([0, *(f.width for f in self.each)]).tolist()
+        narrow = sorted((f.width, start, f) for f, start in zip(self.each, starts, strict=False) if f.values)
+        found: list[tuple[float, ...]] = []
+        for _, start, f in narrow:
+            if len(found) + len(f.values) > MOST_ALONE:
+                break
             others = np.zeros((len(f.values), self.width))
             others[:, start : start + f.width] = ASIDE
             others[np.arange(len(f.values)), start + np.arange(len(f.values))] = 0.0
-            found += list(map(tuple, others.tolist()))
-            start += f.width
-        return found if len(found) <= MOST_ALONE else []
+            found += map(tuple, others.tolist())
+        return found
 
     def idle(self, levels: Tensor) -> tuple[set[str], float]:
         """The values whose edges stand aside, and what these weigh where they stay: as many telling edges as there are for each."""

@@ -21,6 +21,9 @@ from gcn_lpa.data.edge_columns import ASIDE, EdgeFunction, EdgeWeights
 from gcn_lpa.data.encoders import DateColumn
 
 MISSING = "(missing)"
+ALIKE = ": all alike"  # of a column that does not tell edges apart
+MANY_DIGITS = 1e12  # numbers from here on are written with an exponent
+MOST_NAMES = 8  # of columns in one sentence
 PLAINLY = 1.1  # times: what weighs less differently than that is said to be alike
 
 
@@ -74,7 +77,7 @@ def _written(function: EdgeFunction) -> Any:
         return str
     if isinstance(function.reader, DateColumn):
         return lambda days: (EPOCH + datetime.timedelta(days=days)).date().isoformat()
-    return lambda value: f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return lambda value: f"{value:,.0f}" if 10_000 <= abs(value) < MANY_DIGITS else f"{value:,.4g}"
 
 
 def effect_sentences(weights: EdgeWeights) -> list[str]:
@@ -90,7 +93,8 @@ def effect_sentences(weights: EdgeWeights) -> list[str]:
 
 def verdict(weights: EdgeWeights) -> str:
     """Whether held-out labels support what was learned."""
-    names = ", ".join(weights.functions.names)
+    every = weights.functions.names
+    names = ", ".join(every if len(every) <= MOST_NAMES else (*every[:MOST_NAMES], f"{len(every) - MOST_NAMES} more"))
     gain = f"{weights.gain:+.3f} ± {1.96 * weights.error:.3f}"
     measured = f"log-likelihood of a held-out label {gain} against the given edges"
     if weights.is_used:
@@ -104,7 +108,7 @@ def _sentence(function: EdgeFunction, rows: Sequence[EdgeEffect]) -> str:
     ends = [*(ends if len(ends) <= 4 else [*ends[:3], ends[-1]]), *(row for row in rows if row.value == MISSING)]
     ends = [row for row in ends if row.weight >= PLAINLY or row.weight <= 1 / PLAINLY]
     if not ends:
-        return f"{function.name}: all alike"
+        return f"{function.name}{ALIKE}"
     is_date = isinstance(function.reader, DateColumn)
     words = ("from {} on", "until {}") if is_date else ("{} and more", "{} and less")
     beside = "the median" if function.knots else "an average edge"
