@@ -325,7 +325,7 @@ def case_of(graph: Graph, train: Tensor) -> Case:
         "few" if per_class < few else "some" if per_class < some else "many",
         columns,
         edge_types=num_edge_types > 1,
-        edge_columns=graph.with_type_column().edge_columns is not None,
+        edge_columns=(columns_of_edges := graph.with_type_column().edge_columns) is not None and columns_of_edges.differ,
         numbers=graph.numbers is not None,
         is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
         is_sure=number >= SURE,
@@ -373,7 +373,8 @@ def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
 def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:
     """The recipe `default`, `quick` or `best` for a case; `best` is the default with more members."""
     if name == "quick" or (name == "default" and case.is_large and not has_time):
-        return quick_for(case)
+        chosen = quick_for(case)
+        return chosen if name == "quick" else chosen.replace(origin=f"default of a large graph, which is {chosen.origin}")
     if case.columns == "none":
         recipe, more = WITHOUT_FEATURES if case.labels == "few" else WITH_STRUCTURE, "layers"
     else:
