@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import USUAL_LEVEL, Calibration, Intervals, check_level, conformal_sets
+from gcn_lpa.calibration import USUAL_LEVEL, Calibration, check_level, conformal_sets
 from gcn_lpa.cut import Cut
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
@@ -20,6 +20,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import parts_of
 from gcn_lpa.metrics import NumberScores, Scores
+from gcn_lpa.regression import Intervals
 from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
@@ -70,12 +71,15 @@ class Prediction:
 
     @cached_property
     def uncalibrated(self) -> Tensor:
-        """The output, but the shares of the given labels for nodes of which nothing is known, [n, c].
+        """The output, but the shares of the given labels for nodes of which nothing is known, [n, c]; of numbers errors nearby too.
 
         No given label reaches them along edges, and they have no features: none at all, or their row is zero and they have
         no neighbour. Of them a model would give what its weights happened to be before training.
         """
-        return self._with_prior(self.output)
+        outputs = self._with_prior(self.output)
+        if self.trained.target.kept_width == outputs.shape[1]:
+            return outputs
+        return torch.cat([outputs, self.trained.known.errors_near(self.graph).unsqueeze(1)], dim=1)
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -86,11 +90,11 @@ class Prediction:
         return self._with_prior(calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
-        prior = self.trained.target.prior(self.labels) if self._is_blank.any() else None
-        return probabilities if prior is None else torch.where(self._is_blank.unsqueeze(1), prior, probabilities)
+        prior = self.trained.target.prior(self.labels) if self.is_blank.any() else None
+        return probabilities if prior is None else torch.where(self.is_blank.unsqueeze(1), prior, probabilities)
 
     @cached_property
-    def _is_blank(self) -> Tensor:
+    def is_blank(self) -> Tensor:
         """Of each node whether nothing is known of it, [n]."""
         blank = has_nothing(self.graph)
         return blank & self.unreachable if blank.any() else blank

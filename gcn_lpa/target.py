@@ -49,6 +49,11 @@ class Classes:
         """The number of columns of Y^(0)."""
         return len(self.names)
 
+    @property
+    def kept_width(self) -> int:
+        """The number of columns of a held-out prediction."""
+        return len(self.names)
+
     def only_classes(self, problem: str) -> None:
         """Refuse what is about classes: a ValueError where numbers are predicted."""
 
@@ -253,6 +258,10 @@ class Classes:
     @staticmethod
     def quartiles(y: Tensor) -> None:
         """Classes have no least and no greatest."""
+
+    @staticmethod
+    def errors(predicted: Tensor, y: Tensor) -> None:
+        """How far each number is off, [m]; classes are right or wrong."""
 
     @staticmethod
     def likelihood(predicted: Tensor, y: Tensor) -> Tensor:

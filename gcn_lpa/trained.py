@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import FOLDS, Calibration, Intervals
+from gcn_lpa.calibration import FOLDS, Calibration
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
 from gcn_lpa.data.constructors import EdgeTypes
@@ -28,6 +28,7 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
+from gcn_lpa.regression import Intervals, errors_nearby
 from gcn_lpa.target import Target
 from gcn_lpa.train import Run
 
@@ -47,30 +48,42 @@ class KnownLabels:
     y: Tensor  # class or standard score of each, [m]
     trains: Tensor  # whether it was learned from; the others were held out, [m]
     pattern: str = ""  # fingerprint of the edges of a graph without names
+    error: Tensor | None = None  # how far the held-out prediction of each number was off, -1 where there is none, [m]
 
     @classmethod
-    def of(cls, graph: Graph, train: Tensor, val: Tensor) -> KnownLabels:
+    def of(cls, graph: Graph, train: Tensor, val: Tensor, error: Tensor | None = None) -> KnownLabels:
         at = (train | val).nonzero().squeeze(1)
         is_plain = isinstance(graph.node_names, range)
         nodes = at.tolist() if is_plain else [graph.node_names[i] for i in at.tolist()]
         fingerprint = graph.pattern.fingerprint if is_plain else ""
-        return cls(nodes, graph.y.cpu().index_select(0, at), train.index_select(0, at), fingerprint)
+        y, trains = graph.y.cpu().index_select(0, at), train.index_select(0, at)
+        return cls(nodes, y, trains, fingerprint, None if error is None else error[at].nan_to_num(-1.0))
 
     def on(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The label of each node of a graph, unknown where none was given, [n], and which of them were learned from, [n]."""
         unknown = math.nan if self.y.is_floating_point() else -1
-        y = torch.full((graph.num_nodes,), unknown, dtype=self.y.dtype)
-        trains = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        return self._placed(graph, self.y, unknown), self._placed(graph, self.trains, False)
+
+    def errors_near(self, graph: Graph) -> Tensor:
+        """How far held-out predictions of numbers were off near each node of a graph, [n]; 1 where no label was held out."""
+        error = torch.full_like(self.y, -1.0) if self.error is None else self.error
+        if not (error >= 0).any():
+            return torch.ones(graph.num_nodes, dtype=self.y.dtype)
+        placed = self._placed(graph, torch.where(error >= 0, error, math.nan), math.nan)
+        return errors_nearby(graph.adjacency.between_nodes(), placed, float(error[error >= 0].mean())).squeeze(1)
+
+    def _placed(self, graph: Graph, values: Tensor, missing: float) -> Tensor:
+        """What there is of each label, [m], at its node of a graph, [n]."""
+        placed = torch.full((graph.num_nodes,), missing, dtype=values.dtype)
         is_plain = isinstance(graph.node_names, range)
         if is_plain != bool(self.pattern) or (is_plain and self.pattern != graph.pattern.fingerprint):
-            return y, trains
+            return placed
         places = np.asarray(self.nodes, dtype=np.int64) if is_plain else graph.positions_of(self.nodes)
         if is_plain and len(places) and not 0 <= places.min() <= places.max() < graph.num_nodes:
             raise ValueError(f"labels are known of node {places.max()}, but the graph has {graph.num_nodes} nodes")
         here = torch.from_numpy(places >= 0)
-        at = torch.from_numpy(places)[here]
-        y[at], trains[at] = self.y[here], self.trains[here]
-        return y, trains
+        placed[torch.from_numpy(places)[here]] = values[here]
+        return placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +96,7 @@ class HeldOut:
 
     node: Tensor  # positions, ascending, [m]
     y: Tensor  # their classes or standard scores, [m]
-    # float64; where labels vote, by weights fitted to others of these nodes; or numbers with spread
+    # float64; where labels vote, by weights fitted to others of these nodes; of numbers score, spread and errors nearby, [m, 3]
     probability: Tensor  # [m, c]
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
@@ -93,6 +106,23 @@ class HeldOut:
     def mask(self, graph: Graph) -> Tensor:
         """These nodes, [n]."""
         return torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.node, True)
+
+    def errors(self, graph: Graph) -> Tensor | None:
+        """How far each number was off, NaN at nodes that were not held out, [n]; None of classes."""
+        off = graph.target.errors(self.probability, self.y)
+        return None if off is None else off.new_full((graph.num_nodes,), math.nan).index_copy(0, self.node, off)
+
+    def with_errors_near(self, graph: Graph) -> HeldOut:
+        """Of numbers the errors nearby too, beside each prediction: of models that saw neither its label nor theirs.
+
+        They are those of the other half of its fold, so that none is its own.
+        """
+        if (error := self.errors(graph)) is None:
+            return self
+        group = torch.arange(len(self.y)) % 2 + (0 if self.fold is None else 2 * self.fold)
+        usual, at = float(error[self.node].mean()), torch.zeros_like(error, dtype=torch.int64).index_copy(0, self.node, group)
+        met = errors_nearby(graph.adjacency.between_nodes(), error, usual, at)[self.node].gather(1, (group ^ 1).unsqueeze(1))
+        return dataclasses.replace(self, probability=torch.cat([self.probability, met], dim=1))
 
     def crossed(self) -> Tensor:
         """The probabilities, each calibrated as the other folds ask for, [m, c]."""

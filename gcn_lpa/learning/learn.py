@@ -424,6 +424,8 @@ def _trained(
         fits: the first model of each member that was trained, by name; the run is that of the first member.
     """
     graph, recipe = task.graph, recipe.replace(members=" ".join(list(fits)[1:]))
+    error = None if held_out is None else held_out.errors(graph)
+    held_out = None if held_out is None else held_out.with_errors_near(graph)
     return Trained(
         model=ensemble,
         recipe=recipe,
@@ -431,7 +433,7 @@ def _trained(
         num_columns=graph.num_features,
         x_kind=graph.x_kind,
         scaling=task.scaling,
-        known=KnownLabels.of(graph, task.train, task.val),
+        known=KnownLabels.of(graph, task.train, task.val, error),
         run=dataclasses.replace(fits[""].run, recipe=recipe, interrupted=interrupted),
         calibration=None if held_out is None else held_out.calibration(),
         weights=weights,

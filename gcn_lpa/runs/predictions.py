@@ -16,7 +16,6 @@ from gcn_lpa.calibration import (
     FEWEST,
     USUAL_LEVEL,
     Calibration,
-    Intervals,
     PerfectECE,
     Reliability,
     check_level,
@@ -38,6 +37,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.metrics import NumberScores
 from gcn_lpa.predict import Prediction
+from gcn_lpa.regression import Intervals
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
 from gcn_lpa.runs.plan import Source
