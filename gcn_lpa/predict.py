@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -165,6 +165,28 @@ class Prediction:
             table[f"p:{cut.positive}"] = probabilities[:, names.index(cut.positive)].numpy()
         return table
 
+    def guesses(self) -> Callable[[int], tuple[str, float | None, str, float | None]]:
+        """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
+        target, outputs = self.trained.target, self.probabilities
+        if target.scale is not None:
+            value, (low, high) = target.words(outputs[:, 0]), self.interval()
+            return lambda node: (f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None)
+
+        def classes(node: int) -> tuple[str, float | None, str, float | None]:
+            first, second = outputs[node].argsort(descending=True, stable=True)[:2].tolist()
+            return target.names[first], float(outputs[node, first]), target.names[second], float(outputs[node, second])
+
+        return classes
+
+    def number_texts(self, nodes: np.ndarray) -> dict[str, list[str]]:
+        """Of numbers the predicted value of each of some nodes, with its interval, and the given one; nothing of classes."""
+        target = self.trained.target
+        if target.scale is None:
+            return {}
+        guess, given = self.guesses(), target.words(self.trained.labels_of(self.graph))
+        parts = [guess(at) for at in nodes.tolist()]
+        return {"values": [f"{value} ({ends})" for value, _, ends, _ in parts], "given": [f"{one:.6g}" for one in given[nodes]]}
+
     @property
     def _whole_hops(self) -> list[int | None]:
         return [int(hop) if math.isfinite(hop) else None for hop in self.hops]
@@ -179,10 +201,8 @@ class Prediction:
     @cached_property
     def unit(self) -> Tensor:
         """What the errors of predicted numbers are measured in at each node, [n]."""
-        intervals = self.trained.calibration
-        if isinstance(intervals, Intervals):
-            return intervals.unit(self.uncalibrated, self.unreachable)
-        return torch.ones_like(self.uncalibrated[:, 0])
+        intervals = cast("Intervals | None", self.trained.calibration)
+        return torch.ones(self.graph.num_nodes) if intervals is None else intervals.unit(self.uncalibrated, self.unreachable)
 
     def _number_table(self, level: float, *, hops: bool) -> Any:
         import pandas

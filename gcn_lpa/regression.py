@@ -51,6 +51,7 @@ class Numbers:
 
     unknown: ClassVar[float] = math.nan
     rate: ClassVar[str] = "R²"
+    certain: ClassVar[float] = 0.0  # numbers can always be closer
     names: ClassVar[tuple[str, ...]] = ()
     width: ClassVar[int] = 1
     vote_width: ClassVar[int] = 2
@@ -67,6 +68,10 @@ class Numbers:
     @property
     def scale(self) -> Numbers:
         return self
+
+    @property
+    def calibration(self) -> type[Intervals]:
+        return Intervals
 
     @staticmethod
     def only_classes(problem: str) -> None:
@@ -264,6 +269,10 @@ class Numbers:
         """The least, the median and the greatest known label; None where none is."""
         numbers = self.words(y[self.known(y)].cpu())
         return (float(numbers.min()), float(np.median(numbers)), float(numbers.max())) if len(numbers) else None
+
+    def summary(self, y: Tensor) -> str:
+        low, middle, high = self.quartiles(y) or (math.nan,) * 3
+        return f"numbers from {low:g} to {high:g}, half of them below {middle:g}"
 
     @staticmethod
     def errors(predicted: Tensor, y: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.regression import Intervals, errors_nearby
-from gcn_lpa.target import Target
+from gcn_lpa.regression import errors_nearby
+from gcn_lpa.target import Calibrated, Target
 from gcn_lpa.train import Run
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class KnownLabels:
     trains: Tensor  # whether it was learned from; the others were held out, [m]
     pattern: str = ""  # fingerprint of the edges of a graph without names
     error: Tensor | None = None  # how far the held-out prediction of each number was off, -1 where there is none, [m]
+    unknown: float = -1  # the label of other nodes
 
     @classmethod
     def of(cls, graph: Graph, train: Tensor, val: Tensor, error: Tensor | None = None) -> KnownLabels:
@@ -57,12 +58,12 @@ class KnownLabels:
         nodes = at.tolist() if is_plain else [graph.node_names[i] for i in at.tolist()]
         fingerprint = graph.pattern.fingerprint if is_plain else ""
         y, trains = graph.y.cpu().index_select(0, at), train.index_select(0, at)
-        return cls(nodes, y, trains, fingerprint, None if error is None else error[at].nan_to_num(-1.0))
+        errors = None if error is None else error[at].nan_to_num(-1.0)
+        return cls(nodes, y, trains, fingerprint, errors, graph.target.unknown)
 
     def on(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The label of each node of a graph, unknown where none was given, [n], and which of them were learned from, [n]."""
-        unknown = math.nan if self.y.is_floating_point() else -1
-        return self._placed(graph, self.y, unknown), self._placed(graph, self.trains, False)
+        return self._placed(graph, self.y, self.unknown), self._placed(graph, self.trains, False)
 
     def errors_near(self, graph: Graph) -> Tensor:
         """How far held-out predictions of numbers were off near each node of a graph, [n]; 1 where no label was held out."""
@@ -136,11 +137,10 @@ class HeldOut:
             calibrated[here] = fitted(self.probability[here], apart[here])
         return calibrated
 
-    def calibration(self) -> Calibration | Intervals:
+    def calibration(self, target: Target) -> Calibrated:
         """The calibration that these predictions ask for; of numbers how wide intervals are."""
-        kind = Intervals if self.y.is_floating_point() else Calibration
-        fitted = kind.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
-        return fitted if isinstance(fitted, Intervals) or self.cut_off is None else fitted.with_cut_off(*self.cut_off)
+        fitted = target.calibration.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
+        return fitted.with_cut_off(*self.cut_off) if isinstance(fitted, Calibration) and self.cut_off is not None else fitted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,7 +158,7 @@ class Trained:
     scaling: Scaling
     known: KnownLabels
     run: Run
-    calibration: Calibration | Intervals | None = None
+    calibration: Calibrated | None = None
     weights: EnsembleWeights | None = None  # of members and label votes; None: members alike, and labels do not vote
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
@@ -186,10 +186,8 @@ class Trained:
 
     def radius(self, level: float) -> float:
         """Half the width of the interval of a number, in units of its node; infinite where too few labels were held out."""
-        kept, intervals = self.held_out, self.calibration
-        if kept is None or not isinstance(intervals, Intervals):
-            return math.inf
-        return intervals.radius(kept.probability, kept.y, kept.unreachable, level)
+        kept, intervals = self.held_out, cast(Any, self.calibration)
+        return math.inf if kept is None else float(intervals.radius(kept.probability, kept.y, kept.unreachable, level))
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.edge_columns import EdgeWeights
@@ -44,11 +43,11 @@ from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.metrics import NumberScores, Scores
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.regression import Intervals, Numbers
+from gcn_lpa.regression import Numbers
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import RunFolder, encode_tensors
-from gcn_lpa.target import Classes, Target
+from gcn_lpa.target import Calibrated, Classes, Target
 from gcn_lpa.train import Epoch, Run
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
@@ -72,7 +71,6 @@ class Results:
     note: str
     scores: Scores | NumberScores | None = None
     folds: tuple[float, ...] = ()  # accuracy, or R², of each fold
-    random_split: Scores | NumberScores | None = None  # of a split by time: of as many nodes drawn at random
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -259,7 +257,7 @@ class _TrainedFacts:
     interrupted: bool
     held_out: str  # the protocol; "" where no labels were held out
     history: tuple[Epoch, ...]
-    calibration: Calibration | Intervals | None
+    calibration: Calibrated | None
     weights: EnsembleWeights | None
     columns: Any
     edge_weights: Any
@@ -381,7 +379,7 @@ def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: R
     scaling = Scaling.from_arrays(features, learned, facts.num_columns)
     if (error := arrays.get("error")) is not None:
         checked(error, shape, torch.float64, "error is not a number for each label, -1 where it was not held out", least=-1)
-    return KnownLabels(facts.nodes, y, trains, facts.pattern, error), scaling
+    return KnownLabels(facts.nodes, y, trains, facts.pattern, error, facts.target.unknown), scaling
 
 
 def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> HeldOut | None:

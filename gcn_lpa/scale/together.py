@@ -221,8 +221,9 @@ class _Together:
         shares = counts / counts.sum()
         output, weights, held_out = self.predicted(ensemble)
         before = torch.where(unknown, shares, output)  # before calibration, [own, c]
-        # parts of a graph have classes
-        calibration = None if held_out is None else cast(Calibration, self.ranks.agreed(held_out.calibration))
+        calibration, target = None, Classes(self.facts.known)
+        if held_out is not None:
+            calibration = cast(Calibration, self.ranks.agreed(lambda: held_out.calibration(target)))
         after = before
         if calibration is not None and calibration.changes:
             after = torch.where(unknown, shares, calibration(before, self.part.reach == FROM.index("none")))
