@@ -116,6 +116,10 @@ class Numbers:
         numbers = self.mean + self.spread * z
         return numbers if self.offset is None else (numbers.exp() - self.offset).clamp_min(0)
 
+    def drawn(self, z: Tensor) -> tuple[Tensor, str]:
+        """Standard scores as numbers on the scale that the model learned on, and what an axis says of it."""
+        return (self.undone(z), "") if self.offset is None else ((self.mean + self.spread * z) / math.log(10), " (power of ten)")
+
     def fitted(self, y: Tensor, train: Tensor | None = None) -> Numbers:
         """The scale of labels on this one, [n]: the mean and spread of those of the nodes `train`, a mask, or of all; in logs where
         they are skewed and none is negative.

@@ -55,7 +55,7 @@ def scaled(graph):
 def test_both_targets_have_one_interface(kind):
     other = {Classes: Numbers(), Numbers: Classes(("a", "b"))}[type(kind)]
     assert {name for name in dir(kind) if not name.startswith("_")} - {
-        *("mean", "spread", "low", "high", "offset", "standard", "undone"),
+        *("mean", "spread", "low", "high", "offset", "standard", "undone", "drawn"),
     } <= {name for name in dir(other) if not name.startswith("_")}
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from gcn_lpa.runs.folder import TrainedRun
 from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run
 from gcn_lpa.runs.storage import encode_tensors
 from gcn_lpa.train import Epoch
-from gcn_lpa.trained import Trained
+from gcn_lpa.trained import HeldOut, Trained
 
 ROWS = 15  # of each list of nodes or edges
 SUSPICIOUS = 4.0  # times the rate of errors: what is listed as looking wrong
@@ -139,7 +139,7 @@ class OpenRun:
             "features": [[str(one.node), _short(one.share)] for one in why.features],
             "columns": self.columns_of(at),
             "notes": list(why.notes),
-            "number": None if why.number is None else [why.label, why.lpa_label],
+            "number": None if names else [why.label, why.lpa_label],
         }
 
     def columns_of(self, at: int) -> list[tuple[str, str]]:
@@ -261,14 +261,11 @@ def is_suspicious(finding: LabelFinding | EdgeFinding, audit: LabelAudit | EdgeA
 
 def number_chart(trained: Trained) -> dict[str, Any]:
     """Held-out numbers beside their predictions."""
-    held_out, scale = trained.held_out, trained.target.scale
-    assert held_out is not None and scale is not None
+    held_out, scale = cast(HeldOut, trained.held_out), cast(Any, trained.target)
     kept = np.unique(np.linspace(0, len(held_out.y) - 1, MOST_MARKS).round().astype(int))
-    z = torch.stack([held_out.probability[kept, 0], held_out.y[kept]], dim=1)  # drawn on the scale of the model
-    z = scale.undone(z) if scale.offset is None else (scale.mean + scale.spread * z) / math.log(10)
-    low, high = float(z.min()), float(z.max())
-    marks = [(x, y, 2.5, f"predicted {x:.4g}, given {y:.4g}") for x, y in z.tolist()]
-    axis = "" if scale.offset is None else " (power of ten)"
+    drawn, axis = scale.drawn(torch.stack([held_out.probability[kept, 0], held_out.y[kept]], dim=1))
+    low, high = float(drawn.min()), float(drawn.max())
+    marks = [(x, y, 2.5, f"predicted {x:.4g}, given {y:.4g}") for x, y in drawn.tolist()]
     names = "Held-out numbers", f"predicted{axis}", f"given{axis}"
     return chart(names, (low, low), (high, high), [("as given", "rule", [(low, low), (high, high)])], marks=marks)
 
