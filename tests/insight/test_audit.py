@@ -452,3 +452,21 @@ def test_training_by_folds_kept_what_a_label_audit_needs(karate):
 def test_labels_that_training_did_not_hold_out_are_not_audited_from_what_it_kept(karate):
     with pytest.raises(ValueError, match="did not hold out each label in turn"):
         kept_fit(Prediction.of(given_to(karate), karate))
+
+
+@pytest.mark.parametrize("planted", [0, 6])
+def test_a_rare_class_is_not_suspicious_as_a_whole_and_wrong_labels_in_it_are_found(planted):
+    """3 % of 2,000 nodes are rare, and probabilities are right but unsure; labels of the rare class are planted on sure nodes."""
+    draw = np.random.default_rng(planted)
+    p = draw.beta(0.15, 4.85, 2000)
+    rare = draw.random(2000) < p
+    wrong = draw.choice(np.flatnonzero(~rare & (p < 1e-4)), planted, replace=False)
+    y = rare.copy()
+    y[wrong] = True
+    graph = Graph.from_edges([(0, 1)], num_nodes=2000, y=y.astype(int), class_names=("common", "rare"))
+    probabilities = torch.from_numpy(np.stack([1 - p, p], axis=1))
+    found = rank_labels(graph, CrossFit(probabilities, None, graph.labeled, (1, 5, 1, 0, QUICK), graph.target))
+    called = {one.node for one in found.findings if one.suspicion >= 4 * found.rate}
+    assert set(wrong.tolist()) <= {one.node for one in found.findings[: 2 * planted]}
+    assert len(called & set(np.flatnonzero(rare).tolist())) < 0.2 * rare.sum()
+    assert found.findings[0].suspicion <= 1
