@@ -246,9 +246,9 @@ class Graph:
         return dataclasses.replace(self, adjacency=adjacency, edge_columns=None, _derived=derived)
 
     def without_idle(self, levels: Tensor) -> Graph:
-        """The same graph without the edges that stand aside by functions of their columns, [functions.width]; all is made anew of it.
+        """The same graph without the edges that stand aside by functions of their columns, [functions.width].
 
-        A node that would have no edge keeps them: together they weigh as much as the telling edges of other nodes, on average.
+        Aside, they stay at nodes without any other, where they together weigh what the telling edges of a node do on average.
         """
         columns = self.with_type_column().edge_columns
         if columns is None or not (idle := columns.idle(levels)).any():

@@ -32,7 +32,8 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 KNOTS = 10  # of a column of numbers or dates, at its quantiles .05, .15 … .95
 FARTHEST = 20.0  # |Σ_c f_c|: no edge weighs more than e^20 times another
-IDLE, MOST_ALONE = -100.0, 12  # level of edges that stand aside where one category stands alone; how many are tried
+ASIDE, GONE = -100.0, -200.0  # levels of edges that stay at nodes without any other, or nowhere
+MOST_ALONE = 12  # categories that are tried alone
 MOST = 1e6  # of one value, which a file may hold
 COUNT, TYPE = "number of edges", "edge type"  # columns that no file names
 OTHER = "(other)"
@@ -167,23 +168,27 @@ class EdgeFunctions:
         return tuple(lines)
 
     def alone(self) -> list[tuple[float, ...]]:
-        """The values of all functions under which edges of one category stand alone, for each where they are few."""
-        found, start = [], 0
-        for f in self.each:
+        """The values of all functions under which edges of one category stand alone, for the columns with fewest."""
+        starts = np.cumsum([0, *(f.width for f in self.each)]).tolist()
+        narrow = sorted((f.width, start, f) for f, start in zip(self.each, starts, strict=False) if f.values)
+        found: list[tuple[float, ...]] = []
+        for _, start, f in narrow:
+            if len(found) + len(f.values) > MOST_ALONE:
+                break
             others = np.zeros((len(f.values), self.width))
-            others[:, start : start + f.width] = IDLE
+            others[:, start : start + f.width] = ASIDE
             others[np.arange(len(f.values)), start + np.arange(len(f.values))] = 0.0
-            found += list(map(tuple, others.tolist()))
-            start += f.width
-        return found if len(found) <= MOST_ALONE else []
+            found += map(tuple, others.tolist())
+        return found
 
     def idle(self, levels: Tensor) -> tuple[set[str], float]:
-        """The values whose edges stand aside, and how many telling edges there are for each of theirs where they were learned."""
+        """The values whose edges stand aside, and what these weigh where they stay: as many telling edges as there are for each."""
         values = [value for f in self.each for value in (*f.values, *[""] * (f.width - len(f.values)))]
         shares = [share for f in self.each for share in f.shares]
-        at = [k for k, level in enumerate(levels.tolist()) if level <= IDLE / 2]
+        at = [k for k, level in enumerate(levels.tolist()) if level <= ASIDE / 2]
         share = sum(shares[k] for k in at)
-        return {values[k] for k in at}, min(1.0, (1 - share) / share) if share else 1.0
+        is_gone = bool(levels.min() < (ASIDE + GONE) / 2)
+        return {values[k] for k in at}, 0.0 if is_gone else min(1.0, (1 - share) / share) if share else 1.0
 
     def levels(self) -> Tensor:
         """What is learned of all functions to their values, less the mean over the edges, [width, learned]."""
@@ -318,7 +323,7 @@ class EdgeColumns:
 
     def idle(self, levels: Tensor) -> Tensor:
         """The listed edges that stand aside, because a category of another value stands alone: a mask [rows] on the CPU."""
-        at = (levels.cpu() <= IDLE / 2).numpy()
+        at = (levels.cpu() <= ASIDE / 2).numpy()
         return torch.from_numpy(self.basis.to_scipy()[:, at].sum(axis=1) > 0)
 
     @property

@@ -335,8 +335,8 @@ def _edge_column_shuffled(start: int, stop: int) -> Change:
         other = SparseMatrix.from_scipy(columns.basis.to_scipy()[rows])
         basis = _mixed(columns.basis, other, torch.arange(start, stop))
         assert isinstance(basis, SparseMatrix)
-        other = dataclasses.replace(graph, edge_columns=dataclasses.replace(columns, basis=basis))
-        adjacency, derived = other.without_idle(judge.levels).weighed(judge.levels).adjacency, judge.prepared._derived
+        turned = dataclasses.replace(graph, edge_columns=dataclasses.replace(columns, basis=basis))
+        adjacency, derived = turned.without_idle(judge.levels).weighed(judge.levels).adjacency, judge.prepared._derived
         return dataclasses.replace(judge.prepared, adjacency=adjacency.to(judge.prepared.device), _derived=Derived(before=derived))
 
     return change

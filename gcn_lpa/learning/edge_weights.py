@@ -2,7 +2,8 @@
 
 First edges of each category alone are tried, such as those of one type, where categories are few: many edges of an idle type drown
 those of a telling one, and labels are too few to teach so large a step. A model on hop columns judges them. Where one is surely
-better, the others are left out, and all that follows, the recipe too, is of the graph that they leave.
+better, the others stand aside, and all that follows, the recipe too, is of the graph that they leave: nodes without an edge of it
+keep theirs, but where held-out labels are likelier than along the given edges without these too.
 
 Then a small model, hops along edges of the form `columns`, learns the functions of the columns by both losses of Eq. (18), and its
 twin learns along the given edges. Where the first, with the label votes along its edges, gives held-out labels a likelihood that is
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.edge_columns import EdgeWeights
+from gcn_lpa.data.edge_columns import ASIDE, GONE, EdgeWeights
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, Parts, cross_fitted, parts_of
@@ -83,7 +84,7 @@ class Trials:
 
 
 def telling_edges(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights | None:
-    """Edges of the one category that surely tell more alone than among all others, which are then left out; None: no such."""
+    """The one category whose edges surely tell more than all together: others stand aside. None: no such."""
     columns = graph.with_type_column().edge_columns
     if columns is None or not trials.parts:
         return None
@@ -92,15 +93,21 @@ def telling_edges(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights |
         return None
     walked = _first(recipe).replace(**LEARNS).replace(**HOP_COLUMNS)
     plain = trials.tasks(graph, walked)
-    tried = [plain, *([task.without_idle(torch.tensor(levels)) for task in plain] for levels in alone)]
-    models = trials.models([("alone", tasks, walked) for tasks in tried])
-    if not models:
+
+    def tried(ways: Sequence[Sequence[float]]) -> list[Tensor]:
+        tasks = [[task.without_idle(torch.tensor(levels)) for task in plain] for levels in ways]
+        models = trials.models([("alone", of, walked) for of in tasks])
+        return [trials.likelihoods(*group) for group in zip(tasks, models, strict=True)] if models else []
+
+    given, *each = tried([(0.0,) * len(alone[0]), *alone]) or [torch.zeros(0)]
+    gains = zip((_gain(logs, given, SURELY) for logs in each), alone, strict=False)
+    best = max(((gain, levels) for gain, levels in gains if gain[2]), default=None)
+    if best is None:
         return None
-    given, *each = (trials.likelihoods(*group) for group in zip(tried, models, strict=True))
-    folds = ((levels,) * len(trials.parts) for levels in alone)
-    gains = (_gain(logs, given, SURELY) for logs in each)
-    ways = [EdgeWeights(columns.functions, of, *gain) for of, gain in zip(folds, gains, strict=True)]
-    return max((way for way in ways if way.is_used), key=lambda way: way.gain, default=None)
+    gone = tuple(GONE if level == ASIDE else level for level in best[1])
+    without = [_gain(logs, given, 0.0) for logs in tried([gone])]
+    gain, levels = (without[0], gone) if without and without[0][2] else best
+    return EdgeWeights(columns.functions, (levels,), *gain)
 
 
 def learned_edge_weights(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights | None:

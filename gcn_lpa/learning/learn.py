@@ -125,7 +125,7 @@ def learn(
     else:
         groups = _copies(whole, recipe, seed)
     until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
-    options = {"device": where, "threads": threads, "watch": watch, "until": until}
+    options: dict[str, Any] = {"device": where, "threads": threads, "watch": watch, "until": until}
     if len(folds) > 1 and is_judged(recipe, int(folds[0].sum())):
         outcomes, left_out = _worthy(groups, options)
     else:

@@ -7,7 +7,7 @@ import pandas
 import pytest
 import torch
 
-from gcn_lpa.data.edge_columns import IDLE
+from gcn_lpa.data.edge_columns import ASIDE, GONE
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.learning import edge_weights
@@ -190,7 +190,7 @@ def test_edges_of_the_type_that_tells_stand_alone_where_idle_ones_drown_them():
     names = list(weights.functions.names)
     start = sum(function.width for function in weights.functions.each[: names.index("kind")])
     friend, seller = weights.levels[start : start + 2].tolist()
-    assert seller < IDLE / 2 < friend
+    assert seller < ASIDE / 2 < friend
     assert evaluate(trained, graph, ~train).accuracy > 0.8
 
 
@@ -226,6 +226,8 @@ def test_a_node_without_a_telling_edge_keeps_the_others():
         expected[i, j] = expected[j, i] = weight
     np.testing.assert_allclose(fewer, expected)
     assert graph.without_idle(levels).edge_types.names == ("friend",)
+    gone = graph.without_idle(torch.where(levels == ASIDE, GONE, levels))
+    assert gone.num_edges == 2
 
 
 def test_each_category_is_tried_alone_where_they_are_few():
@@ -233,7 +235,7 @@ def test_each_category_is_tried_alone_where_they_are_few():
     start = sum(function.width for function in functions.each[: functions.names.index("kind")])
     alone = functions.alone()
     assert len(alone) == 2
-    assert [levels[start : start + 2] for levels in alone] == [(0.0, IDLE), (IDLE, 0.0)]
+    assert [levels[start : start + 2] for levels in alone] == [(0.0, ASIDE), (ASIDE, 0.0)]
     assert not any(level for levels in alone for level in (*levels[:start], *levels[start + 2 :]))
 
 
@@ -242,4 +244,4 @@ def test_what_is_not_used_is_shown_as_it_was_learned():
     graph = two_kinds(tells=False)
     trained = learn(graph, torch.arange(graph.num_nodes) % 2 == 0, recipe=RECIPE, device="cpu")
     assert trained.used_edge_weights is None
-    assert min(map(min, trained.edge_weights.folds)) > IDLE
+    assert min(map(min, trained.edge_weights.folds)) > ASIDE
