@@ -4,7 +4,7 @@ A temperature T divides the logits, softmax(z / T), and a logistic curve then co
 neither changes a prediction, only how sure it is. Both are fitted to held-out labels. A reliability diagram and its expected
 calibration error (ECE) compare confidence with accuracy, beside what chance alone would show.
 
-Numbers have intervals instead, of the same kind: see `Intervals`.
+Numbers have intervals instead, of the same kind: see `regression.Intervals`.
 
 Split-conformal sets (Vovk et al. 2005; on graphs, Huang et al. 2023): score how odd each label is for its node, on nodes whose
 labels chose nothing, and take in every label that is no odder than all but a share 1 - level of them. The set then holds the true
@@ -33,9 +33,6 @@ WIDEST = 1e6  # of what a calibrator may be given: far beyond what is fitted, an
 PULL = 30.0  # nodes that the pull to a curve that changes nothing weighs as much as: few labels would often bend it wrongly
 FOLDS = 5  # of held-out nodes, each calibrated as the others ask for
 USUAL_LEVEL = 0.9  # how often an interval holds the number
-BASES = (0.3, 1.0, 3.0)  # of intervals, in medians of the spread of members and votes
-FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
-SURE = 1.0  # standard errors by which intervals of different widths must be better
 TINY = 1e-12  # the least probability of a label that counts
 HALVINGS = 60  # of an interval of 1/T: more would not change a bit
 NEWTON_STEPS, CLOSE = 30, 1e-10  # at most, and how short the last one is
@@ -326,7 +323,7 @@ def conformal_threshold(probabilities: Tensor, y: Tensor, level: float = 0.9) ->
     """
     check_level(level)
     odd = nonconformity(probabilities).gather(1, y.unsqueeze(1)).squeeze(1)
-    rank = _rank(len(odd), level)
+    rank = rank_of(len(odd), level)
     return math.inf if rank > len(odd) else float(odd.sort().values[rank - 1])
 
 
@@ -341,7 +338,7 @@ def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> 
     The number of nodes covered is beta-binomial (Vovk 2012): few calibration nodes make a threshold that is off by
     chance, few nodes a share that is. Where the likeliest class alone is right more often than `level`, coverage is higher.
     """
-    rank = _rank(num_calibration, level)
+    rank = rank_of(num_calibration, level)
     if rank > num_calibration:
         return 1.0, 1.0
     from scipy.stats import betabinom  # 0.8 s, for `calibrate` alone
@@ -350,81 +347,8 @@ def coverage_range(num_calibration: int, num_nodes: int, level: float = 0.9) -> 
     return float(covered.ppf(0.025)) / num_nodes, float(covered.ppf(0.975)) / num_nodes
 
 
-def _rank(num_calibration: int, level: float) -> int:
+def rank_of(num_calibration: int, level: float) -> int:
     return math.ceil((num_calibration + 1) * level - 1e-9)  # 10 · 0.9 is 9, whatever floats make of it
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """How wide the intervals around predicted numbers are: conformal, by the errors of held-out predictions.
-
-    Half an interval is a quantile of |error| / unit, times the unit of the node: base + spread, where `spread` is that of the
-    members and votes around the prediction, so that intervals are narrower where they agree; without a base 1. Nodes that no
-    label reaches are predicted from less, and have units that are as much longer as their held-out errors are.
-    """
-
-    base: float | None
-    protocol: str  # whose errors: "reserved", "validation" or "cross-validation" nodes
-    num_nodes: int
-    unreachable: float = 1.0  # how much longer the units of nodes that no label reaches are
-
-    def __post_init__(self) -> None:
-        for name in ("base", "unreachable"):
-            if (value := getattr(self, name)) is not None and not 0 < value < WIDEST:
-                null = ", or null" if name == "base" else ""
-                raise ValueError(f"{name} = {value}; it is above 0 and below {WIDEST:g}{null}")
-
-    def __str__(self) -> str:
-        varies = "all as wide" if self.base is None else "narrower where members and votes agree"
-        apart = "" if self.unreachable == 1 else f", {self.unreachable:.2g} times as wide where no label reaches"
-        return f"intervals by the errors of {self.num_nodes:,} held-out labels, {varies}{apart}"
-
-    def unit(self, predicted: Tensor, unreachable: Tensor | None) -> Tensor:
-        """What errors are measured in at each node, [m]; of predicted scores and their spread, [m, 2]."""
-        unit = torch.ones_like(predicted[:, 0]) if self.base is None else predicted[:, 1] + self.base
-        return unit if unreachable is None else torch.where(unreachable, self.unreachable * unit, unit)
-
-    def radius(self, predicted: Tensor, y: Tensor, unreachable: Tensor | None, level: float) -> float:
-        """The ⌈(m + 1) · level⌉-th smallest |error| of held-out predictions, in units; infinite where they are too few."""
-        check_level(level)
-        errors, rank = (predicted[:, 0] - y).abs() / self.unit(predicted, unreachable), _rank(len(y), level)
-        return math.inf if rank > len(y) else float(errors.sort().values[rank - 1])
-
-    def crossed(self, predicted: Tensor, y: Tensor, fold: Tensor, unreachable: Tensor | None, level: float) -> Tensor:
-        """Half the width of the interval of each held-out node, by the errors of the other folds, [m]."""
-        halves = self.unit(predicted, unreachable)
-        for k in fold.unique().tolist():
-            here = fold == k
-            apart = None if unreachable is None else unreachable[~here]
-            halves[here] *= self.radius(predicted[~here], y[~here], apart, level)
-        return halves
-
-    @classmethod
-    def fitted(
-        cls, predicted: Tensor, y: Tensor, protocol: str, fold: Tensor | None = None, unreachable: Tensor | None = None
-    ) -> Intervals:
-        """The base under which intervals of other folds are narrowest for what they miss; none where that is not clear.
-
-        The score of an interval is its width and 2 / (1 - level) times how far outside the number is (Winkler 1972).
-        """
-        alike = cls(None, protocol, len(y))
-        middle = float(predicted[:, 1].median()) if len(y) else 0.0
-        fold = torch.arange(len(y)) % FOLDS if fold is None else fold
-        best = alike
-        if len(y) >= FEWEST_SPREAD and middle > 0:
-
-            def scores(one: Intervals) -> Tensor:
-                halves = one.crossed(predicted, y, fold, None, USUAL_LEVEL)
-                return 2 * halves + 2 / (1 - USUAL_LEVEL) * ((predicted[:, 0] - y).abs() - halves).clamp_min(0)
-
-            tried = [cls(times * middle, protocol, len(y)) for times in BASES]
-            first = min(tried, key=lambda one: float(scores(one).mean()))
-            gain = scores(alike) - scores(first)
-            best = first if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(len(gain)) else alike
-        if unreachable is None or min(int(unreachable.sum()), int((~unreachable).sum())) < FEWEST:
-            return best
-        apart, reached = (best.radius(predicted[of], y[of], None, USUAL_LEVEL) for of in (unreachable, ~unreachable))
-        return dataclasses.replace(best, unreachable=apart / reached) if apart > 0 and reached > 0 else best
 
 
 def check_level(level: float) -> None:

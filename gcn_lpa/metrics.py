@@ -41,7 +41,7 @@ class Metric:
             positive: the class that is ranked; None: the rarer of two, or the mean over the classes that occur.
         """
         counts = torch.ones_like(y, dtype=torch.bool) if counts is None else counts
-        y = y if y.is_floating_point() else y.clamp_min(0)
+        y = y if self.of_numbers else y.clamp_min(0)
         return self.formula(probabilities.double(), y, counts, positive)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import USUAL_LEVEL, Calibration, Intervals, check_level, conformal_sets
+from gcn_lpa.calibration import USUAL_LEVEL, Calibration, check_level, conformal_sets
 from gcn_lpa.cut import Cut
 from gcn_lpa.data.checks import node_mask
 from gcn_lpa.data.describe import node_hops
@@ -20,6 +20,7 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import parts_of
 from gcn_lpa.metrics import NumberScores, Scores
+from gcn_lpa.regression import Intervals
 from gcn_lpa.target import Target
 from gcn_lpa.trained import Trained
 
@@ -70,12 +71,15 @@ class Prediction:
 
     @cached_property
     def uncalibrated(self) -> Tensor:
-        """The output, but the shares of the given labels for nodes of which nothing is known, [n, c].
+        """The output, but the shares of the given labels for nodes of which nothing is known, [n, c]; of numbers errors nearby too.
 
         No given label reaches them along edges, and they have no features: none at all, or their row is zero and they have
         no neighbour. Of them a model would give what its weights happened to be before training.
         """
-        return self._with_prior(self.output)
+        outputs = self._with_prior(self.output)
+        if self.trained.target.kept_width == outputs.shape[1]:
+            return outputs
+        return torch.cat([outputs, self.trained.known.errors_near(self.graph).unsqueeze(1)], dim=1)
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -86,11 +90,11 @@ class Prediction:
         return self._with_prior(calibration(self.uncalibrated, self.unreachable))
 
     def _with_prior(self, probabilities: Tensor) -> Tensor:
-        prior = self.trained.target.prior(self.labels) if self._is_blank.any() else None
-        return probabilities if prior is None else torch.where(self._is_blank.unsqueeze(1), prior, probabilities)
+        prior = self.trained.target.prior(self.labels) if self.is_blank.any() else None
+        return probabilities if prior is None else torch.where(self.is_blank.unsqueeze(1), prior, probabilities)
 
     @cached_property
-    def _is_blank(self) -> Tensor:
+    def is_blank(self) -> Tensor:
         """Of each node whether nothing is known of it, [n]."""
         blank = has_nothing(self.graph)
         return blank & self.unreachable if blank.any() else blank
@@ -161,6 +165,28 @@ class Prediction:
             table[f"p:{cut.positive}"] = probabilities[:, names.index(cut.positive)].numpy()
         return table
 
+    def guesses(self) -> Callable[[int], tuple[str, float | None, str, float | None]]:
+        """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
+        target, outputs = self.trained.target, self.probabilities
+        if target.scale is not None:
+            value, (low, high) = target.words(outputs[:, 0]), self.interval()
+            return lambda node: (f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None)
+
+        def classes(node: int) -> tuple[str, float | None, str, float | None]:
+            first, second = outputs[node].argsort(descending=True, stable=True)[:2].tolist()
+            return target.names[first], float(outputs[node, first]), target.names[second], float(outputs[node, second])
+
+        return classes
+
+    def number_texts(self, nodes: np.ndarray) -> dict[str, list[str]]:
+        """Of numbers the predicted value of each of some nodes, with its interval, and the given one; nothing of classes."""
+        target = self.trained.target
+        if target.scale is None:
+            return {}
+        guess, given = self.guesses(), target.words(self.trained.labels_of(self.graph))
+        parts = [guess(at) for at in nodes.tolist()]
+        return {"values": [f"{value} ({ends})" for value, _, ends, _ in parts], "given": [f"{one:.6g}" for one in given[nodes]]}
+
     @property
     def _whole_hops(self) -> list[int | None]:
         return [int(hop) if math.isfinite(hop) else None for hop in self.hops]
@@ -175,10 +201,8 @@ class Prediction:
     @cached_property
     def unit(self) -> Tensor:
         """What the errors of predicted numbers are measured in at each node, [n]."""
-        intervals = self.trained.calibration
-        if isinstance(intervals, Intervals):
-            return intervals.unit(self.uncalibrated, self.unreachable)
-        return torch.ones_like(self.uncalibrated[:, 0])
+        intervals = cast("Intervals | None", self.trained.calibration)
+        return torch.ones(self.graph.num_nodes) if intervals is None else intervals.unit(self.uncalibrated, self.unreachable)
 
     def _number_table(self, level: float, *, hops: bool) -> Any:
         import pandas

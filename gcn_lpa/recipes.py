@@ -251,7 +251,7 @@ FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features wan
 LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-FOR_CLASSES = ("grand", "strong-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
+FOR_CLASSES = ("grand", "far-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
@@ -383,11 +383,11 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
             recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
         if case.labels == "few":
-            more = "strong-hops strong-grand"
+            more = "strong-hops strong-appnp far-grand"
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if has_time and case.labels != "few":
-            more = f"{more}{' trees' if case.columns == 'words' else ''} wide-three wide deep"
+            more = f"{more}{' trees' if case.columns == 'words' else ''} wide-three wide strong-wide narrow deep"
         if case.edge_types:
             recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each edge type")
         members = f"trees {recipe.members}"  # soon done: first where time is short

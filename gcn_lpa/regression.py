@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcn_lpa.calibration import FEWEST, FOLDS, NEWTON_STEPS, PULL, USUAL_LEVEL, check_level, rank_of
 from gcn_lpa.metrics import METRICS, NumberScores, check_known
 
 if TYPE_CHECKING:
+    from gcn_lpa.engine.sparse import SparseMatrix
     from gcn_lpa.target import Target
 
 TINY = 1e-6  # of label mass, as in `engine.fused`; and of variances that divide
@@ -22,6 +24,14 @@ BEYOND = 0.1  # of the range of the labels, that a prediction may be outside of 
 ALIKE = 1e-3  # of their spread: numbers that differ by less are the same
 STRATA = 10  # ranges, of each of which every fold and split has a share
 SKEWED, FEWEST_SKEWED = 1.0, 10  # skewness from which numbers are read on a log scale, where so many are known
+STEPS = 16  # of a walk that meets errors nearby
+USUAL_MASS = 0.1  # of such a walk, that the usual error weighs as much as
+LEAST_SPREAD = 0.05  # of members, in standard scores, so that none has a logarithm
+FARTHEST = 3.0  # spreads that what widens an interval counts at most
+FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
+SURE = 1.0  # standard errors by which intervals of different widths must be better
+WIDTHS = ("the spread of members and votes", "errors nearby", "the level", "its square", "whether a label reaches the node")
+TRIED = ((0, 1), (2, 3), (0, 1, 2, 3))  # of them, beside the last
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,11 @@ class Numbers:
 
     unknown: ClassVar[float] = math.nan
     rate: ClassVar[str] = "R²"
+    certain: ClassVar[float] = 0.0  # numbers can always be closer
     names: ClassVar[tuple[str, ...]] = ()
     width: ClassVar[int] = 1
     vote_width: ClassVar[int] = 2
+    kept_width: ClassVar[int] = 3  # of a held-out prediction: standard score, spread of members and votes, and errors nearby
 
     def __post_init__(self) -> None:
         is_finite = all(map(math.isfinite, (self.mean, self.spread, self.low, self.high)))
@@ -56,6 +68,10 @@ class Numbers:
     @property
     def scale(self) -> Numbers:
         return self
+
+    @property
+    def calibration(self) -> type[Intervals]:
+        return Intervals
 
     @staticmethod
     def only_classes(problem: str) -> None:
@@ -99,6 +115,10 @@ class Numbers:
         """The numbers that standard scores are of."""
         numbers = self.mean + self.spread * z
         return numbers if self.offset is None else (numbers.exp() - self.offset).clamp_min(0)
+
+    def drawn(self, z: Tensor) -> tuple[Tensor, str]:
+        """Standard scores as numbers on the scale that the model learned on, and what an axis says of it."""
+        return (self.undone(z), "") if self.offset is None else ((self.mean + self.spread * z) / math.log(10), " (power of ten)")
 
     def fitted(self, y: Tensor, train: Tensor | None = None) -> Numbers:
         """The scale of labels on this one, [n]: the mean and spread of those of the nodes `train`, a mask, or of all; in logs where
@@ -254,6 +274,14 @@ class Numbers:
         numbers = self.words(y[self.known(y)].cpu())
         return (float(numbers.min()), float(np.median(numbers)), float(numbers.max())) if len(numbers) else None
 
+    def summary(self, y: Tensor) -> str:
+        low, middle, high = self.quartiles(y) or (math.nan,) * 3
+        return f"numbers from {low:g} to {high:g}, half of them below {middle:g}"
+
+    @staticmethod
+    def errors(predicted: Tensor, y: Tensor) -> Tensor:
+        return (predicted[:, 0] - y).abs()
+
     @staticmethod
     def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
         """The log-likelihood of each label around its prediction, of spread 1 and up to a constant, [m]."""
@@ -313,6 +341,129 @@ class Numbers:
         if name is not None:
             raise ValueError(f"positive = {name!r:.40} names a class, and these labels are numbers")
         return None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How wide the intervals around predicted numbers are: conformal, by the errors of held-out predictions.
+
+    Half an interval is a quantile of |error| / unit, times the unit of the node. What a node shows without its label makes its
+    unit, log unit = Σ_k slope_k · f_k: the log of the spread of members and votes around the prediction, the log of the errors of
+    held-out predictions nearby, the standard score that is predicted and its square, and whether no label reaches the node. The
+    slopes make held-out errors likeliest, as those of Laplace's distribution of mean |error| = unit. They are kept where other
+    folds say that intervals are better so; without them all are as wide.
+    """
+
+    protocol: str  # whose errors: "reserved", "validation" or "cross-validation" nodes
+    num_nodes: int
+    slopes: tuple[float, ...] = (0.0,) * len(WIDTHS)
+    center: tuple[float, ...] = (0.0,) * len(WIDTHS)  # of each f, and how far they spread around it
+    spread: tuple[float, ...] = (1.0,) * len(WIDTHS)
+
+    def __post_init__(self) -> None:
+        for name in ("slopes", "center", "spread"):
+            values = getattr(self, name)
+            if len(values) != len(WIDTHS) or not all(map(math.isfinite, values)) or (name == "spread" and min(values) <= 0):
+                raise ValueError(f"{name} = {values}; it is {len(WIDTHS)} finite numbers, of `spread` above 0")
+
+    def __str__(self) -> str:
+        used = [name for name, slope in zip(WIDTHS, self.slopes, strict=True) if slope]
+        varies = f"as wide as {', '.join(used)} say{'s' * (len(used) == 1)}" if used else "all as wide"
+        return f"intervals by the errors of {self.num_nodes:,} held-out labels, {varies}"
+
+    def unit(self, predicted: Tensor, unreachable: Tensor | None) -> Tensor:
+        """What errors are measured in at each node, [m]; of standard scores, their spread and the errors nearby, [m, 3]."""
+        slopes, center, spread = (predicted.new_tensor(one) for one in (self.slopes, self.center, self.spread))
+        away = (_shown(predicted, unreachable) - center) / spread
+        return (away.clamp(-FARTHEST, FARTHEST) @ slopes).exp()
+
+    def radius(self, predicted: Tensor, y: Tensor, unreachable: Tensor | None, level: float) -> float:
+        """The ⌈(m + 1) · level⌉-th smallest |error| of held-out predictions, in units; infinite where they are too few."""
+        check_level(level)
+        errors, rank = (predicted[:, 0] - y).abs() / self.unit(predicted, unreachable), rank_of(len(y), level)
+        return math.inf if rank > len(y) else float(errors.sort().values[rank - 1])
+
+    def crossed(self, predicted: Tensor, y: Tensor, fold: Tensor, unreachable: Tensor | None, level: float) -> Tensor:
+        """Half the width of the interval of each held-out node, by slopes and errors of the other folds, [m]."""
+        halves, used = torch.empty_like(y), [k for k, slope in enumerate(self.slopes) if slope]
+        for k in fold.unique().tolist():
+            here, apart = fold == k, (None, None) if unreachable is None else (unreachable[fold != k], unreachable[fold == k])
+            others = predicted[~here], y[~here], apart[0]
+            one = self.of(used, *others, self.protocol)
+            halves[here] = one.unit(predicted[here], apart[1]) * one.radius(*others, level)
+        return halves
+
+    @classmethod
+    def of(cls, used: Sequence[int], predicted: Tensor, y: Tensor, unreachable: Tensor | None, protocol: str) -> Intervals:
+        """The slopes that make errors likeliest, but for ½ PULL ‖slopes‖², of some of the f; by Newton's method: it is convex."""
+        plain = cls(protocol, len(y))
+        if not used or not len(y):
+            return plain
+        shown, error = _shown(predicted, unreachable), (predicted[:, 0] - y).abs().clamp_min(TINY)
+        center, spread = shown.mean(dim=0), shown.std(dim=0, correction=0)
+        spread = torch.where(spread > TINY, spread, 1.0)
+        at = ((shown - center) / spread).clamp(-FARTHEST, FARTHEST)[:, used]
+        at, pull = torch.cat([torch.ones_like(at[:, :1]), at], dim=1), torch.eye(len(used) + 1, dtype=at.dtype) * PULL
+        pull[0, 0] = 0  # of the level of all units
+        slopes = torch.zeros_like(at[0])
+        slopes[0] = error.mean().log()
+        for _ in range(NEWTON_STEPS):
+            relative = error * (-at @ slopes).exp()
+            move = torch.linalg.solve(at.T @ (at * relative.unsqueeze(1)) + pull, at.T @ (1 - relative) + pull @ slopes)
+            slopes = slopes - move / max(1.0, float(move.abs().max()))
+        every = torch.zeros_like(center)
+        every[list(used)] = slopes[1:]
+        return cls(protocol, len(y), *(tuple(one.tolist()) for one in (every, center, spread)))
+
+    @classmethod
+    def fitted(
+        cls, predicted: Tensor, y: Tensor, protocol: str, fold: Tensor | None = None, unreachable: Tensor | None = None
+    ) -> Intervals:
+        """The intervals of those tried that are best in other folds, where that is clear.
+
+        The score of an interval is its width and 2 / (1 - level) times how far outside the number is (Winkler 1972).
+        """
+        fold = torch.arange(len(y)) % FOLDS if fold is None else fold
+        is_apart = unreachable is not None and min(int(unreachable.sum()), int((~unreachable).sum())) >= FEWEST
+        always = (len(WIDTHS) - 1,) * is_apart
+
+        def scores(one: Intervals) -> Tensor:
+            halves = one.crossed(predicted, y, fold, unreachable, USUAL_LEVEL)
+            return 2 * halves + 2 / (1 - USUAL_LEVEL) * ((predicted[:, 0] - y).abs() - halves).clamp_min(0)
+
+        alike = cls.of(always, predicted, y, unreachable, protocol)
+        if len(y) < FEWEST_SPREAD:
+            return alike
+        tried = [cls.of((*used, *always), predicted, y, unreachable, protocol) for used in TRIED]
+        best = min(tried, key=lambda one: float(scores(one).mean()))
+        gain = scores(alike) - scores(best)
+        return best if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(len(gain)) else alike
+
+
+def _shown(predicted: Tensor, unreachable: Tensor | None) -> Tensor:
+    """The f of `Intervals`, [m, 5]."""
+    z, spread, near = predicted.T
+    apart = torch.zeros_like(z) if unreachable is None else unreachable.to(z.dtype)
+    return torch.stack([(spread + LEAST_SPREAD).log(), near.log(), z, z.square(), apart], dim=1)
+
+
+def errors_nearby(between_nodes: SparseMatrix, error: Tensor, usual: float, group: Tensor | None = None) -> Tensor:
+    """The mean of the errors that a walk of up to 16 steps meets, and of the usual one, which weighs little, [n, groups].
+
+    Args:
+        error: of the prediction of each node, held out from it; NaN where there is none, [n].
+        group: of each such node; each group is met alone, [n].
+    """
+    group = torch.zeros(len(error), dtype=torch.int64) if group is None else group
+    at = (~error.isnan()).nonzero().squeeze(1)
+    seeds = error.new_zeros(len(error), 2, int(group.max()) + 1)
+    seeds[at, 0, group[at]], seeds[at, 1, group[at]] = 1.0, error[at]
+    walk, walked, met = between_nodes.to("cpu").to(error.dtype), seeds.flatten(1), torch.zeros_like(seeds)
+    for _ in range(STEPS):
+        walked = walk @ walked
+        met += walked.view_as(seeds) / STEPS
+    mass, errors = met.unbind(1)
+    return (errors + USUAL_MASS * usual) / (mass + USUAL_MASS)
 
 
 def weighed_mean(costs: Tensor, weight: Tensor | None) -> Tensor:

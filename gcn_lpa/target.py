@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import meant, similar, some
 from gcn_lpa.engine import fused
 from gcn_lpa.engine.fused import TINY
 from gcn_lpa.metrics import METRICS, ClassScores, Ranking, Scores, check_known, metric_of, rarest
-from gcn_lpa.regression import Numbers, weighed_mean
+from gcn_lpa.regression import Intervals, Numbers, weighed_mean
 
 EQUAL = 12  # decimals up to which two scores are the same
 STEPS, CLOSE = 50, 1e-10  # of Newton's method at most, and how short the last one is
@@ -34,6 +35,8 @@ class Classes:
 
     unknown: ClassVar[int] = -1  # of a node without a label
     rate: ClassVar[str] = "accuracy"  # the mean of `credit`
+    certain: ClassVar[float] = 0.01  # validation loss below which longer training would gain no more than that
+    calibration: ClassVar[type[Calibration]] = Calibration  # of held-out predictions
     scale: ClassVar[None] = None  # of numbers
 
     def __str__(self) -> str:
@@ -47,6 +50,11 @@ class Classes:
     @property
     def vote_width(self) -> int:
         """The number of columns of Y^(0)."""
+        return len(self.names)
+
+    @property
+    def kept_width(self) -> int:
+        """The number of columns of a held-out prediction."""
         return len(self.names)
 
     def only_classes(self, problem: str) -> None:
@@ -254,6 +262,16 @@ class Classes:
     def quartiles(y: Tensor) -> None:
         """Classes have no least and no greatest."""
 
+    def summary(self, y: Tensor) -> str:
+        """How many labels there are of what, in words."""
+        sizes = torch.bincount(y[y >= 0], minlength=self.width).tolist()
+        listed = ", ".join(f"{name}: {size:,}" for name, size in zip(self.names, sizes, strict=True))
+        return f"{self.width:,} classes{listed and f' ({listed})'}"
+
+    @staticmethod
+    def errors(predicted: Tensor, y: Tensor) -> None:
+        """How far each number is off, [m]; classes are right or wrong."""
+
     @staticmethod
     def likelihood(predicted: Tensor, y: Tensor) -> Tensor:
         """The log-likelihood of each label, [m], by its predicted probabilities, [m, c]."""
@@ -345,3 +363,4 @@ class Classes:
 
 
 Target: TypeAlias = Classes | Numbers
+Calibrated: TypeAlias = Calibration | Intervals  # what the two are calibrated by

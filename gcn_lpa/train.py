@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from gcn_lpa.target import Target
 
 
-CERTAIN = 0.01  # validation loss below which longer training would gain no more than that
-
-
 @dataclass(frozen=True)
 class Epoch:
     """One line of the history; losses are those of the step, validation is after it. None: not measured."""
@@ -283,9 +280,9 @@ def last_epoch(model: Model, recipe: Recipe, stop_at: int | None = None) -> int:
 def is_patience_over(recipe: Recipe, phase: Phase, best: Best, num_epochs: int, target: Target) -> bool:
     """Whether a model has gone on for `patience` epochs without a better one, or for as long as it took to find the best.
 
-    One that gives the classes of held-out nodes 99 % has hardly anything to gain, and ends too; numbers can always be closer.
+    One that gives the classes of held-out nodes 99 % has hardly anything to gain, and ends too.
     """
-    is_certain = best.rule == "loss" and target.scale is None and best.score > -CERTAIN
+    is_certain = best.rule == "loss" and best.score > -target.certain
     if phase.selects and is_certain and num_epochs >= LEAST_WAIT:
         return True
     wait = min(recipe.patience, max(best.epoch, LEAST_WAIT))

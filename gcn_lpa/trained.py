@@ -11,13 +11,13 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import FOLDS, Calibration, Intervals
+from gcn_lpa.calibration import FOLDS, Calibration
 from gcn_lpa.data.array_files import FEATURES_FILE
 from gcn_lpa.data.checks import node_mask, some
 from gcn_lpa.data.constructors import EdgeTypes
@@ -28,7 +28,8 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.methods.registry import METHODS, Method, members_of
 from gcn_lpa.recipes import Recipe
-from gcn_lpa.target import Target
+from gcn_lpa.regression import errors_nearby
+from gcn_lpa.target import Calibrated, Target
 from gcn_lpa.train import Run
 
 if TYPE_CHECKING:
@@ -47,30 +48,43 @@ class KnownLabels:
     y: Tensor  # class or standard score of each, [m]
     trains: Tensor  # whether it was learned from; the others were held out, [m]
     pattern: str = ""  # fingerprint of the edges of a graph without names
+    error: Tensor | None = None  # how far the held-out prediction of each number was off, -1 where there is none, [m]
+    unknown: float = -1  # the label of other nodes
 
     @classmethod
-    def of(cls, graph: Graph, train: Tensor, val: Tensor) -> KnownLabels:
+    def of(cls, graph: Graph, train: Tensor, val: Tensor, error: Tensor | None = None) -> KnownLabels:
         at = (train | val).nonzero().squeeze(1)
         is_plain = isinstance(graph.node_names, range)
         nodes = at.tolist() if is_plain else [graph.node_names[i] for i in at.tolist()]
         fingerprint = graph.pattern.fingerprint if is_plain else ""
-        return cls(nodes, graph.y.cpu().index_select(0, at), train.index_select(0, at), fingerprint)
+        y, trains = graph.y.cpu().index_select(0, at), train.index_select(0, at)
+        errors = None if error is None else error[at].nan_to_num(-1.0)
+        return cls(nodes, y, trains, fingerprint, errors, graph.target.unknown)
 
     def on(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The label of each node of a graph, unknown where none was given, [n], and which of them were learned from, [n]."""
-        unknown = math.nan if self.y.is_floating_point() else -1
-        y = torch.full((graph.num_nodes,), unknown, dtype=self.y.dtype)
-        trains = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        return self._placed(graph, self.y, self.unknown), self._placed(graph, self.trains, False)
+
+    def errors_near(self, graph: Graph) -> Tensor:
+        """How far held-out predictions of numbers were off near each node of a graph, [n]; 1 where no label was held out."""
+        error = torch.full_like(self.y, -1.0) if self.error is None else self.error
+        if not (error >= 0).any():
+            return torch.ones(graph.num_nodes, dtype=self.y.dtype)
+        placed = self._placed(graph, torch.where(error >= 0, error, math.nan), math.nan)
+        return errors_nearby(graph.adjacency.between_nodes(), placed, float(error[error >= 0].mean())).squeeze(1)
+
+    def _placed(self, graph: Graph, values: Tensor, missing: float) -> Tensor:
+        """What there is of each label, [m], at its node of a graph, [n]."""
+        placed = torch.full((graph.num_nodes,), missing, dtype=values.dtype)
         is_plain = isinstance(graph.node_names, range)
         if is_plain != bool(self.pattern) or (is_plain and self.pattern != graph.pattern.fingerprint):
-            return y, trains
+            return placed
         places = np.asarray(self.nodes, dtype=np.int64) if is_plain else graph.positions_of(self.nodes)
         if is_plain and len(places) and not 0 <= places.min() <= places.max() < graph.num_nodes:
             raise ValueError(f"labels are known of node {places.max()}, but the graph has {graph.num_nodes} nodes")
         here = torch.from_numpy(places >= 0)
-        at = torch.from_numpy(places)[here]
-        y[at], trains[at] = self.y[here], self.trains[here]
-        return y, trains
+        placed[torch.from_numpy(places)[here]] = values[here]
+        return placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +97,7 @@ class HeldOut:
 
     node: Tensor  # positions, ascending, [m]
     y: Tensor  # their classes or standard scores, [m]
-    # float64; where labels vote, by weights fitted to others of these nodes; or numbers with spread
+    # float64; where labels vote, by weights fitted to others of these nodes; of numbers score, spread and errors nearby, [m, 3]
     probability: Tensor  # [m, c]
     protocol: str
     fold: Tensor | None = None  # of a cross-validation: the number of each node's fold, [m]
@@ -93,6 +107,23 @@ class HeldOut:
     def mask(self, graph: Graph) -> Tensor:
         """These nodes, [n]."""
         return torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.node, True)
+
+    def errors(self, graph: Graph) -> Tensor | None:
+        """How far each number was off, NaN at nodes that were not held out, [n]; None of classes."""
+        off = graph.target.errors(self.probability, self.y)
+        return None if off is None else off.new_full((graph.num_nodes,), math.nan).index_copy(0, self.node, off)
+
+    def with_errors_near(self, graph: Graph) -> HeldOut:
+        """Of numbers the errors nearby too, beside each prediction: of models that saw neither its label nor theirs.
+
+        They are those of the other half of its fold, so that none is its own.
+        """
+        if (error := self.errors(graph)) is None:
+            return self
+        group = torch.arange(len(self.y)) % 2 + (0 if self.fold is None else 2 * self.fold)
+        usual, at = float(error[self.node].mean()), torch.zeros_like(error, dtype=torch.int64).index_copy(0, self.node, group)
+        met = errors_nearby(graph.adjacency.between_nodes(), error, usual, at)[self.node].gather(1, (group ^ 1).unsqueeze(1))
+        return dataclasses.replace(self, probability=torch.cat([self.probability, met], dim=1))
 
     def crossed(self) -> Tensor:
         """The probabilities, each calibrated as the other folds ask for, [m, c]."""
@@ -106,11 +137,10 @@ class HeldOut:
             calibrated[here] = fitted(self.probability[here], apart[here])
         return calibrated
 
-    def calibration(self) -> Calibration | Intervals:
+    def calibration(self, target: Target) -> Calibrated:
         """The calibration that these predictions ask for; of numbers how wide intervals are."""
-        kind = Intervals if self.y.is_floating_point() else Calibration
-        fitted = kind.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
-        return fitted if isinstance(fitted, Intervals) or self.cut_off is None else fitted.with_cut_off(*self.cut_off)
+        fitted = target.calibration.fitted(self.probability, self.y, self.protocol, self.fold, self.unreachable)
+        return fitted.with_cut_off(*self.cut_off) if isinstance(fitted, Calibration) and self.cut_off is not None else fitted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,7 +158,7 @@ class Trained:
     scaling: Scaling
     known: KnownLabels
     run: Run
-    calibration: Calibration | Intervals | None = None
+    calibration: Calibrated | None = None
     weights: EnsembleWeights | None = None  # of members and label votes; None: members alike, and labels do not vote
     columns: Columns | None = None  # what was made of each column of the table of nodes
     held_out: HeldOut | None = None
@@ -156,10 +186,8 @@ class Trained:
 
     def radius(self, level: float) -> float:
         """Half the width of the interval of a number, in units of its node; infinite where too few labels were held out."""
-        kept, intervals = self.held_out, self.calibration
-        if kept is None or not isinstance(intervals, Intervals):
-            return math.inf
-        return intervals.radius(kept.probability, kept.y, kept.unreachable, level)
+        kept, intervals = self.held_out, cast(Any, self.calibration)
+        return math.inf if kept is None else float(intervals.radius(kept.probability, kept.y, kept.unreachable, level))
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -230,6 +230,27 @@ def test_the_colours_of_classes_come_from_the_one_palette():
     assert {(module, colour) for module, colour in spelled if colour in colours} == set()
 
 
+MOST_FILES = 20  # that a new kind of target touches
+OF_NUMBERS = re.compile(
+    r"\b(Numbers|Intervals|NumberScores|NumberFacts)\b|\bscale is (not )?None|target\.scale\b|(graph|info|case)\.numbers\b|"
+    r"\.number is (not )?None|is_floating_point\(|\by\.dtype\.kind [!=]= 'f'|[=(] ?'regression'"
+)
+
+
+def test_few_files_know_which_kind_of_target_there_is():
+    """Those whose code names what only numbers have, or asks whether labels are numbers: all else asks the target."""
+    knows = {module for module, path in MODULES.items() if OF_NUMBERS.search(ast.unparse(without_docstrings(path)))}
+    assert len(knows) <= MOST_FILES, sorted(knows)
+
+
+def without_docstrings(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
 TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 KINDS_OF_TEST = {  # what crosses modules, and so mirrors none
     *["architecture", "benchmarks", "docs", "fuzz", "hardened", "kill", "leaks", "notebooks", "pages", "prose"],

@@ -17,7 +17,6 @@ from gcn_lpa.calibration import (
     Calibration,
     Calibrator,
     Guesses,
-    Intervals,
     apply_temperature,
     conformal_sets,
     conformal_threshold,
@@ -320,23 +319,3 @@ def test_the_curve_of_a_rare_class_is_right_where_it_is_unlikely():
 def test_a_rare_class_is_one_of_two(positive):
     with pytest.raises(ValueError, match=f"positive = {positive}; it is one of two classes"):
         Calibrator(positive=positive)
-
-
-def test_nodes_that_no_label_reaches_have_intervals_by_their_own_errors():
-    """With errors three times as large, a third of the nodes has intervals three times as wide, and both are covered."""
-    draw = generator()
-    apart, y = torch.from_numpy(draw.random(3000) < 1 / 3), torch.from_numpy(draw.normal(size=3000))
-    predicted = torch.zeros(3000, 2, dtype=torch.float64)
-    y, fold = torch.where(apart, 3 * y, y), torch.arange(3000) % 5
-    fitted = Intervals.fitted(predicted[:1500], y[:1500], "cross-validation", fold[:1500], apart[:1500])
-    assert fitted.base is None and fitted.unreachable == pytest.approx(3, rel=0.15)
-    half = fitted.radius(predicted[:1500], y[:1500], apart[:1500], 0.9) * fitted.unit(predicted[1500:], apart[1500:])
-    for group in (apart[1500:], ~apart[1500:]):
-        assert float((y[1500:].abs() <= half)[group].double().mean()) == pytest.approx(0.9, abs=0.03)
-    by_folds = fitted.crossed(predicted[:1500], y[:1500], fold[:1500], apart[:1500], 0.9)
-    assert float((y[:1500].abs() <= by_folds).double().mean()) == pytest.approx(0.9, abs=0.02)
-
-
-def test_few_nodes_that_no_label_reaches_have_the_intervals_of_all():
-    y, apart = torch.linspace(-1, 1, 100, dtype=torch.float64), torch.arange(100) < FEWEST - 1
-    assert Intervals.fitted(torch.zeros(100, 2).double(), y, "reserved", None, apart).unreachable == 1

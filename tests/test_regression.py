@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, stats
 from sklearn import metrics
 
 from gcn_lpa import Graph, evaluate, learn, predictions
+from gcn_lpa.calibration import FEWEST, PULL
 from gcn_lpa.data.splits import label_folds, split
 from gcn_lpa.engine.sparse import Key
 from gcn_lpa.insight.explain import Explainer
@@ -20,8 +21,9 @@ from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.metrics import METRICS
 from gcn_lpa.propagation import leave_one_out_votes, propagate_labels
 from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, choose_recipe
-from gcn_lpa.regression import Numbers
+from gcn_lpa.regression import Intervals, Numbers, errors_nearby
 from gcn_lpa.target import Classes
+from gcn_lpa.trained import HeldOut, KnownLabels
 
 SMALL = DEFAULT.replace(**FIXED_EDGES, members="neighbour-lr", hidden=8, epochs=30, patience=0)
 
@@ -53,7 +55,7 @@ def scaled(graph):
 def test_both_targets_have_one_interface(kind):
     other = {Classes: Numbers(), Numbers: Classes(("a", "b"))}[type(kind)]
     assert {name for name in dir(kind) if not name.startswith("_")} - {
-        *("mean", "spread", "low", "high", "offset", "standard", "undone"),
+        *("mean", "spread", "low", "high", "offset", "standard", "undone", "drawn"),
     } <= {name for name in dir(other) if not name.startswith("_")}
 
 
@@ -303,7 +305,7 @@ def test_every_method_for_numbers_gives_a_finite_number_for_every_node(name):
     trained = learn(graph, recipe=recipe)
     table = predictions(trained, graph)
     assert np.isfinite(table["value"]).all()
-    assert trained.held_out.probability.shape == (int(graph.labeled.sum()), 2)
+    assert trained.held_out.probability.shape == (int(graph.labeled.sum()), 3)
 
 
 def test_a_method_for_classes_alone_says_so():
@@ -347,3 +349,71 @@ def test_both_targets_say_how_unsure_they_are_and_in_which_group():
     with numbers_only:
         numbers.only_classes("this is about classes")
     assert classes.only_classes("this is about classes") is None
+
+
+def held_out_numbers(spread, near, seed=0):
+    """Predictions of 0 for numbers that are off by `near` times a normal draw, [m, 3], those numbers, and five folds."""
+    y = near * torch.from_numpy(np.random.default_rng(seed).normal(size=len(near)))
+    return torch.stack([torch.zeros_like(near), spread, near], dim=1), y, torch.arange(len(near)) % 5
+
+
+def test_nodes_that_no_label_reaches_have_intervals_by_their_own_errors():
+    """With errors three times as large, a third of the nodes has intervals three times as wide, and both are covered."""
+    apart = torch.from_numpy(np.random.default_rng(1).random(3000) < 1 / 3)
+    predicted, y, fold = held_out_numbers(torch.zeros(3000).double(), torch.ones(3000).double())
+    y, first, then = torch.where(apart, 3 * y, y), slice(0, 1500), slice(1500, 3000)
+    fitted = Intervals.fitted(predicted[first], y[first], "cross-validation", fold[first], apart[first])
+    unit = fitted.unit(predicted[then], apart[then])
+    assert float(unit.max() / unit.min()) == pytest.approx(3, rel=0.15)
+    half = fitted.radius(predicted[first], y[first], apart[first], 0.9) * unit
+    for group in (apart[then], ~apart[then]):
+        assert float((y[then].abs() <= half)[group].double().mean()) == pytest.approx(0.9, abs=0.03)
+    by_folds = fitted.crossed(predicted[first], y[first], fold[first], apart[first], 0.9)
+    assert float((y[first].abs() <= by_folds).double().mean()) == pytest.approx(0.9, abs=0.02)
+    few = torch.arange(100) < FEWEST - 1
+    assert not any(Intervals.fitted(predicted[:100] * 0 + 1, y[:100], "reserved", None, few).slopes)
+
+
+def test_intervals_are_narrow_where_held_out_errors_nearby_are_small_and_only_there():
+    near = torch.from_numpy(np.exp(np.random.default_rng(2).normal(size=8000)))
+    predicted, y, fold = held_out_numbers(torch.ones_like(near), near)
+    fitted = Intervals.fitted(predicted[:4000], y[:4000], "cross-validation", fold[:4000])
+    half = fitted.radius(predicted[:4000], y[:4000], None, 0.9) * fitted.unit(predicted[4000:], None)
+    for group in (near[4000:] < 0.7, near[4000:] > 1.5):
+        assert float((y[4000:].abs() <= half)[group].double().mean()) == pytest.approx(0.9, abs=0.04)
+    assert float(half[near[4000:] > 1.5].mean()) > 3 * float(half[near[4000:] < 0.7].mean())
+    assert "errors nearby" in str(fitted)
+    predicted, y, fold = held_out_numbers(near, torch.ones_like(near))
+    assert not any(Intervals.fitted(predicted, y, "cross-validation", fold).slopes)  # they tell nothing: all as wide
+
+
+def test_the_slopes_are_those_of_a_general_optimiser():
+    spread, near = torch.from_numpy(np.random.default_rng(3).random((2, 300)) + 0.1)
+    predicted, y, _ = held_out_numbers(spread, near)
+    found = Intervals.of((0, 1), predicted, y, None, "reserved")
+    f = torch.stack([(spread + 0.05).log(), near.log()], dim=1)
+    f = ((f - f.mean(dim=0)) / f.std(dim=0, correction=0)).clamp(-3, 3).numpy()
+
+    def cost(a):
+        log_unit = a[0] + f @ a[1:]
+        return (log_unit + y.abs().numpy() * np.exp(-log_unit)).sum() + PULL / 2 * (a[1:] ** 2).sum()
+
+    assert found.slopes[:2] == pytest.approx(optimize.minimize(cost, np.zeros(3), tol=1e-12).x[1:], abs=1e-5)
+
+
+def test_errors_nearby_are_those_that_walks_meet_in_the_other_half_of_the_fold():
+    """By powers of D⁻¹A. A node's own error never counts, and neither does one of a model that saw its label."""
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)], num_nodes=6, y=[1.5, 2.0, 0.5, 1.0, 3.5, 2.5])
+    node, y = torch.tensor([0, 1, 2, 3, 4]), graph.y[:5]
+    predicted = torch.stack([y + torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0]), torch.zeros(5)], dim=1).double()
+    held_out = HeldOut(node, y.double(), predicted, "cross-validation", torch.tensor([0, 0, 1, 1, 1]))
+    walk, power = graph.adjacency.between_nodes().to_scipy().toarray(), np.eye(6)
+    met = sum(power := power @ walk for _ in range(16)) / 16
+    error, other = np.arange(1.0, 6.0), [[1], [0], [3], [2, 4], [3]]  # 0, 2 and 4 are the first half of their folds
+    wanted = [(met[i, js] @ error[js] + 0.1 * 3) / (met[i, js].sum() + 0.1) for i, js in enumerate(other)]
+    found = held_out.with_errors_near(graph)
+    assert found.probability[:, 2].numpy() == pytest.approx(wanted)
+    everybody = errors_nearby(graph.adjacency.between_nodes(), held_out.errors(graph), 3.0)
+    assert everybody[:, 0].numpy() == pytest.approx((met[:, :5] @ error + 0.3) / (met[:, :5].sum(axis=1) + 0.1))
+    known = KnownLabels.of(graph, torch.ones(6, dtype=torch.bool), torch.zeros(6, dtype=torch.bool), held_out.errors(graph))
+    assert torch.equal(known.errors_near(graph), everybody[:, 0]) and known.error[5] == -1

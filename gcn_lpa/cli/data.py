@@ -105,17 +105,12 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
     known = f"{text.percent(info.edge_homophily)} of {counted}" if info.labeled_edges else "no edge"
     paper = f"{text.percent(info.intra_class_edge_rate)} of all edges as the paper counts (no label = first class), "
     direction = "directed" if info.directed else "undirected"
-    sizes = ", ".join(f"{name}: {size:,}" for name, size in info.class_sizes.items())
     homophily = {"edge": info.edge_homophily, "node": info.node_homophily, "adjusted": info.adjusted_homophily}
     measured = ", ".join(f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in homophily.items())
     of_classes = [
         f"  intra-class  {paper if is_named else ''}{known} between labelled nodes",
         f"  homophily    {measured}",
     ]
-    about = f"{info.classes:,} classes{sizes and f' ({sizes})'}"
-    if info.numbers is not None:
-        low, middle, high = info.numbers
-        about = f"numbers from {low:g} to {high:g}, half of them below {middle:g}"
     more = len(info.columns) - MOST_COLUMNS
     return [
         f"{info.name}: {info.nodes:,} nodes, {info.edges:,} {direction} edges, {info.self_loops:,} self-loops",
@@ -124,8 +119,8 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
         *([f"    column     … and {more:,} more"] if more > 0 else []),
         *([] if structural is None else [f"    graph      {structural}"]),
         *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
-        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {about}",
-        *(of_classes if info.numbers is None else []),
+        f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.labels}",
+        *(of_classes if info.classes or not info.labeled else []),
         f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
         f"nodes that no label can reach {info.unreachable:,}",
         *(f"  note         {note}" for note in info.notes),

@@ -302,13 +302,9 @@ def calibrate(
     as_json: options.AsJson = False,
 ) -> None:
     """Say how far confidence can be trusted. Calibration before and after, and what label sets hold."""
-    from gcn_lpa.runs.predictions import calibrate_run, intervals_of
+    from gcn_lpa.runs.predictions import calibrate_run
 
-    loaded = gcn_lpa.load_run(run, data)
-    if loaded.trained.target.scale is not None:
-        of_numbers = intervals_of(loaded, level=level)
-        return options.show(as_json, dataclasses.asdict(of_numbers), text.interval_lines(of_numbers))
-    found = calibrate_run(loaded, level=level)
+    found = calibrate_run(gcn_lpa.load_run(run, data), level=level)
     options.show(as_json, dataclasses.asdict(found), text.calibration_lines(found))
 
 

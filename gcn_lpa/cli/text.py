@@ -139,8 +139,7 @@ def run_lines(trained: TrainedRun, seconds: float) -> list[str]:
     from gcn_lpa.calibration import FEWEST
 
     run, calibration = trained.run, trained.trained.calibration
-    is_of_classes = trained.trained.target.scale is None
-    score = run.best.val_accuracy
+    score, is_of_classes = run.best.val_accuracy, bool(trained.trained.class_names)
     shown = "" if score is None else percent(score) if is_of_classes else f"R² {score:.3f}"
     chosen = f" (validation {shown})" if shown else ""
     stopped = "interrupted, " if run.interrupted else ""
@@ -324,9 +323,24 @@ def evaluation_lines(results: Results) -> list[str]:
     ]
 
 
-def calibration_lines(found: CalibrationReport) -> list[str]:
-    from gcn_lpa.calibration import FEWEST, Calibrator
+def _interval_lines(found: IntervalReport) -> list[str]:
+    low, high = found.expected_coverage
+    tenth, half, most = (f"{width:.4g}" for width in found.widths)
+    return [
+        f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
+        f"  {found.intervals}, {HELD_OUT[found.intervals.protocol]} nodes",
+        f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
+        f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
+        f"  promise      {found.promise}",
+    ]
 
+
+def calibration_lines(found: CalibrationReport | IntervalReport) -> list[str]:
+    from gcn_lpa.calibration import FEWEST, Calibrator
+    from gcn_lpa.runs.predictions import IntervalReport
+
+    if isinstance(found, IntervalReport):
+        return _interval_lines(found)
     calibration, perfect = found.calibration, found.ece_perfect
     fitted = calibration.calibrator
     sizes = ", ".join(f"{count:,} × {size}" for size, count in enumerate(found.set_sizes) if count)
@@ -350,18 +364,6 @@ def calibration_lines(found: CalibrationReport) -> list[str]:
         f"model would show {percent(perfect.mean)}, at most {percent(perfect.high)} in 95 of 100 cases",
         f"  sets, {100 * found.level:g} %   hold the true label of {percent(found.coverage)}{usual}, "
         f"mean size {found.mean_set_size:.2f} ({sizes})",
-        f"  promise      {found.promise}",
-    ]
-
-
-def interval_lines(found: IntervalReport) -> list[str]:
-    low, high = found.expected_coverage
-    tenth, half, most = (f"{width:.4g}" for width in found.widths)
-    return [
-        f"{found.graph}: {found.method}, {number_line(found.scores)} it was not given",
-        f"  {found.intervals}, {HELD_OUT[found.intervals.protocol]} nodes",
-        f"  of {100 * found.level:g} %{'':6} hold {percent(found.coverage)} of the numbers (by chance {100 * low:.1f} to "
-        f"{100 * high:.1f} %); width: a tenth below {tenth}, half below {half}, nine tenths below {most}",
         f"  promise      {found.promise}",
     ]
 

@@ -25,7 +25,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import node_mask
+from gcn_lpa.data.checks import TASKS, node_mask
 from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.splits import Split
@@ -164,11 +164,9 @@ def read_streamers(path: Path, name: str, *, target: str = "mature") -> Graph:
         flags = [column for column in STREAMER_COLUMNS[2:] if column != target]
         table = scipy.sparse.csr_array(np.stack([arrays[column] for column in numbers + flags], axis=1).astype(float))
         x = scipy.sparse.hstack([games, table], format="csr")
-        if target in STREAMER_COLUMNS[:2]:
-            graph = Graph.from_scipy(adjacency, x=x, y=arrays[target].astype(np.float64), task="regression", name=name)
-        else:
-            y, classes = arrays[target].astype(np.int64), (f"not {target}", target)
-            graph = Graph.from_scipy(adjacency, x=x, y=y, class_names=classes, name=name)
+        is_count, y = target in STREAMER_COLUMNS[:2], arrays[target].astype(np.int64)
+        classes = None if is_count else (f"not {target}", target)
+        graph = Graph.from_scipy(adjacency, x=x, y=y, class_names=classes, task=TASKS[is_count], name=name)
     ends = np.cumsum([games.shape[1], len(numbers), len(flags)]).tolist()
     blocks = Block("games", "words", 0, ends[0]), Block(", ".join(numbers), "numbers", ends[0], ends[1])
     return dataclasses.replace(graph, blocks=(*blocks, Block(", ".join(flags), "table", ends[1], ends[2])))

@@ -39,6 +39,7 @@ class GraphInfo:
     classes: int
     class_sizes: dict[str, int]
     labeled: int
+    labels: str  # how many there are of what
     labeled_edges: int  # between two labelled nodes: those that homophilies are counted over
     intra_class_edge_rate: float | None  # as the paper counts, over all edges: a node without label as class 0
     edge_homophily: float | None  # the share of labelled edges that join one class
@@ -94,6 +95,7 @@ def describe(graph: Graph) -> GraphInfo:
         classes=graph.num_classes,
         class_sizes=dict(zip(graph.class_names, sizes.tolist(), strict=True)),
         labeled=int(labeled.sum()),
+        labels=graph.target.summary(graph.y),
         labeled_edges=measured.edges,
         intra_class_edge_rate=float((filled[row] == filled[col]).mean()) if len(row) and (y >= 0).any() else None,
         edge_homophily=measured.rate,

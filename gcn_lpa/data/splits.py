@@ -100,15 +100,6 @@ def split(
     return _split_of(graph.num_nodes, train, val, test, kind, seed)
 
 
-def shuffled(parts: Split, seed: int) -> Split:
-    """A split of the same nodes into parts of the same sizes, at random."""
-    masks = parts.train, parts.val, parts.test
-    nodes = (parts.train | parts.val | parts.test).nonzero().squeeze(1).numpy()
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(nodes)
-    train, val, test = np.split(order, np.cumsum([int(mask.sum()) for mask in masks])[:2])
-    return _split_of(len(parts.train), train, val, test, "uniform", seed)
-
-
 def _published(graph: Graph, seed: int) -> Split:
     number = len(graph.published)
     if not number:

@@ -34,7 +34,6 @@ from gcn_lpa.graph import Graph, check_graph
 from gcn_lpa.insight.compare import BEST, Comparison, Record, compare
 from gcn_lpa.insight.explain import Explainer
 from gcn_lpa.metrics import METRICS, Metric
-from gcn_lpa.predict import Prediction
 from gcn_lpa.propagation import propagate_labels
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.stats import Mean, resampled_mean, signed
@@ -350,7 +349,7 @@ def suggestions(explainer: Explainer, *, n: int = 20, candidates: Any = None, sh
         raise ValueError("no node is left to suggest: every candidate has a label already")
     predicted, walk = explainer.prediction, explainer.transition
     unsure = target.uncertainty(predicted.uncalibrated)
-    guess = guesses(predicted)
+    guess = predicted.guesses()
     chosen: list[Suggestion] = []
     for _ in range(min(n, int(open_nodes.sum()))):
         reached = reach(walk, labeled, unsure)
@@ -361,20 +360,6 @@ def suggestions(explainer: Explainer, *, n: int = 20, candidates: Any = None, sh
         labeled[node], open_nodes[node] = True, False
         unsure = unsure * (1 - covered(walk, labeled, node))
     return chosen
-
-
-def guesses(predicted: Prediction) -> Callable[[int], tuple[str, float | None, str, float | None]]:
-    """What is predicted for a node: its likeliest class and the next, each with its probability; or its number and interval."""
-    target, outputs = predicted.trained.target, predicted.probabilities
-    if target.scale is not None:
-        value, (low, high) = target.words(outputs[:, 0]), predicted.interval()
-        return lambda node: (f"{value[node]:.4g}", None, f"{low[node]:.4g} to {high[node]:.4g}", None)
-
-    def classes(node: int) -> tuple[str, float | None, str, float | None]:
-        first, second = outputs[node].argsort(descending=True, stable=True)[:2].tolist()
-        return target.names[first], float(outputs[node, first]), target.names[second], float(outputs[node, second])
-
-    return classes
 
 
 def reach(transition: SparseMatrix, labeled: Tensor, weight: Tensor) -> Tensor:

@@ -192,9 +192,12 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
 def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> LabelAudit:
     """Rank the labels of a `cross_fit` by how little the rest of the graph supports them.
 
-    Two kinds of evidence count: log p, the probability of the label by models that were not trained on it; and log(1 + v), v its
-    votes by other labels within two hops. Votes against it do not: a neighbour of another class is common. Where there is no vote
-    at all, log p alone counts.
+    Two kinds of evidence count: log p / π, the probability of the label by models that were not trained on it, beside its share of
+    all labels; and log(1 + v), v its votes by other labels within two hops. Votes against it do not: neighbours of other classes
+    are common. Where there is no vote at all, the former alone counts.
+
+    Wrong labels may name all classes alike, or frequent ones more often. Among labels drawn at random a class weighs √π, which is
+    in between: weighed alike, most of a rare class would be suspicious.
     """
     given, labels = fitted.given, graph.y.cpu()
     nodes = given.nonzero().squeeze(1)
@@ -203,12 +206,14 @@ def rank_labels(graph: Graph, fitted: CrossFit, *, rate: float = ERROR_RATE) -> 
     around, seeds = joined(graph), graph.target.seeds(torch.where(given, labels, -1), torch.float64)
     votes = votes_without_own(around, seeds)[nodes]  # [m, c]
     model = fitted.probabilities[nodes]
-    evidence = torch.stack([model.clamp_min(LEAST).log(), votes.log1p()], dim=2).numpy()  # [m, c, 2]
     target = labels[nodes].numpy()
+    share = torch.from_numpy((np.bincount(target, minlength=model.shape[1]) / len(target)).clip(LEAST, 1 - LEAST))
+    evidence = torch.stack([(model.clamp_min(LEAST) / share).log(), votes.log1p()], dim=2).numpy()  # [m, c, 2]
     is_given = np.zeros(evidence.shape[:2], dtype=bool)
     is_given[np.arange(len(nodes)), target] = True
+    weight = np.broadcast_to((share / (1 - share)).sqrt().numpy(), is_given.shape)[~is_given]
     alone = (votes.sum(dim=1) == 0).numpy()
-    coefficients, doubts = label_ratios(evidence[is_given], evidence[~is_given], evidence, alone)  # of every label
+    coefficients, doubts = label_ratios(evidence[is_given], evidence[~is_given], evidence, alone, weight)  # of every label
     suggested = doubts.argmin(axis=1)
     shares = (votes / votes.sum(dim=1, keepdim=True)).numpy()  # NaN where there is no vote
     counts = (around.to_scipy() > 0) @ seeds.numpy()
@@ -249,7 +254,7 @@ def _rank_numbers(graph: Graph, scale: Numbers, nodes: Tensor, fitted: CrossFit,
     drawn = torch.from_numpy(np.random.default_rng(0).integers(0, len(nodes), (len(nodes), DRAWN)))
     others = evidence(truth[drawn]).reshape(-1, 2)
     own = evidence(truth[:, None]).squeeze(1)
-    coefficients, doubts = label_ratios(own, others, own, (total == 0).squeeze(1).numpy())
+    coefficients, doubts = label_ratios(own, others, own, (total == 0).squeeze(1).numpy(), np.ones(len(others)))
     size, words = float(truth.std(correction=0)) or 1.0, scale.words(truth)
     findings = []
     for k in np.argsort(-doubts, kind="stable").tolist():
@@ -409,31 +414,35 @@ def pair_evidence(pairs: Pairs, posteriors: Tensor, x: Tensor | SparseMatrix | N
     return PairEvidence(np.stack(columns, axis=1), agreement, similarity, shared.row_sums().numpy()[place].round())
 
 
-def log_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray) -> tuple[list[float], np.ndarray]:
+def log_ratios(
+    given: np.ndarray, random: np.ndarray, rows: np.ndarray, weight: np.ndarray | float = 1.0
+) -> tuple[list[float], np.ndarray]:
     """log f_random / f_given of the evidence in `rows`, [..., k]: how much more common it is at random, [...].
 
-    A logistic regression separates the evidence that is given, [m, k], from that drawn at random, [r, k], which together weighs
-    ERROR_RATE. Its coefficients, of standardised evidence, come first.
+    A logistic regression separates the evidence that is given, [m, k], from that drawn at random, [r, k], of which each row has a
+    weight and which together weighs ERROR_RATE. Its coefficients, of standardised evidence, come first.
     """
     from sklearn.linear_model import LogisticRegression
 
     both = np.concatenate([given, random])
     mean, spread = both.mean(axis=0), both.std(axis=0)
     scale = np.where(spread > 0, spread, 1)
-    sizes = [len(given), len(random)]
-    weight = np.repeat([1 - ERROR_RATE, ERROR_RATE * len(given) / len(random)], sizes)
-    model = LogisticRegression(max_iter=1000).fit((both - mean) / scale, np.repeat([0, 1], sizes), weight)
+    drawn = np.broadcast_to(np.asarray(weight, dtype=float), len(random))
+    weights = np.concatenate([np.full(len(given), 1 - ERROR_RATE), ERROR_RATE * len(given) * drawn / drawn.sum()])
+    model = LogisticRegression(max_iter=1000).fit((both - mean) / scale, np.arange(len(both)) >= len(given), weights)
     intercept = float(model.intercept_[0] - np.log(ERROR_RATE / (1 - ERROR_RATE)))
     flat = rows.reshape(-1, len(mean))
     ratios = ((flat - mean) / scale) @ model.coef_[0] + intercept
     return model.coef_[0].tolist(), ratios.reshape(rows.shape[:-1])
 
 
-def label_ratios(given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray) -> tuple[list[float], np.ndarray]:
+def label_ratios(
+    given: np.ndarray, random: np.ndarray, rows: np.ndarray, alone: np.ndarray, weight: np.ndarray
+) -> tuple[list[float], np.ndarray]:
     """`log_ratios` of model and votes; of the model alone for nodes without a label near, where no vote is no evidence."""
-    coefficients, doubts = log_ratios(given, random, rows)
+    coefficients, doubts = log_ratios(given, random, rows, weight)
     if alone.any():
-        doubts[alone] = log_ratios(given[:, :1], random[:, :1], rows[alone][..., :1])[1]
+        doubts[alone] = log_ratios(given[:, :1], random[:, :1], rows[alone][..., :1], weight)[1]
     return coefficients, doubts
 
 

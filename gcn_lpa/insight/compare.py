@@ -193,8 +193,6 @@ def recipes_of(graph: Graph, methods: Sequence[str], recipe: str | Recipe, chang
         name: choose_recipe(graph, graph.labeled, BEST, by_folds=False) if name == BEST else METHODS[name].beside(ours, recipe)
         for name in methods
     }
-    if graph.numbers is not None:  # no epoch is chosen by the accuracy of classes
-        settings_of = {name: settings.replace(select="loss") for name, settings in settings_of.items()}
     unused = {name: METHODS[settings.method].unused(settings, changes) for name, settings in settings_of.items()}
     if nobody := [field for field in changes if all(field in fields for fields in unused.values())]:
         raise ValueError(f"{nobody[0]} = {changes[nobody[0]]!r}: none of the methods {', '.join(methods)} uses it")

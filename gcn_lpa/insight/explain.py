@@ -140,7 +140,7 @@ class Explainer:
         with few_threads(self.graph, self.trained.recipe):
             names, probabilities = [*classes, None], self.prediction.probabilities[at]
             votes, others = self._votes(at, top)
-            is_prior = not torch.equal(self.prediction.uncalibrated[at], self.prediction.output[at])
+            is_prior = bool(self.prediction.is_blank[at])
             features, feature_notes = ((), []) if is_prior else self._features(at, top)
             notes = (*self._notes(at, is_prior), *feature_notes)
         near = self.distance[at]

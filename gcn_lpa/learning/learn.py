@@ -411,7 +411,7 @@ def _pooled(parts: Parts, weights: EnsembleWeights | None) -> Tensor:
 def _num_cut_off(whole: Task, tasks: Sequence[Task]) -> int:
     """How many folds are predicted once more as if no label reached them: as many as calibrate the nodes that none reaches."""
     graph = whole.graph
-    if graph.numbers is not None or graph.x_kind != "given" or not unreachable(graph, whole.train).any():
+    if not graph.target.names or graph.x_kind != "given" or not unreachable(graph, whole.train).any():
         return 0
     if sum(int(unreachable(task.graph, task.train)[task.val].sum()) for task in tasks) >= FEWEST:
         return 0  # there are enough of them among held-out nodes
@@ -435,6 +435,8 @@ def _trained(
         fits: the first model of each member that was trained, by name; the run is that of the first member.
     """
     graph, recipe = task.graph, recipe.replace(members=" ".join(list(fits)[1:]))
+    error = None if held_out is None else held_out.errors(graph)
+    held_out = None if held_out is None else held_out.with_errors_near(graph)
     return Trained(
         model=ensemble,
         recipe=recipe,
@@ -442,9 +444,9 @@ def _trained(
         num_columns=graph.num_features,
         x_kind=graph.x_kind,
         scaling=task.scaling,
-        known=KnownLabels.of(graph, task.train, task.val),
+        known=KnownLabels.of(graph, task.train, task.val, error),
         run=dataclasses.replace(fits[""].run, recipe=recipe, interrupted=interrupted),
-        calibration=None if held_out is None else held_out.calibration(),
+        calibration=None if held_out is None else held_out.calibration(graph.target),
         weights=weights,
         columns=graph.columns,
         held_out=held_out,
@@ -480,4 +482,4 @@ def calibrate(trained: Trained, graph: Graph, nodes: Any) -> Trained:
         raise ValueError(f"{int(unknown.sum())} of the {len(y)} nodes to calibrate on have no label that the model knows")
     found = Prediction.of(trained, graph)
     held_out = HeldOut(mask.nonzero().squeeze(1), y, found.uncalibrated[mask], "reserved", None, found.unreachable[mask])
-    return dataclasses.replace(trained, held_out=held_out, calibration=held_out.calibration())
+    return dataclasses.replace(trained, held_out=held_out, calibration=held_out.calibration(trained.target))

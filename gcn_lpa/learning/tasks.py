@@ -141,7 +141,7 @@ def with_target(graph: Graph, target: Target) -> Graph:
 
 def require_fit(target: Target, recipe: Recipe) -> None:
     """Refuse a recipe that is about classes where numbers are predicted."""
-    if target.scale is None:
+    if target.names:
         return
     methods = {name: METHODS[member.method] for name, member in members_of(recipe).items()}
     if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:

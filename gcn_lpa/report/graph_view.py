@@ -35,12 +35,9 @@ STATUS = ("labeled", "reached", "unreachable")
 def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     """What the script needs to draw the graph and to name what is drawn."""
     graph, (label, names) = subject.graph, subject.drawn_as
-    predicted, truth = subject.prediction.probabilities, subject.trained.labels_of(graph)
-    texts: dict[str, Any] = {}
-    true = truth.numpy()
-    if (scale := subject.trained.target.scale) is not None:  # whether one is known is all that its range is asked for
-        value, given = (scale.words(z) for z in (predicted[:, 0], truth))
-        true = np.where(np.isnan(given), -1, 0)
+    target, truth = subject.trained.target, subject.trained.labels_of(graph)
+    # of a number, whether one is known is all that its range is asked for
+    true = np.where(target.known(truth), np.maximum(target.classes(truth), 0), -1)
     edges = learned_edges(subject)
     source, target, weight, links = edges.row, edges.col, edges.data, edges.tocsr()
     nodes = sample(links, listed, MOST_NODES)
@@ -50,12 +47,8 @@ def graph_view(subject: OpenRun, listed: Iterable[int] = ()) -> dict[str, Any]:
     shown = np.sort(inside[np.argsort(-weight[inside], kind="stable")[:MOST_EDGES]])
     drawn = links[nodes][:, nodes].tocsr()
     largest = float(weight.max(initial=0)) or 1.0
-    if scale is not None:
-        low, high = subject.prediction.interval()
-        texts["values"] = [f"{value[at]:.4g} ({low[at]:.4g} to {high[at]:.4g})" for at in nodes.tolist()]
-        texts["given"] = [f"{given[at]:.6g}" for at in nodes.tolist()]
     return {
-        **texts,
+        **subject.prediction.number_texts(nodes),
         "names": [str(graph.node_names[at]) for at in nodes.tolist()],
         "classes": list(names),
         "colors": list(CLASS_COLORS),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -41,9 +41,10 @@ from gcn_lpa.report.cuts import rare_class
 from gcn_lpa.report.graph_view import graph_view
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun
-from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run, intervals_of
+from gcn_lpa.runs.predictions import CalibrationReport, calibrate_run
 from gcn_lpa.runs.storage import encode_tensors
 from gcn_lpa.train import Epoch
+from gcn_lpa.trained import HeldOut, Trained
 
 ROWS = 15  # of each list of nodes or edges
 SUSPICIOUS = 4.0  # times the rate of errors: what is listed as looking wrong
@@ -102,9 +103,9 @@ class OpenRun:
     @property
     def least_sure(self) -> list[int]:
         """The first of them whose label was not given."""
-        used, is_number = self.run.used.numpy(), self.trained.target.scale is not None
+        used = self.run.used.numpy()
         rows = [at for at in self.by_confidence if not used[at]][:ROWS]
-        return [at for at in rows if is_number or self.sure[at] < SURE_ENOUGH]
+        return [at for at in rows if self.sure[at] < SURE_ENOUGH]
 
     def likeliest(self, name: str | None) -> list[tuple[str, list[tuple[Hashable, float]]]]:
         """Nodes without a given label, the likeliest first: of each class, or of the one that is named; or the highest numbers."""
@@ -138,7 +139,7 @@ class OpenRun:
             "features": [[str(one.node), _short(one.share)] for one in why.features],
             "columns": self.columns_of(at),
             "notes": list(why.notes),
-            "number": None if why.number is None else [why.label, why.lpa_label],
+            "number": None if names else [why.label, why.lpa_label],
         }
 
     def columns_of(self, at: int) -> list[tuple[str, str]]:
@@ -179,6 +180,7 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
         say: called with what is being done.
     """
     run, graph, trained = subject.run, subject.graph, subject.trained
+    names, known = trained.class_names, trained.known.on(graph)[0]
     rivals = matters = Section(None, "left out, as it takes longer than training: gcn-lpa report RUN adds it")
     fitted = section(lambda: kept_fit(subject.prediction, graph))
     if trains:
@@ -204,15 +206,11 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
     for pair in strange:
         listed += [graph.index_of(pair.source), graph.index_of(pair.target)]
     explained = list(dict.fromkeys([*listed, *subject.by_confidence]))[:EXPLAINED]
-    numbers = calibration = Section(None, "numbers have intervals instead")
-    if trained.target.scale is None:
-        calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
-    else:
-        numbers = section(lambda: number_part(subject))
+    calibration = section(lambda: calibrate_run(run, prediction=subject.prediction))
+    numbers = None if names else calibration.value
     if calibration.value is not None and calibration.value.num_nodes < FEWEST:
         few = f"{calibration.value.num_nodes} nodes were held out; a diagram of confidence takes {FEWEST}"
         calibration = Section(None, few)
-    names, known = trained.class_names, trained.known.on(graph)[0]
     rare = section(lambda: rare_class(subject, chart)).value if names else None
     likeliest = subject.likeliest(None if rare is None else rare["name"])
     learns = trained.used_edge_weights is not None or (trained.method.has_edge_weights and trained.recipe.edges != "fixed")
@@ -231,12 +229,13 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
         "results": run.results,
         "accuracy_range": wilson(found.accuracy, found.num_nodes) if isinstance(found := run.results.scores, Scores) else None,
         "numbers": numbers,
+        "number_chart": None if numbers is None else number_chart(trained),
         "class_rows": list(zip(names, *counts, strict=True)),
         "calibration": calibration,
         "rare": rare,
         "likeliest": likeliest,
         "edge_width": "learned weight" if learns else "given weight",
-        "reliability": None if calibration.value is None else reliability_chart(calibration.value),
+        "reliability": reliability_chart(calibration.value) if names and calibration.value is not None else None,
         "curves": curves(run.run.history, run.run.best_epoch, trained.target.rate),
         "importance": matters,
         "edge_columns": edge_columns(trained.edge_weights),
@@ -260,20 +259,15 @@ def is_suspicious(finding: LabelFinding | EdgeFinding, audit: LabelAudit | EdgeA
     return finding.suspicion >= SUSPICIOUS * audit.rate
 
 
-def number_part(subject: OpenRun) -> dict[str, Any]:
-    """What the page says of predicted numbers: what intervals are worth, and held-out numbers beside their predictions."""
-    run, trained = subject.run, subject.trained
-    found, held_out, scale = intervals_of(run, prediction=subject.prediction), trained.held_out, trained.target.scale
-    assert held_out is not None and scale is not None
+def number_chart(trained: Trained) -> dict[str, Any]:
+    """Held-out numbers beside their predictions."""
+    held_out, scale = cast(HeldOut, trained.held_out), cast(Any, trained.target)
     kept = np.unique(np.linspace(0, len(held_out.y) - 1, MOST_MARKS).round().astype(int))
-    z = torch.stack([held_out.probability[kept, 0], held_out.y[kept]], dim=1)  # drawn on the scale of the model
-    z = scale.undone(z) if scale.offset is None else (scale.mean + scale.spread * z) / math.log(10)
-    low, high = float(z.min()), float(z.max())
-    marks = [(x, y, 2.5, f"predicted {x:.4g}, given {y:.4g}") for x, y in z.tolist()]
-    axis = "" if scale.offset is None else " (power of ten)"
+    drawn, axis = scale.drawn(torch.stack([held_out.probability[kept, 0], held_out.y[kept]], dim=1))
+    low, high = float(drawn.min()), float(drawn.max())
+    marks = [(x, y, 2.5, f"predicted {x:.4g}, given {y:.4g}") for x, y in drawn.tolist()]
     names = "Held-out numbers", f"predicted{axis}", f"given{axis}"
-    line = ("as given", "rule", [(low, low), (high, high)])
-    return {"found": found, "chart": chart(names, (low, low), (high, high), [line], marks=marks)}
+    return chart(names, (low, low), (high, high), [("as given", "rule", [(low, low), (high, high)])], marks=marks)
 
 
 def edge_columns(weights: EdgeWeights | None) -> dict[str, Any] | None:

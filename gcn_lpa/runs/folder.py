@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcn_lpa.calibration import Calibration, Intervals
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.constructors import MOST_EDGE_TYPES, EdgeTypes
 from gcn_lpa.data.edge_columns import EdgeWeights
@@ -48,7 +47,7 @@ from gcn_lpa.regression import Numbers
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.plan import Plan
 from gcn_lpa.runs.storage import RunFolder, encode_tensors
-from gcn_lpa.target import Classes, Target
+from gcn_lpa.target import Calibrated, Classes, Target
 from gcn_lpa.train import Epoch, Run
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
 
@@ -72,7 +71,6 @@ class Results:
     note: str
     scores: Scores | NumberScores | None = None
     folds: tuple[float, ...] = ()  # accuracy, or R², of each fold
-    random_split: Scores | NumberScores | None = None  # of a split by time: of as many nodes drawn at random
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -259,7 +257,7 @@ class _TrainedFacts:
     interrupted: bool
     held_out: str  # the protocol; "" where no labels were held out
     history: tuple[Epoch, ...]
-    calibration: Calibration | Intervals | None
+    calibration: Calibrated | None
     weights: EnsembleWeights | None
     columns: Any
     edge_weights: Any
@@ -331,6 +329,8 @@ def encode_trained(trained: Trained) -> dict[str, bytes]:
         edge_weights=None if trained.edge_weights is None else trained.edge_weights.to_json(),
     )
     arrays = {name: torch.from_numpy(array) for name, array in trained.scaling.arrays().items()}
+    if known.error is not None:
+        arrays["error"] = known.error
     if held_out is not None:
         more = {name: getattr(held_out, name) for name in ("node", "y", "probability", "fold", "unreachable")}
         arrays |= {HELD_OUT + name: tensor for name, tensor in more.items() if tensor is not None}
@@ -373,18 +373,20 @@ def _decode_labels(arrays: Mapping[str, Tensor], facts: _TrainedFacts, recipe: R
     y = checked(arrays["y"], shape, facts.label_type, problem)
     trains = checked(arrays["trains"], shape, torch.bool, problem)
     checked(y, shape, facts.label_type, f"y holds labels beyond the {facts.target} of trained.json", *facts.label_bounds)
-    learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains")}
+    learned = {name: array.numpy() for name, array in arrays.items() if name not in ("y", "trains", "error")}
     learned = {name: array for name, array in learned.items() if not name.startswith(HELD_OUT)}
     features = "raw" if facts.x_kind == "identity" else recipe.features
     scaling = Scaling.from_arrays(features, learned, facts.num_columns)
-    return KnownLabels(facts.nodes, y, trains, facts.pattern), scaling
+    if (error := arrays.get("error")) is not None:
+        checked(error, shape, torch.float64, "error is not a number for each label, -1 where it was not held out", least=-1)
+    return KnownLabels(facts.nodes, y, trains, facts.pattern, error, facts.target.unknown), scaling
 
 
 def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> HeldOut | None:
     if not facts.held_out:
         return None
     node, fold = arrays[f"{HELD_OUT}node"], arrays.get(f"{HELD_OUT}fold")
-    m, c = len(node), facts.target.vote_width
+    m, c = len(node), facts.target.kept_width
     checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
     if not (node.diff() > 0).all():
         raise ValueError(problem)

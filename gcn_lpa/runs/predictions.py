@@ -16,7 +16,6 @@ from gcn_lpa.calibration import (
     FEWEST,
     USUAL_LEVEL,
     Calibration,
-    Intervals,
     PerfectECE,
     Reliability,
     check_level,
@@ -38,6 +37,7 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.metrics import NumberScores
 from gcn_lpa.predict import Prediction
+from gcn_lpa.regression import Intervals
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import TrainedRun, decode_trained, graph_of, read_run
 from gcn_lpa.runs.plan import Source
@@ -80,16 +80,19 @@ class CalibrationReport:
     set_sizes: tuple[int, ...]  # number of sets with 0, 1, 2, … labels
 
 
-def calibrate_run(run: TrainedRun, *, level: float = 0.9, prediction: Prediction | None = None) -> CalibrationReport:
-    """How well a run is calibrated, before and after, and what its label sets hold.
+def calibrate_run(
+    run: TrainedRun, *, level: float = USUAL_LEVEL, prediction: Prediction | None = None
+) -> CalibrationReport | IntervalReport:
+    """How well a run is calibrated, before and after, and what its label sets or intervals hold.
 
     Args:
-        level: how often a set shall hold the true label.
+        level: how often a set shall hold the true label, or an interval the number.
         prediction: of the run's graph, where it is known.
     """
     check_level(level)
     trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
-    assert isinstance(trained.calibration, Calibration)
+    if not isinstance(trained.calibration, Calibration):
+        return _intervals_of(run, held_out, level, prediction)
     y, is_promised = held_out.y, held_out.protocol == "reserved" or len(held_out.node) >= FEWEST
     if held_out.fold is not None:
         before, truth, fold = held_out.probability, y, held_out.fold
@@ -149,11 +152,10 @@ class IntervalReport:
     widths: tuple[float, float, float]  # a tenth are narrower, half are, and nine tenths are, in the unit of the labels
 
 
-def intervals_of(run: TrainedRun, *, level: float = USUAL_LEVEL, prediction: Prediction | None = None) -> IntervalReport:
+def _intervals_of(run: TrainedRun, held_out: HeldOut, level: float, prediction: Prediction | None) -> IntervalReport:
     """What the intervals of a run are worth, on its test nodes; of a cross-validation on every node, by errors of other folds."""
-    check_level(level)
-    trained, held_out = run.trained, held_out_of(run.trained, str(run.folder or "the run"))
-    intervals, scale, y = trained.calibration, trained.target.scale, held_out.y
+    trained, y = run.trained, held_out.y
+    intervals, scale = trained.calibration, trained.target.scale
     assert isinstance(intervals, Intervals) and scale is not None
     predicted, truth = held_out.probability, y
     if held_out.fold is not None:
@@ -199,7 +201,7 @@ def held_out_of(trained: Trained, where: str) -> HeldOut:
 def set_threshold(trained: Trained, where: str, level: float) -> float | None:
     """Where the label sets of a model end, None of numbers; a ValueError where too few labels were held out to promise anything."""
     check_level(level)
-    if trained.target.scale is not None:
+    if not trained.target.names:
         return None
     held_out = held_out_of(trained, where)
     if held_out.protocol != "reserved" and len(held_out.node) < FEWEST:  # reserved nodes keep the promise however few

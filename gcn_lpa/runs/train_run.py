@@ -2,8 +2,7 @@
 
 A named data set is divided into train, validation and test nodes, and scored on the test nodes. Your own graph is not: it is
 learned by folds of its labels, and scored by cross-validation. Where a column says when nodes came, the model is trained on the
-past, without the nodes and edges that came later, and scored on the future; a second one, trained on a random split of the same
-sizes, says how much better that looks.
+past, without the nodes and edges that came later, and scored on the future.
 
 While a run goes on, its folder has the plan and a checkpoint of every model that was begun. `resume_run` ends where an
 undisturbed run would have, bit for bit.
@@ -30,12 +29,11 @@ from torch import Tensor
 
 from gcn_lpa.calibration import reserve
 from gcn_lpa.data.files import encode_json, holding
-from gcn_lpa.data.splits import Split, shuffled, split
+from gcn_lpa.data.splits import Split, split
 from gcn_lpa.engine.devices import choose_device
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import calibrate, learn
 from gcn_lpa.methods.registry import members_of
-from gcn_lpa.metrics import NumberScores, Scores
 from gcn_lpa.predict import evaluate, scores
 from gcn_lpa.runs import storage
 from gcn_lpa.runs.folder import RUN_FILES, Results, TrainedRun, graph_of, load_run, read_run, save_run
@@ -180,18 +178,12 @@ class _Training:
         return TrainedRun(plan, graph, trained, parts, results, self.folder, reserved)
 
     def over_time(self, parts: Split) -> tuple[Trained, Results]:
-        """Train on the past, score on the future, and beside it on nodes drawn at random."""
+        """Train on the past, score on the future."""
         past, then = past_of(self.graph, parts)
         trained = self.learned(past, then.train, then.val)
-        future, drawn = evaluate(trained, self.graph, parts.test), None
-        if not trained.run.interrupted:
-            anyhow = shuffled(parts, self.plan.seed)
-            usual = self.learned(self.graph, anyhow.train, anyhow.val, stage="random")
-            if usual.run.interrupted:
-                trained = dataclasses.replace(trained, run=dataclasses.replace(trained.run, interrupted=True))
-            else:
-                drawn = evaluate(usual, self.graph, anyhow.test)
-        return trained, Results("test", time_note(past, future, drawn), future, random_split=drawn)
+        sizes = f"({past.num_nodes:,} nodes and the {past.num_edges:,} edges between them)"
+        note = f"trained on the past {sizes}, scored on the future"
+        return trained, Results("test", note, evaluate(trained, self.graph, parts.test))
 
     def by_folds(self, parts: Split) -> tuple[Trained, Results]:
         graph, labeled = self.graph, parts.train
@@ -212,14 +204,13 @@ class _Training:
         note = f"{len(folds)}-fold cross-validation: every labelled node scored by models that did not learn its label"
         return trained, Results("cross-validation", note, every, accuracies)
 
-    def learned(self, graph: Graph, train: Tensor, val: Tensor | None, *, stage: str = "") -> Trained:
+    def learned(self, graph: Graph, train: Tensor, val: Tensor | None) -> Trained:
         """Learn as planned, with checkpoints in the run folder."""
         plan, watch, folder = self.plan, self.watch, self.folder
         if folder is not None:
 
             def checkpoints(name: JobName) -> CheckpointFolder:
-                own = "" if stage and name.stage == "fit" else name.stage
-                return CheckpointFolder(folder, "-".join(filter(None, (stage, own, name.member))))
+                return CheckpointFolder(folder, "-".join(filter(None, (name.stage, name.member))))
 
             changes: dict[str, Any] = {"every": plan.checkpoint_every, "seconds": CHECKPOINT_SECONDS, "resume": True}
             watch = dataclasses.replace(watch, checkpoints=checkpoints, facts={"graph": plan.content}, **changes)
@@ -233,16 +224,6 @@ def past_of(graph: Graph, parts: Split) -> tuple[Graph, Split]:
     was_there = graph.time < graph.time[parts.test].min()
     train, val, test = (mask[was_there] for mask in (parts.train, parts.val, parts.test))
     return graph.subgraph(was_there), Split(train, val, test, parts.kind, parts.seed)
-
-
-def time_note(past: Graph, future: Scores | NumberScores, drawn: Scores | NumberScores | None) -> str:
-    """What the scores of a split by time are, and how much better as many nodes drawn at random look."""
-    note = f"trained on the past ({past.num_nodes:,} nodes and the {past.num_edges:,} edges between them), scored on the future"
-    if drawn is None:
-        return note
-    gap = 100 * (drawn.score - future.score)
-    verdict = f"{gap:.1f} points too optimistic" if gap > 0 else f"{-gap:.1f} points lower" if gap < 0 else "the same"
-    return f"{note}; a random split of the same sizes says {100 * drawn.score:.1f} %: {verdict}"
 
 
 # a training that is not finished

@@ -14,12 +14,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gcn_lpa.calibration import Calibration, Intervals
+from gcn_lpa.calibration import Calibration
 from gcn_lpa.data.checks import check_seed
 from gcn_lpa.data.encoders import Columns
 from gcn_lpa.data.files import decode_as, naming
@@ -221,8 +221,9 @@ class _Together:
         shares = counts / counts.sum()
         output, weights, held_out = self.predicted(ensemble)
         before = torch.where(unknown, shares, output)  # before calibration, [own, c]
-        calibration = None if held_out is None else self.ranks.agreed(held_out.calibration)
-        assert not isinstance(calibration, Intervals)  # parts of a graph have classes
+        calibration, target = None, Classes(self.facts.known)
+        if held_out is not None:
+            calibration = cast(Calibration, self.ranks.agreed(lambda: held_out.calibration(target)))
         after = before
         if calibration is not None and calibration.changes:
             after = torch.where(unknown, shares, calibration(before, self.part.reach == FROM.index("none")))

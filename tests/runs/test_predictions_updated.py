@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
-from gcn_lpa.data.splits import shuffled, split
+from gcn_lpa.data.splits import split
 from gcn_lpa.graph import Graph
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
@@ -142,9 +142,6 @@ def test_the_split_by_time_keeps_the_order_and_what_came_together():
     past, then = past_of(graph, found)
     assert list(past.node_names) == [f"n{i}" for i in range(1, 9)]
     assert (past.num_edges, int(then.test.sum())) == (7, 0)
-    drawn = shuffled(found, seed=3)
-    assert [int(mask.sum()) for mask in (drawn.train, drawn.val, drawn.test)] == [len(part) for part in at]
-    assert torch.equal(drawn.train | drawn.val | drawn.test, found.train | found.val | found.test)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,7 @@ def test_training_on_the_past_sees_nothing_of_the_future(tmp_path):
 
 
 @pytest.mark.long
-def test_a_random_split_says_how_optimistic_it_is(tmp_path):
+def test_the_future_is_scored_by_a_model_of_the_past(tmp_path):
     folder = drifting(tmp_path / "drift")
     done = call(
         *(
@@ -203,32 +200,25 @@ def test_a_random_split_says_how_optimistic_it_is(tmp_path):
         )
     )
     assert done.exit_code == 0, done.stderr
-    assert "; a random split of the same sizes says " in done.stdout
+    assert "trained on the past (64 nodes and the 63 edges between them), scored on the future" in " ".join(done.stdout.split())
     results = evaluate_run(load_run(tmp_path / "run"))
     assert results.protocol == "test"
-    assert results.random_split.num_nodes == results.scores.num_nodes == 16
-    assert results.random_split.accuracy > results.scores.accuracy + 0.1  # the future is told by another column
-    gap = 100 * (results.random_split.accuracy - results.scores.accuracy)
-    assert f"{gap:.1f} points too optimistic" in results.note
+    assert results.scores.num_nodes == 16 and results.scores.accuracy < 0.8  # the future is told by another column
     assert load_run(tmp_path / "run").graph.columns.single_columns == ["a", "b"]  # the day is no feature
     later = predict_on(tmp_path / "run", folder, every=True)
     assert (later.changes.labels_new, later.changes.nodes_new) == (16, 0)  # the labels of the future vote now
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", ["fit", "random"])
-def test_a_run_over_time_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, stage):
+def test_a_run_over_time_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
     plan, graph = make_plan(Source(str(drifting(tmp_path / "drift")), None, {"time": "day"}), changes=CHANGES)
     whole = train_run(plan, graph, tmp_path / "whole", device="cpu")
 
-    stages = iter(("fit", "random"))
-    begun = []
-
     def on_epoch(_, epoch):
-        if (begun[-1], epoch.epoch) == (stage, 3):
+        if epoch.epoch == 3:
             raise KeyboardInterrupt
 
-    watch = Watch(on_plan=lambda _: begun.append(next(stages)), on_epoch=on_epoch)
+    watch = Watch(on_epoch=on_epoch)
     assert train_run(plan, graph, tmp_path / "part", device="cpu", watch=watch).run.interrupted
     finished = resume_run(tmp_path / "part", device="cpu")
     assert finished.results == whole.results
