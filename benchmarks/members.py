@@ -34,18 +34,18 @@ from gcn_lpa.target import Classes
 
 TEST = 1500
 LEFT_OUT = ("coauthor-phy", "pubmed", "streamers-es", "actor", "shop-7", "cora-ml", "acm-subject")
-TRAINED = "strong-hops strong-grand smoothed-lr gcn appnp layers batch-norm grand"
+TRAINED = "strong-hops strong-appnp far-grand smoothed-lr gcn appnp layers batch-norm grand"
 WITHOUT_COLUMNS = "hops appnp gcn neighbour-lr"
 FEW = ("hops", "smoothed-lr", "gcn", "appnp", "batch-norm", "grand")
 ENSEMBLES = {
     "default": FEW,
-    "best": (*FEW, "strong-hops", "strong-grand"),
+    "best": (*FEW, "strong-hops", "strong-appnp", "far-grand"),
     **{f"default - {name}": tuple(one for one in FEW if one != name) for name in FEW},
     "default + strong-hops": (*FEW, "strong-hops"),
     "default + layers": (*FEW, "layers"),
     "former default": ("strong-hops", "smoothed-lr"),
 }
-SINGLE = ("hops", "strong-hops", "gcn", "appnp", "smoothed-lr", "batch-norm", "grand", "strong-grand", "layers")
+SINGLE = (*FEW, "strong-hops", "strong-appnp", "far-grand", "layers")
 PULLS = (5.0, 50.0)  # beside that of the library
 
 

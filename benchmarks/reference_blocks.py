@@ -30,17 +30,19 @@ def methods(root: Path) -> list[str]:
 
 @block
 def members(root: Path) -> list[str]:
-    """The settings in which a member differs from the first one of the default."""
-    from gcn_lpa.methods.registry import MEMBERS
+    """The settings in which a member differs from the first one of the default, or from its method in a comparison."""
+    from gcn_lpa.methods.registry import MEMBERS, METHODS, SHARED
     from gcn_lpa.recipes import DEFAULT
 
     first = DEFAULT.replace(members="", votes=False)
     rows = []
     for name, make in MEMBERS.items():
         made, fields = make(first), [spec.name for spec in dataclasses.fields(first) if spec.name != "origin"]
-        changed = {field: getattr(made, field) for field in fields if getattr(made, field) != getattr(first, field)}
-        if made.method != first.method:
-            changed = {"method": made.method}
+        like = first if made.method == first.method else METHODS[made.method].fair(first)
+        changed = {field: getattr(made, field) for field in fields if getattr(made, field) != getattr(like, field)}
+        if like is not first:
+            own = {field: setting for field, setting in changed.items() if field == "l2" or field not in SHARED}
+            changed = {"method": made.method, **own}
         rows.append([f"`{name}`", ", ".join(f"`{field}={setting}`" for field, setting in changed.items())])
     return markdown(["member", "settings unlike the first member's"], rows)
 

@@ -111,8 +111,7 @@ def papers(job: dict, device: str) -> dict:
         graph = dataclasses.replace(graph, edge_types=None)
     if job["row"] in types.names:
         graph = dataclasses.replace(graph, adjacency=types.matrices[types.names.index(job["row"])])
-    recipe = choose_recipe(graph, parts.train, by_folds=False)
-    trained = learn(graph, parts.train, parts.val, recipe, seed=job["seed"], device=device, threads=1)
+    trained = learn(graph, parts.train, parts.val, seed=job["seed"], device=device, threads=1)
     weights = trained.edge_weights
     facts = {"accuracy": evaluate(trained, graph, parts.test).accuracy, "shares": dict(trained.relations)}
     facts |= {"edge_weights": None if weights is None else {"used": weights.is_used, "gain": weights.gain}}

@@ -50,6 +50,11 @@ class Derived:
     results: dict[Any, Any] = field(default_factory=dict)
     before: Derived | None = None  # of the graph before features were scaled or self-loops added
 
+    @property
+    def first(self) -> Derived:
+        """Of the graph as it was read."""
+        return self if self.before is None else self.before.first
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
@@ -240,16 +245,41 @@ class Graph:
         adjacency, derived = self.adjacency.with_values(self.adjacency.values * mask), Derived(before=self._derived)
         return dataclasses.replace(self, adjacency=adjacency, edge_columns=None, _derived=derived)
 
+    def without_idle(self, levels: Tensor) -> Graph:
+        """The same graph without the edges that stand aside by functions of their columns, [functions.width].
+
+        Aside, they stay at nodes without any other, where they together weigh what the telling edges of a node do on average.
+        """
+        columns = self.with_type_column().edge_columns
+        if columns is None or not (idle := columns.idle(levels)).any():
+            return self
+        results, key = self._derived.results, ("without idle", tuple(levels.tolist()))
+        if key not in results:
+            shares, has_none = columns.shares(self.pattern)
+            listed = shares.with_values(columns.weight.index_select(0, shares.pattern.col.long()).to(shares.dtype))
+            telling = torch.minimum(listed @ (~idle).to(shares.device, shares.dtype), self.adjacency.values)
+            joins, names, ratio = self.row != self.col, *columns.functions.idle(levels)
+            alone = (self.pattern.row_sum(telling * joins) == 0).float()
+            aside = self.pattern.spread_rows(alone) + (0 if self.directed else self.pattern.spread_cols(alone))
+            rest = self.adjacency.values * torch.where(has_none > 0, 1.0, ratio * (aside * joins > 0))
+            values = torch.where(telling > 0, telling, rest)
+            adjacency = SparseMatrix(self.pattern.within(values > 0), values[values > 0])
+            types = None if self.edge_types is None else self.edge_types.without(names).within(adjacency.pattern)
+            results[key] = adjacency, columns.of(~idle), types, Derived()
+        adjacency, columns, types, derived = results[key]
+        return dataclasses.replace(self, adjacency=adjacency, edge_columns=columns, edge_types=types, _derived=derived)
+
     def with_type_column(self) -> Graph:
         """The same graph, whose edges have a column that says their type if they have types and no columns."""
-        results, types = self._derived.results, self.edge_types
-        if self.edge_columns is not None or types is None or types.names == DIRECTIONS:
+        if self.edge_columns is not None or self.edge_types is None or self.edge_types.names == DIRECTIONS:
             return self
-        if "type column" not in results:
+        first = self._derived.first  # without added self-loops, which are of no type
+        if "type column" not in first.results:
             from gcn_lpa.data.edge_columns import EdgeColumns  # which reads tables: few graphs need it
 
-            results["type column"] = EdgeColumns.of_types(types, directed=self.directed)
-        return dataclasses.replace(self, edge_columns=results["type column"])
+            types = cast(EdgeTypes, first.parts[2])
+            first.results["type column"] = EdgeColumns.of_types(types, directed=self.directed)
+        return dataclasses.replace(self, edge_columns=first.results["type column"])
 
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""
@@ -294,9 +324,7 @@ class Graph:
 
     def structural_features_of_edges(self) -> Tensor:
         """Those that need no features, degrees and PageRank, of the graph as it was read: raw, float32, [n, s]."""
-        derived = self._derived
-        while derived.before is not None:
-            derived = derived.before
+        derived = self._derived.first
         if "structure of edges" not in derived.results:
             columns = structural_features(self.adjacency.to_scipy(), self.directed)
             derived.results["structure of edges"] = torch.from_numpy(columns.astype(np.float32))

@@ -30,7 +30,7 @@ class Prediction:
     """The predictions of a model for every node of a graph; the models run once, whatever is asked of it afterwards."""
 
     trained: Trained
-    graph: Graph
+    graph: Graph  # with the edges that it walks
     labels: Tensor  # every label that was given, unknown elsewhere, [n]
     output: Tensor  # probabilities as the ensemble gives them, [n, c]; or standard scores and the spread around them, [n, 2]
 
@@ -43,11 +43,11 @@ class Prediction:
             known: nodes, a mask or positions, whose labels in `graph` the model may use; None: those it was trained on.
         """
         check_trained(trained)
-        output = posteriors(trained, trained.prepare(graph, known))
+        output, walked = posteriors(trained, trained.prepare(graph, known)), trained.walked(graph)
         if known is None:
-            return cls(trained, graph, trained.known.on(graph)[0], output)
+            return cls(trained, walked, trained.known.on(graph)[0], output)
         mask = node_mask(known, graph.num_nodes, "known")
-        return cls(trained, graph, torch.where(mask, trained.labels_of(graph), trained.target.unknown), output)
+        return cls(trained, walked, torch.where(mask, trained.labels_of(graph), trained.target.unknown), output)
 
     @property
     def given(self) -> Tensor:
@@ -326,6 +326,9 @@ def edge_table(trained: Trained, graph: Graph) -> Any:
         learned = trained.model.transition(prepared.to(trained.device)).values.cpu()
     names = pandas.Series(list(graph.node_names), dtype=object)
     given = graph.with_self_loops() if trained.recipe.self_loops else graph  # before columns of edges weigh them
-    source, target = (names.iloc[ends.cpu().numpy()].to_numpy() for ends in (prepared.col, prepared.row))
-    weights = {"weight": given.adjacency.values.cpu().numpy(), "learned": learned.numpy()}
+    source, target = (names.iloc[ends.cpu().numpy()].to_numpy() for ends in (given.col, given.row))
+    keys, walked = (g.row.cpu().numpy().astype(np.int64) * g.num_nodes + g.col.cpu().numpy() for g in (given, prepared))
+    shares = np.zeros(len(keys), dtype=np.float32)  # of edges that are left out
+    shares[np.searchsorted(keys, walked)] = learned.numpy()
+    weights = {"weight": given.adjacency.values.cpu().numpy(), "learned": shares}
     return pandas.DataFrame({"source": source, "target": target, **weights})

@@ -251,7 +251,7 @@ FEW_WITHOUT_COLUMNS = 10  # labels a class that trees on structural features wan
 LARGE = 1_000_000  # nodes and entries from which on the default on a CPU is the quick one
 SURE = 2000  # labels from which on the quick one holds out one part of them
 TABLE_COLUMNS = 190  # of features at most that are a table, and no bag of words: trees are grown on them
-FOR_CLASSES = ("grand", "strong-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
+FOR_CLASSES = ("grand", "far-grand", "label-input", "correct-and-smooth")  # members that predict no numbers
 OURS = ("default", "quick", "best")  # recipes that are chosen for a graph
 COLUMNS = ("none", "table", "wide table", "words")
 AMOUNTS = ("few", "some", "many")
@@ -325,7 +325,7 @@ def case_of(graph: Graph, train: Tensor) -> Case:
         "few" if per_class < few else "some" if per_class < some else "many",
         columns,
         edge_types=num_edge_types > 1,
-        edge_columns=graph.with_type_column().edge_columns is not None,
+        edge_columns=(columns_of_edges := graph.with_type_column().edge_columns) is not None and columns_of_edges.differ,
         numbers=graph.numbers is not None,
         is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
         is_sure=number >= SURE,
@@ -373,7 +373,8 @@ def for_numbers(recipe: Recipe, more: str = "") -> Recipe:
 def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> Recipe:
     """The recipe `default`, `quick` or `best` for a case; `best` is the default with more members."""
     if name == "quick" or (name == "default" and case.is_large and not has_time):
-        return quick_for(case)
+        chosen = quick_for(case)
+        return chosen if name == "quick" else chosen.replace(origin=f"default of a large graph, which is {chosen.origin}")
     if case.columns == "none":
         recipe, more = WITHOUT_FEATURES if case.labels == "few" else WITH_STRUCTURE, "layers"
     else:
@@ -382,11 +383,11 @@ def recipe_for(case: Case, name: str = "default", *, has_time: bool = False) -> 
             recipe = TABLE_WITH_FEW_LABELS if case.labels == "few" else DEFAULT
         more = "label-input correct-and-smooth"
         if case.labels == "few":
-            more = "strong-hops strong-grand"
+            more = "strong-hops strong-appnp far-grand"
         elif case.columns != "table":
             more = f"hops cosine-layers {more}"
         if has_time and case.labels != "few":
-            more = f"{more}{' trees' if case.columns == 'words' else ''} wide-three wide deep"
+            more = f"{more}{' trees' if case.columns == 'words' else ''} wide-three wide strong-wide narrow deep"
         if case.edge_types:
             recipe = recipe.replace(propagation="relations", origin=f"{recipe.origin}; hops along each edge type")
         members = f"trees {recipe.members}"  # soon done: first where time is short

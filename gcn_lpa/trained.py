@@ -244,6 +244,7 @@ class Trained:
             known: nodes, a mask or positions, whose labels in `graph` are used; None: the labels it was trained on.
         """
         self.check_columns(graph)
+        graph = self.walked(graph)
         if known is None:
             y, trains = self.known.on(graph)
             y = torch.where(trains, y, self.target.unknown)
@@ -256,6 +257,10 @@ class Trained:
         shown = shown.with_features(self.scaling)
         shown = shown.with_self_loops() if self.recipe.self_loops else shown
         return shown if (weights := self.used_edge_weights) is None else shown.weighed(weights.levels)
+
+    def walked(self, graph: Graph) -> Graph:
+        """A raw graph without the edges that were left out when training."""
+        return graph if self.used_edge_weights is None else graph.without_idle(self.used_edge_weights.levels)
 
     @property
     def used_edge_weights(self) -> EdgeWeights | None:

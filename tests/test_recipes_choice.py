@@ -82,7 +82,7 @@ def test_best_is_the_default_of_its_case_with_more_members(case):
     first, best = recipe_for(case), recipe_for(case, "best")
     assert best == first.replace(members=best.members, origin=best.origin)
     assert set(first.members.split()) < set(best.members.split())
-    more = "" if case.labels == "few" or case.columns == "none" else " wide-three wide deep"
+    more = "" if case.labels == "few" or case.columns == "none" else " wide-three wide strong-wide narrow deep"
     more = f" trees{more}" if more and case.columns == "words" else more
     assert recipe_for(case, "best", has_time=True).members == f"{best.members}{more}"
 

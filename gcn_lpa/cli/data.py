@@ -120,7 +120,7 @@ def info_lines(info: GraphInfo, structural: str | None, is_named: bool) -> list[
         *([] if structural is None else [f"    graph      {structural}"]),
         *(f"  edge column  {column}" for column in info.edge_columns[:MOST_COLUMNS]),
         f"  labels       {info.labeled:,} of {info.nodes:,} nodes, {info.labels}",
-        *(of_classes if info.classes else []),
+        *(of_classes if info.classes or not info.labeled else []),
         f"  reach        components {info.components:,}, isolated nodes {info.isolated:,}, "
         f"nodes that no label can reach {info.unreachable:,}",
         *(f"  note         {note}" for note in info.notes),

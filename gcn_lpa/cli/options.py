@@ -235,7 +235,7 @@ def source_of(name: str, root: Path | None, options: Iterable[str] | None) -> So
     from gcn_lpa.data.datasets import reading_options
     from gcn_lpa.runs.plan import Source
 
-    types = {key: type(default) for key, default in reading_options(name).items() if key != "columns"}
+    types = {key: type(default) for key, default in reading_options(name).items() if key not in ("columns", "edge_functions")}
     return Source(name, None if root is None else str(root), _typed(options, types, "KEY=VALUE with a key of"))
 
 
@@ -376,6 +376,9 @@ def print_forecast(graph: Graph, plan: Plan, device: str, threads: int | None, *
         line += f"; --minutes {plan.minutes:g} leaves out the members that it has no time for"
     elif is_default and (less := forecast(graph, choose_recipe(graph, graph.labeled, "quick"), **how)) < found / 2:
         line += f", with --quick about {duration(less)}"
+    columns = graph.with_type_column().edge_columns if plan.recipe.edge_weights else None
+    if columns is not None and columns.functions.alone():
+        line += "; if edges of one value tell more without the others, a recipe for these alone"
     print(f"gcn-lpa: {line}", file=sys.stderr)
 
 

@@ -31,6 +31,7 @@ HELD_OUT = {
     "validation": "validation",
     "cross-validation": "out-of-fold",
 }  # nodes of a protocol
+MOST_EFFECTS = 6  # columns of edges of which a training says what they weigh
 SHORT = 16  # columns that a text of a table keeps as long as others can be cut
 LABELLED = re.compile(r" {2,4}\S.{0,11}? {2,}(?=\S)")  # the beginning of a line that names what it says
 WHOLE = re.compile(r"^ *`?(gcn-lpa|torchrun) | rows in |page is ")  # of lines that are to be copied
@@ -236,10 +237,13 @@ def weighed_edges(trained: TrainedRun) -> list[str]:
     """Whether columns of edges weigh them, and how."""
     if (weights := trained.trained.edge_weights) is None:
         return []
-    from gcn_lpa.insight.edge_effects import effect_sentences
+    from gcn_lpa.insight.edge_effects import ALIKE, effect_sentences
 
     first, *others = effect_sentences(weights)
-    return [f"  {first}", *(f"    {line}" for line in others)]
+    others = [line for line in others if not line.endswith(ALIKE)]
+    rest = len(others) - MOST_EFFECTS
+    more = [f"… and {rest} columns that tell less; gcn-lpa edges RUN --columns shows them"] if rest > 0 else []
+    return [f"  {first}", *(f"    {line}" for line in (*others[:MOST_EFFECTS], *more))]
 
 
 def effect_lines(said: Sequence[str], rows: Iterable[EdgeEffect]) -> list[str]:

@@ -10,7 +10,7 @@ weights every edge has weight 1 however often it is named.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -336,6 +336,11 @@ class EdgeTypes:
         pairs = zip(self.matrices, masks, strict=True)
         matrices = (SparseMatrix.from_scipy(matrix.to_scipy() * mask).to(matrix.device) for matrix, mask in pairs)
         return EdgeTypes(self.names, tuple(matrices))
+
+    def without(self, names: Container[str]) -> EdgeTypes:
+        """The other types; all where none is left."""
+        left = [pair for pair in zip(self.names, self.matrices, strict=True) if pair[0] not in names]
+        return EdgeTypes(*map(tuple, zip(*left, strict=True))) if left else self
 
     def named(self, names: Sequence[str]) -> EdgeTypes:
         """The edge types that a model knows, in its order; one that it does not know is refused."""

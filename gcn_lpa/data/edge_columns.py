@@ -11,6 +11,7 @@ exp(Σ_c f_c) over them, weighed by a_e, and how many there are is a column too.
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 
 KNOTS = 10  # of a column of numbers or dates, at its quantiles .05, .15 … .95
 FARTHEST = 20.0  # |Σ_c f_c|: no edge weighs more than e^20 times another
-LEAST, MOST_ALONE = -10.0, 12  # log-weight of the others where one category weighs alone; how many are tried
+ASIDE, GONE = -100.0, -200.0  # levels of edges that stay at nodes without any other, or nowhere
+MOST_ALONE = 12  # categories that are tried alone
 MOST = 1e6  # of one value, which a file may hold
 COUNT, TYPE = "number of edges", "edge type"  # columns that no file names
 OTHER = "(other)"
@@ -166,15 +168,27 @@ class EdgeFunctions:
         return tuple(lines)
 
     def alone(self) -> list[tuple[float, ...]]:
-        """The values of all functions under which edges of one category alone keep their weight, for each where they are few."""
-        found, start = [], 0
-        for f in self.each:
+        """The values of all functions under which edges of one category stand alone, for the columns with fewest."""
+        starts = np.cumsum([0, *(f.width for f in self.each)]).tolist()
+        narrow = sorted((f.width, start, f) for f, start in zip(self.each, starts, strict=False) if f.values)
+        found: list[tuple[float, ...]] = []
+        for _, start, f in narrow:
+            if len(found) + len(f.values) > MOST_ALONE:
+                break
             others = np.zeros((len(f.values), self.width))
-            others[:, start : start + f.width] = LEAST
+            others[:, start : start + f.width] = ASIDE
             others[np.arange(len(f.values)), start + np.arange(len(f.values))] = 0.0
-            found += list(map(tuple, others.tolist()))
-            start += f.width
-        return found if len(found) <= MOST_ALONE else []
+            found += map(tuple, others.tolist())
+        return found
+
+    def idle(self, levels: Tensor) -> tuple[set[str], float]:
+        """The values whose edges stand aside, and what these weigh where they stay: as many telling edges as there are for each."""
+        values = [value for f in self.each for value in (*f.values, *[""] * (f.width - len(f.values)))]
+        shares = [share for f in self.each for share in f.shares]
+        at = [k for k, level in enumerate(levels.tolist()) if level <= ASIDE / 2]
+        share = sum(shares[k] for k in at)
+        is_gone = bool(levels.min() < (ASIDE + GONE) / 2)
+        return {values[k] for k in at}, 0.0 if is_gone else min(1.0, (1 - share) / share) if share else 1.0
 
     def levels(self) -> Tensor:
         """What is learned of all functions to their values, less the mean over the edges, [width, learned]."""
@@ -223,6 +237,13 @@ class EdgeWeights:
             raise ValueError(f"edge weights have {self.functions.width} values for each fold, not {number}")
         if any(abs(level) > MOST for levels in self.folds for level in levels):
             raise ValueError(f"edge weights are logs of at most {MOST:g}")
+
+    def along(self, later: EdgeWeights | None, number: int) -> EdgeWeights:
+        """These weights with those that were then learned of the edges that they leave, for a number of folds."""
+        if later is None or not later.is_used:
+            return dataclasses.replace(self, folds=self.folds[:1] * number)
+        folds = tuple(tuple(np.add(levels, self.folds[0]).tolist()) for levels in later.folds)
+        return EdgeWeights(self.functions, folds, self.gain + later.gain, math.hypot(self.error, later.error), True)
 
     def to_json(self) -> dict[str, Any]:
         facts = {name: getattr(self, name) for name in ("gain", "error", "is_used")}
@@ -291,16 +312,25 @@ class EdgeColumns:
         """The edges between nodes, by their positions in a graph of so many."""
         at = np.full(num_nodes, -1)
         at[nodes] = np.arange(len(nodes))
-        row, col = at[self.row.cpu().numpy()], at[self.col.cpu().numpy()]
-        kept = np.flatnonzero((row >= 0) & (col >= 0))
-        return dataclasses.replace(
-            self,
-            row=torch.from_numpy(row[kept]),
-            col=torch.from_numpy(col[kept]),
-            weight=self.weight.cpu()[torch.from_numpy(kept)],
-            basis=SparseMatrix.from_scipy(self.basis.to_scipy()[kept]),
-            _shares=weakref.WeakKeyDictionary(),
-        )
+        row, col = torch.from_numpy(at[self.row.cpu().numpy()]), torch.from_numpy(at[self.col.cpu().numpy()])
+        return dataclasses.replace(self, row=row, col=col).of((row >= 0) & (col >= 0))
+
+    def of(self, kept: Tensor) -> EdgeColumns:
+        """The listed edges of a mask, [rows]."""
+        parts = {name: getattr(self, name).cpu()[kept] for name in ("row", "col", "weight")}
+        basis = SparseMatrix.from_scipy(self.basis.to_scipy()[kept.numpy()])
+        return dataclasses.replace(self, **parts, basis=basis, _shares=weakref.WeakKeyDictionary()).to(self.row.device)
+
+    def idle(self, levels: Tensor) -> Tensor:
+        """The listed edges that stand aside, because a category of another value stands alone: a mask [rows] on the CPU."""
+        at = (levels.cpu() <= ASIDE / 2).numpy()
+        return torch.from_numpy(self.basis.to_scipy()[:, at].sum(axis=1) > 0)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the columns tell any two listed edges apart."""
+        basis = self.basis.to_scipy()
+        return self.num_rows > 1 and bool((basis.max(axis=0) - basis.min(axis=0)).max() > 0)
 
     def shares(self, pattern: Pattern) -> tuple[SparseMatrix, Tensor]:
         """The share of each listed edge in the weight of each entry of a pattern, [E, rows], and which entries have none, [E]."""

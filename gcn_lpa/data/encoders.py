@@ -101,7 +101,8 @@ class NumberColumn(ParsedColumn):
         values = NumberStyle(self.unit, self.decimal).values(cells.texts)
         values[~cells.is_value] = np.nan
         if (huge := np.flatnonzero(np.abs(values) > FLOAT32_MAX)).size:
-            raise ValueError(f"{cells.where(huge[0])} is {cells.texts[huge[0]]!r:.40}; a feature is a finite number")
+            where, text = cells.where(huge[0]), cells.texts[huge[0]]
+            raise ValueError(f"{where} is {text!r:.40}; a feature is a finite number, at most {FLOAT32_MAX:.1e}")
         return values
 
 

@@ -237,7 +237,7 @@ def decode_as(kind: Any, value: Any, name: str = "") -> Any:
             wanted = [option for option in wanted if value.keys() <= _hints(option).keys()] or wanted
         return None if value is None else decode_as(wanted[0], value, name)
     json_kind = dict if dataclasses.is_dataclass(kind) else list if origin is tuple else origin or kind
-    is_number = type(value) in (int, float) and abs(value) < 2**63 and math.isfinite(value)
+    is_number = math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < 2**63
     fits = {int: is_number and type(value) is int, float: is_number}.get(json_kind, type(value) is json_kind)
     if not fits:
         raise ValueError(f"{name or 'it'} is {value!r:.40}; it is {WORDS[json_kind]}")

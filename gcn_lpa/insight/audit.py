@@ -130,9 +130,9 @@ def cross_fit(
     return CrossFit(out_of_fold, weights, given, (epochs, folds, repeats, seed, recipe), target)
 
 
-def kept_fit(prediction: Prediction) -> CrossFit:
-    """The same from what training kept, where it held out every label in turn: nothing is trained."""
-    trained, graph, held_out = prediction.trained, prediction.graph, prediction.trained.held_out
+def kept_fit(prediction: Prediction, graph: Graph) -> CrossFit:
+    """The same from what training kept, where it held out every label of a raw graph in turn: nothing is trained."""
+    trained, held_out = prediction.trained, prediction.trained.held_out
     if held_out is None or held_out.fold is None:
         raise ValueError("left out: training did not hold out each label in turn; gcn-lpa report RUN trains for it")
     probabilities = prediction.uncalibrated.index_copy(0, held_out.node, held_out.probability)
@@ -150,8 +150,8 @@ def _log_multiples(trained: Trained, graph: Graph) -> Tensor:
     given = prepared.adjacency.row_normalized().values
     logs = [values.cpu().double().clamp_min(TINY).log() for values in (learned, given)]
     keys, prepared_keys = (g.row.cpu().long() * g.num_nodes + g.col.cpu().long() for g in (graph, prepared))
-    multiples: Tensor = (logs[0] - logs[1]).index_select(0, torch.searchsorted(prepared_keys, keys))  # no self-loops
-    return multiples
+    at = torch.searchsorted(prepared_keys, keys).clamp_max(len(prepared_keys) - 1)  # no self-loops
+    return torch.where(prepared_keys[at] == keys, (logs[0] - logs[1])[at], 0.0)  # edges that were left out say nothing
 
 
 def audit_labels(trained: Trained, graph: Graph, *, rate: float = ERROR_RATE, **options: Any) -> LabelAudit:
@@ -185,7 +185,7 @@ def _cross_fitted(trained: Trained, graph: Graph, rate: float, options: dict[str
     graph, given, kept = with_target(graph, trained.target), trained.given(graph), trained.held_out
     has_kept = kept is not None and kept.fold is not None and torch.equal(given.nonzero().squeeze(1), kept.node)
     if has_kept and not options.keys() & {"folds", "repeats", "seed"}:
-        return graph, kept_fit(Prediction.of(trained, graph))
+        return graph, kept_fit(Prediction.of(trained, graph), graph)
     return graph, cross_fit(graph, given, trained.recipe, **{"seed": trained.run.seed, **options})
 
 

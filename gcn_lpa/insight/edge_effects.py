@@ -17,10 +17,13 @@ import numpy as np
 from scipy.special import stdtrit
 
 from gcn_lpa.data.column_types import EPOCH
-from gcn_lpa.data.edge_columns import EdgeFunction, EdgeWeights
+from gcn_lpa.data.edge_columns import ASIDE, EdgeFunction, EdgeWeights
 from gcn_lpa.data.encoders import DateColumn
 
 MISSING = "(missing)"
+ALIKE = ": all alike"  # of a column that does not tell edges apart
+MANY_DIGITS = 1e12  # numbers from here on are written with an exponent
+MOST_NAMES = 8  # of columns in one sentence
 PLAINLY = 1.1  # times: what weighs less differently than that is said to be alike
 
 
@@ -30,7 +33,7 @@ class EdgeEffect:
 
     column: str
     value: str  # of numbers and dates a knot, between which weights change in straight lines on a log scale
-    weight: float  # times that of the median, or of the average edge
+    weight: float  # times that of the median, or of the average edge; 0 where its edges are left out
     low: float | None  # 95 % interval; None without folds
     high: float | None
     share: float  # of the listed edges: those nearest to a knot, those of a value
@@ -56,7 +59,7 @@ def edge_effects(weights: EdgeWeights) -> list[EdgeEffect]:
 
 
 def _times(log: float) -> float:
-    return float(f"{math.exp(log):.4g}")
+    return 0.0 if log <= ASIDE / 2 else float(f"{math.exp(log):.4g}")
 
 
 def _half_widths(logs: np.ndarray) -> np.ndarray | None:
@@ -74,7 +77,7 @@ def _written(function: EdgeFunction) -> Any:
         return str
     if isinstance(function.reader, DateColumn):
         return lambda days: (EPOCH + datetime.timedelta(days=days)).date().isoformat()
-    return lambda value: f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return lambda value: f"{value:,.0f}" if 10_000 <= abs(value) < MANY_DIGITS else f"{value:,.4g}"
 
 
 def effect_sentences(weights: EdgeWeights) -> list[str]:
@@ -82,7 +85,7 @@ def effect_sentences(weights: EdgeWeights) -> list[str]:
     rows, said = edge_effects(weights), list[tuple[float, str]]()
     for function in weights.functions.each:
         own = [row for row in rows if row.column == function.name]
-        spread = math.sqrt(sum(row.share * math.log(row.weight) ** 2 for row in own))
+        spread = math.sqrt(sum(row.share * math.log(row.weight or math.exp(ASIDE)) ** 2 for row in own))
         said.append((spread, _sentence(function, own)))
     columns = [sentence for _, sentence in sorted(said, key=lambda pair: -pair[0])]
     return [verdict(weights), *columns] if weights.is_used else [verdict(weights)]
@@ -90,7 +93,8 @@ def effect_sentences(weights: EdgeWeights) -> list[str]:
 
 def verdict(weights: EdgeWeights) -> str:
     """Whether held-out labels support what was learned."""
-    names = ", ".join(weights.functions.names)
+    every = weights.functions.names
+    names = ", ".join(every if len(every) <= MOST_NAMES else (*every[:MOST_NAMES], f"{len(every) - MOST_NAMES} more"))
     gain = f"{weights.gain:+.3f} ± {1.96 * weights.error:.3f}"
     measured = f"log-likelihood of a held-out label {gain} against the given edges"
     if weights.is_used:
@@ -102,9 +106,9 @@ def _sentence(function: EdgeFunction, rows: Sequence[EdgeEffect]) -> str:
     points = [row for row in rows if row.value != MISSING]
     ends = [points[-1], points[0]] if function.knots else sorted(points, key=lambda row: -row.weight)
     ends = [*(ends if len(ends) <= 4 else [*ends[:3], ends[-1]]), *(row for row in rows if row.value == MISSING)]
-    ends = [row for row in ends if max(row.weight, 1 / row.weight) >= PLAINLY]
+    ends = [row for row in ends if row.weight >= PLAINLY or row.weight <= 1 / PLAINLY]
     if not ends:
-        return f"{function.name}: all alike"
+        return f"{function.name}{ALIKE}"
     is_date = isinstance(function.reader, DateColumn)
     words = ("from {} on", "until {}") if is_date else ("{} and more", "{} and less")
     beside = "the median" if function.knots else "an average edge"
@@ -114,6 +118,9 @@ def _sentence(function: EdgeFunction, rows: Sequence[EdgeEffect]) -> str:
         if function.knots and row.value != MISSING:
             name = words[0 if row is points[-1] else 1].format(row.value)
         interval = "" if row.low is None else f" ({row.low:.2g} to {row.high:.2g})"
+        if not row.weight:
+            parts.append(f"{name} left out")
+            continue
         beside_it = "an average edge" if row.value == MISSING and function.knots else beside
         beside_it = beside_it if k == 0 or beside_it != beside else ""
         parts.append(f"{name} {row.weight:.2g} × {beside_it}".rstrip() + interval)

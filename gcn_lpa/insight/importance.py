@@ -189,7 +189,7 @@ class Judge:
 
     trained: Trained
     prepared: Graph
-    unweighed: Graph  # before columns of edges weigh them
+    given: Graph  # raw, before columns of edges weigh them or leave them out
     levels: Tensor | None  # of the functions of these columns
     nodes: Tensor
     y: Tensor
@@ -210,21 +210,22 @@ def _judges(trained: Trained, graph: Graph) -> list[Judge]:
     if held_out is None or not len(held_out.node):
         raise ValueError("no labels were held out when the model was trained: nothing says what matters to new nodes")
     y, trains = trained.known.on(graph)
-    raw = graph.labeled_by(y, target)
+    given = graph.with_self_loops() if trained.recipe.self_loops else graph
+    raw = (graph := trained.walked(graph)).labeled_by(y, target)
     if held_out.fold is None:
         val = torch.zeros_like(trains).index_fill(0, held_out.node, True)
         task = task_of(graph.labeled_by(trained.labels_of(graph), target), trains, val, trained.recipe, target)
-        return [_judge(trained, task, None)]
+        return [_judge(trained, given, task, None)]
     folds = []
     for k in range(int(held_out.fold.max()) + 1):
         val = torch.zeros_like(trains).index_fill(0, held_out.node[held_out.fold == k], True)
-        folds.append(_judge(trained, task_of(raw, trains & ~val, val, trained.recipe, target), k))
+        folds.append(_judge(trained, given, task_of(raw, trains & ~val, val, trained.recipe, target), k))
     return folds
 
 
-def _judge(trained: Trained, task: Task, fold: int | None) -> Judge:
+def _judge(trained: Trained, given: Graph, task: Task, fold: int | None) -> Judge:
     """The models of one fold; members that learned all labels at once learn anew, without the fold."""
-    weights, unweighed = trained.used_edge_weights, task.prepared
+    weights = trained.used_edge_weights
     levels = None if weights is None else weights.levels if fold is None else weights.of_fold(fold)
     task = task if levels is None else task.weighed(levels)
     model: Any = trained.model
@@ -235,7 +236,7 @@ def _judge(trained: Trained, task: Task, fold: int | None) -> Judge:
         model = Ensemble(members).eval()
     judge = dataclasses.replace(trained, model=model)
     nodes = task.val.nonzero().squeeze(1)
-    return Judge(judge, task.prepared, unweighed, levels, nodes, task.graph.y.cpu()[nodes])
+    return Judge(judge, task.prepared, given, levels, nodes, task.graph.y.cpu()[nodes])
 
 
 def _refitted(job: Job, model: Any, device: torch.device) -> Any:
@@ -258,7 +259,7 @@ def _changes(trained: Trained, judge: Judge) -> list[tuple[str, str, Change]]:
     ]
     if graph.num_edges:
         changes += [(EDGES, "edges", _edges_shuffled), (LABELS, "labels", _labels_shuffled)]
-    if judge.levels is not None and (columns := judge.unweighed.with_type_column().edge_columns) is not None:
+    if judge.levels is not None and (columns := judge.given.with_type_column().edge_columns) is not None:
         start = 0
         for function in columns.functions.each:
             stop = start + function.width
@@ -327,14 +328,16 @@ def _labels_shuffled(judge: Judge, order: Tensor, rng: np.random.Generator) -> G
 
 def _edge_column_shuffled(start: int, stop: int) -> Change:
     def change(judge: Judge, order: Tensor, rng: np.random.Generator) -> Graph:
-        graph = judge.unweighed.with_type_column()
+        graph = judge.given.with_type_column()
         columns = graph.edge_columns
         assert columns is not None and judge.levels is not None
         rows = rng.permutation(columns.num_rows)
         other = SparseMatrix.from_scipy(columns.basis.to_scipy()[rows])
         basis = _mixed(columns.basis, other, torch.arange(start, stop))
         assert isinstance(basis, SparseMatrix)
-        return dataclasses.replace(graph, edge_columns=dataclasses.replace(columns, basis=basis)).weighed(judge.levels)
+        turned = dataclasses.replace(graph, edge_columns=dataclasses.replace(columns, basis=basis))
+        adjacency, derived = turned.without_idle(judge.levels).weighed(judge.levels).adjacency, judge.prepared._derived
+        return dataclasses.replace(judge.prepared, adjacency=adjacency.to(judge.prepared.device), _derived=Derived(before=derived))
 
     return change
 

@@ -173,7 +173,7 @@ def answer(explainer: Explainer, asked: Asked) -> WhatIf:
 
 def retrained(explainer: Explainer, graph: Graph, asked: Asked) -> Shift:
     """The difference between a model that is trained on the training labels and one that is trained with the changes."""
-    trained = explainer.trained
+    trained, graph = explainer.trained, explainer.trained.walked(graph)
     known, trains = trained.known.on(graph)
     y, _ = other_labels(explainer.graph, asked)
     moved = (y != explainer.graph.y) & (explainer.graph.target.known(y) | explainer.graph.labeled)

@@ -1,10 +1,13 @@
 """How much an edge weighs by its columns: learned first, by folds, and used only where held-out labels support it.
 
-A small model, hops along edges of the form `columns`, learns the functions of the columns by both losses of Eq. (18), and its twin
-learns along the given edges. Where the first, with the label votes along its edges, gives held-out labels a likelihood that is
+First edges of each category alone are tried, such as those of one type, where categories are few: many edges of an idle type drown
+those of a telling one, and labels are too few to teach so large a step. A model on hop columns judges them. Where one is surely
+better, the others stand aside, and all that follows, the recipe too, is of the graph that they leave: nodes without an edge of it
+keep theirs, but where held-out labels are likelier than along the given edges without these too.
+
+Then a small model, hops along edges of the form `columns`, learns the functions of the columns by both losses of Eq. (18), and its
+twin learns along the given edges. Where the first, with the label votes along its edges, gives held-out labels a likelihood that is
 significantly higher than that of the second, every member of the ensemble, label votes and explanations walk the weights A ∘ M.
-Beside these functions, edges of each category alone are tried, such as those of one type, where categories are few: many edges
-of an idle type drown those of a telling one, and labels are too few to teach so large a step. A model on hop columns judges them.
 Otherwise members walk the given edges, and nothing that is trained differs by a bit from what it would be without columns of edges.
 
 The functions that weigh the edges for predictions of a fold were learned without the labels of the fold, which chose the epoch.
@@ -15,12 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.edge_columns import EdgeWeights
+from gcn_lpa.data.edge_columns import ASIDE, GONE, EdgeWeights
 from gcn_lpa.engine.devices import num_threads
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import Ensemble, Parts, cross_fitted, parts_of
@@ -29,7 +33,7 @@ from gcn_lpa.learning.tasks import Job, Task, task_of
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.recipes import FIXED_EDGES, HOP_COLUMNS, Recipe
 from gcn_lpa.target import Target
-from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
+from gcn_lpa.train import Fit, JobName, Watch, num_epochs
 
 CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
 SURELY = 3.0  # the same, where the best of several categories would be taken
@@ -41,67 +45,93 @@ LEARNS = {  # what differs from the first member of the ensemble
 VOTE_FOLDS = 5  # of validation nodes, where there are no folds
 
 
-def learned_edge_weights(
-    graph: Graph,
-    parts: Sequence[tuple[Tensor, Tensor]],
-    recipe: Recipe,
-    *,
-    seed: int,
-    target: Target,
-    device: torch.device,
-    threads: int | None,
-    watch: Watch | None,
-) -> EdgeWeights | None:
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Small models, of which each learns without some labels and predicts them."""
+
+    parts: Sequence[tuple[Tensor, Tensor]]  # the nodes to learn from and those that are held out, masks, [n]
+    seed: int
+    target: Target
+    device: torch.device
+    threads: int | None
+    watch: Watch | None
+
+    def tasks(self, graph: Graph, recipe: Recipe) -> list[Task]:
+        return [task_of(graph, train, val, recipe, self.target) for train, val in self.parts]
+
+    def models(self, groups: Sequence[tuple[str, Sequence[Task], Recipe]], watch: Watch | None = None) -> list[list[Any]]:
+        """The models of each group, which has a name; none where one of them diverged. Ctrl-C is a KeyboardInterrupt."""
+        jobs = []
+        for name, tasks, recipe in groups:
+            names = [JobName(f"edges-{k}", name, num_epochs(recipe)) for k in range(1, len(tasks) + 1)]
+            jobs.append([Job(job, task, recipe, self.seed) for job, task in zip(names, tasks, strict=True)])
+        outcomes = fit_many(jobs, device=self.device, threads=self.threads, watch=watch)
+        if outcomes.interrupted:
+            raise KeyboardInterrupt
+        fits = [[fit for fit in of_group if isinstance(fit, Fit)] for of_group in outcomes.groups.values()]
+        return [[fit.model for fit in group] for group in fits] if all(len(group) == len(self.parts) for group in fits) else []
+
+    def likelihoods(self, tasks: Sequence[Task], models: Sequence[Any]) -> Tensor:
+        """The log-likelihood of each held-out label: of the model and the label votes along its edges, [m]."""
+        parts, labels, folds = [], [], []
+        for k, (task, model) in enumerate(zip(tasks, models, strict=True)):
+            parts.append(parts_of(Ensemble([[model]]).eval(), task.prepared.to(self.device)).of(task.val))
+            labels.append(task.graph.y.cpu()[task.val])
+            folds.append(torch.full((len(labels[-1]),), k))
+        y, fold = torch.cat(labels), torch.cat(folds)
+        fold = torch.arange(len(y)) % VOTE_FOLDS if len(tasks) == 1 else fold
+        return self.target.likelihood(cross_fitted(Parts.joined(parts), y, fold), y)
+
+
+def telling_edges(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights | None:
+    """The one category whose edges surely tell more than all together: others stand aside. None: no such."""
+    columns = graph.with_type_column().edge_columns
+    if columns is None or not trials.parts:
+        return None
+    alone = [levels for levels in columns.functions.alone() if columns.idle(torch.tensor(levels)).unique().numel() == 2]
+    if not alone:
+        return None
+    walked = _first(recipe).replace(**LEARNS).replace(**HOP_COLUMNS)
+    plain = trials.tasks(graph, walked)
+
+    def tried(ways: Sequence[Sequence[float]]) -> list[Tensor]:
+        tasks = [[task.without_idle(torch.tensor(levels)) for task in plain] for levels in ways]
+        models = trials.models([("alone", of, walked) for of in tasks])
+        return [trials.likelihoods(*group) for group in zip(tasks, models, strict=True)] if models else []
+
+    given, *each = tried([(0.0,) * len(alone[0]), *alone]) or [torch.zeros(0)]
+    gains = zip((_gain(logs, given, SURELY) for logs in each), alone, strict=False)
+    best = max(((gain, levels) for gain, levels in gains if gain[2]), default=None)
+    if best is None:
+        return None
+    gone = tuple(GONE if level == ASIDE else level for level in best[1])
+    without = [_gain(logs, given, 0.0) for logs in tried([gone])]
+    gain, levels = (without[0], gone) if without and without[0][2] else best
+    return EdgeWeights(columns.functions, (levels,), *gain)
+
+
+def learned_edge_weights(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights | None:
     """The functions of the columns of edges, learned once for each part, and whether held-out labels support them.
 
-    None where the edges have no columns, and after Ctrl-C.
-
-    Args:
-        parts: for each the nodes to learn from and those that are held out, masks, [n].
+    None where the edges have no columns that tell any two of them apart.
     """
     graph = graph.with_type_column()
-    if graph.edge_columns is None or not parts:
+    if graph.edge_columns is None or not graph.edge_columns.differ or not trials.parts:
         return None
-    first = members_of(recipe)[""].replace(members="", votes=False, edge_weights=False, select="loss")
-    columns = first.replace(**LEARNS)
+    columns = _first(recipe).replace(**LEARNS)
     recipes = {"columns": columns, "given": columns.replace(**FIXED_EDGES)}
-    groups = []
-    for name, one in recipes.items():
-        tasks = [task_of(graph, train, val, one, target) for train, val in parts]
-        names = [JobName(f"edges-{k}", name, num_epochs(one)) for k in range(1, len(parts) + 1)]
-        groups.append([Job(job, task, one, seed) for job, task in zip(names, tasks, strict=True)])
-    outcomes = fit_many(groups, device=device, threads=threads, watch=watch)
-    if outcomes.interrupted:
-        raise KeyboardInterrupt
-    likelihoods = []
-    for jobs, of_group in zip(groups, outcomes.groups.values(), strict=True):
-        if any(isinstance(outcome, DivergedError) for outcome in of_group):
-            return None
-        models = [outcome.model for outcome in of_group if isinstance(outcome, Fit)]
-        with num_threads(threads, layer=jobs[0].task.layer(jobs[0].recipe)):
-            likelihoods.append(_log_likelihoods([job.task for job in jobs], models, device))
-        if jobs is groups[0]:
-            forms = [model.edges for model in models]
-            levels = [tuple((form.levels @ form.weight).detach().cpu().tolist()) for form in forms]
-    functions = graph.edge_columns.functions
-    found = EdgeWeights(functions, tuple(levels), *_gain(likelihoods[0], likelihoods[1], CLEARLY))
-    alone, walked = functions.alone(), columns.replace(**HOP_COLUMNS)
-    if not alone:
-        return found
-    plain = [task_of(graph, train, val, walked, target) for train, val in parts]
-    tried = [plain, *([task.weighed(torch.tensor(levels)) for task in plain] for levels in alone)]
-    names = [JobName(f"edges-{k}", "alone", num_epochs(walked)) for k in range(1, len(parts) + 1)]
-    groups = [[Job(job, task, walked, seed) for job, task in zip(names, tasks, strict=True)] for tasks in tried]
-    outcomes = fit_many(groups, device=device, threads=threads)
-    if outcomes.interrupted:
-        raise KeyboardInterrupt
-    given, *each = (
-        _log_likelihoods(tasks, [outcome.model for outcome in of_group if isinstance(outcome, Fit)], device)
-        for tasks, of_group in zip(tried, outcomes.groups.values(), strict=True)
-    )
-    ways = [EdgeWeights(functions, (one,) * len(parts), *_gain(logs, given, SURELY)) for one, logs in zip(alone, each, strict=True)]
-    used = [way for way in (found, *ways) if way.is_used]
-    return max(used, key=lambda way: way.gain, default=found)  # what is not used is shown as it was learned
+    groups = [(name, trials.tasks(graph, one), one) for name, one in recipes.items()]
+    if not (models := trials.models(groups, trials.watch)):
+        return None
+    with num_threads(trials.threads, layer=groups[0][1][0].layer(columns)):
+        learned, given = (trials.likelihoods(tasks, of_group) for (_, tasks, _), of_group in zip(groups, models, strict=True))
+    levels = ((model.edges.levels @ model.edges.weight).detach().cpu().tolist() for model in models[0])
+    return EdgeWeights(graph.edge_columns.functions, tuple(map(tuple, levels)), *_gain(learned, given, CLEARLY))
+
+
+def _first(recipe: Recipe) -> Recipe:
+    """The first member of the ensemble, whose loss on held-out labels chooses the epoch."""
+    return members_of(recipe)[""].replace(members="", votes=False, edge_weights=False, select="loss")
 
 
 def _gain(logs: Tensor, given: Tensor, least: float) -> tuple[float, float, bool]:
@@ -110,17 +140,3 @@ def _gain(logs: Tensor, given: Tensor, least: float) -> tuple[float, float, bool
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
     is_clear = math.isfinite(error) and float(gain.mean()) > least * error
     return float(gain.mean()), error if math.isfinite(error) else 0.0, is_clear
-
-
-def _log_likelihoods(tasks: Sequence[Task], models: Sequence[Any], device: torch.device) -> Tensor:
-    """The log-likelihood of each held-out label: of the model and the label votes along its edges, [m]."""
-    parts, labels, folds = [], [], []
-    for k, (task, model) in enumerate(zip(tasks, models, strict=True)):
-        parts.append(parts_of(Ensemble([[model]]).eval(), task.prepared.to(device)).of(task.val))
-        labels.append(task.graph.y.cpu()[task.val])
-        folds.append(torch.full((len(labels[-1]),), k))
-    y, fold = torch.cat(labels), torch.cat(folds)
-    if len(tasks) == 1:
-        fold = torch.arange(len(y)) % VOTE_FOLDS
-    probabilities = cross_fitted(Parts.joined(parts), y, fold)
-    return tasks[0].graph.target.likelihood(probabilities, y)

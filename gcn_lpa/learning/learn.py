@@ -45,7 +45,7 @@ from gcn_lpa.learning.tasks import Job, Kept, Task, task_of
 from gcn_lpa.methods.hops import RelationHops
 from gcn_lpa.methods.registry import members_of
 from gcn_lpa.predict import Prediction
-from gcn_lpa.recipes import Recipe, choose_recipe
+from gcn_lpa.recipes import OURS, Recipe, choose_recipe
 from gcn_lpa.target import Target
 from gcn_lpa.train import DivergedError, Fit, JobName, Watch, num_epochs
 from gcn_lpa.trained import HeldOut, KnownLabels, Trained
@@ -94,26 +94,30 @@ def learn(
         train = graph.labeled.cpu() if val is None else graph.labeled.cpu() & ~val
     train = node_mask(train, graph.num_nodes, "train")
     where = choose_device(device)
+    chooses: dict[str, Any] = {"by_folds": val is None, "has_time": minutes is not None or where.type == "cuda"}
     if isinstance(recipe, str):
-        has_time = minutes is not None or where.type == "cuda"
-        recipe = choose_recipe(graph, train, recipe, by_folds=val is None, has_time=has_time)
-    whole = task_of(graph, train, torch.zeros_like(train) if val is None else val, recipe)
-    folds = [] if val is not None else _folds(whole, seed, recipe.folds)
+        recipe = choose_recipe(graph, train, recipe, **chooses)
+    whole, folds = _held_out(graph, train, val, recipe, seed)
+    telling = weights = None
+    if recipe.edge_weights:
+        from gcn_lpa.learning.edge_weights import Trials, learned_edge_weights, telling_edges  # few graphs need it
+
+        parts = [(train & ~fold, fold) for fold in folds] if val is None else [(train, val)] * bool(val.any())
+        trials = Trials(parts, seed, whole.graph.target, where, threads, watch)
+        if (telling := telling_edges(graph, recipe, trials)) is not None:
+            named = [name for name in OURS if recipe == choose_recipe(graph, train, name, **chooses)]
+            graph = graph.without_idle(telling.levels)
+            recipe = choose_recipe(graph, train, named[0], **chooses).replace(edge_weights=True) if named else recipe
+            whole, folds = _held_out(graph, train, val, recipe, seed)
+            trials = dataclasses.replace(trials, parts=[(train & ~fold, fold) for fold in folds] or trials.parts)
+        weights = learned_edge_weights(graph, recipe, trials)
+        if weights is not None and weights.is_used:
+            whole = whole.weighed(weights.levels)
     if val is None and not folds:  # one model of each member learns from all labels, for a fixed number of epochs
         recipe = recipe.replace(votes=False, epochs=min(recipe.epochs, UNCHOSEN))
     target, has_few = whole.graph.target, int(train.sum()) < MANY_LABELS
-    parts = [(train & ~fold, fold) for fold in folds]
-    weights = None
-    if recipe.edge_weights:
-        from gcn_lpa.learning.edge_weights import learned_edge_weights  # few graphs need it
-
-        held_out = parts if val is None else [(train, val)] * bool(val.any())
-        options: dict[str, Any] = {"seed": seed, "target": target, "device": where, "threads": threads, "watch": watch}
-        weights = learned_edge_weights(graph, held_out, recipe, **options)
-        if weights is not None and weights.is_used:
-            whole = whole.weighed(weights.levels)
     if folds:
-        tasks = [task_of(graph, *part, recipe, target) for part in parts]
+        tasks = [task_of(graph, train & ~fold, fold, recipe, target) for fold in folds]
         if weights is not None and weights.is_used:
             tasks = [task.weighed(weights.of_fold(k)) for k, task in enumerate(tasks)]
         jobs = [member_jobs(task, recipe, seed, f"fold-{k}", keeps=has_few) for k, task in enumerate(tasks, start=1)]
@@ -121,7 +125,7 @@ def learn(
     else:
         groups = _copies(whole, recipe, seed)
     until = None if minutes is None else time.perf_counter() + 60 * minutes / (1 + REFITTING * bool(folds))
-    options = {"device": where, "threads": threads, "watch": watch, "until": until}
+    options: dict[str, Any] = {"device": where, "threads": threads, "watch": watch, "until": until}
     if len(folds) > 1 and is_judged(recipe, int(folds[0].sum())):
         outcomes, left_out = _worthy(groups, options)
     else:
@@ -137,7 +141,14 @@ def learn(
     else:
         with num_threads(threads, layer=whole.layer(recipe)):
             trained = together(whole, recipe, fits, interrupted=outcomes.interrupted)
+    weights = weights if telling is None else telling.along(weights, max(1, len(folds)))
     return trained if weights is None else dataclasses.replace(trained, edge_weights=weights)
+
+
+def _held_out(graph: Graph, train: Tensor, val: Tensor | None, recipe: Recipe, seed: int) -> tuple[Task, list[Tensor]]:
+    """What a model of all training labels learns from, and the folds of these labels where no nodes are given to hold out."""
+    whole = task_of(graph, train, torch.zeros_like(train) if val is None else val, recipe)
+    return whole, _folds(whole, seed, recipe.folds) if val is None else []
 
 
 def learn_many(

@@ -81,6 +81,10 @@ class Task:
         """The same, along edges that weigh what functions of their columns say: see `Graph.weighed`."""
         return dataclasses.replace(self, prepared=self.prepared.weighed(levels))
 
+    def without_idle(self, levels: Tensor) -> Task:
+        """The same, without the edges that functions of their columns leave out: see `Graph.without_idle`."""
+        return dataclasses.replace(self, prepared=self.prepared.without_idle(levels))
+
     def cut_off(self, recipe: Recipe) -> Graph:
         """The prepared graph as it would be if no validation node had an edge."""
         kept = scipy.sparse.diags_array((~self.val).numpy().astype(np.float32))
@@ -137,6 +141,8 @@ def with_target(graph: Graph, target: Target) -> Graph:
 
 def require_fit(target: Target, recipe: Recipe) -> None:
     """Refuse a recipe that is about classes where numbers are predicted."""
+    if target.names:
+        return
     methods = {name: METHODS[member.method] for name, member in members_of(recipe).items()}
     if classes := [name or recipe.method for name, method in methods.items() if not method.for_numbers]:
         able = some([name for name, method in METHODS.items() if method.for_numbers], 20)

@@ -122,7 +122,7 @@ class Updated:
         votes = tuple(among_voters(log, ~self.silent) for log in parts.votes)
         labels = torch.where(known, self.trained.labels_of(self.graph), self.trained.target.unknown)
         adapted = dataclasses.replace(adapted, weights=weights)
-        return Prediction(adapted, self.graph, labels, weights(Parts(parts.members, votes, parts.target)))
+        return Prediction(adapted, adapted.walked(self.graph), labels, weights(Parts(parts.members, votes, parts.target)))
 
     def table(self, **options: Any) -> Any:
         """The `predictions` for the graph; with a column `before`: the class or number before, empty if new."""

@@ -357,9 +357,14 @@ def longer(member: Callable[[Recipe], Recipe]) -> Callable[[Recipe], Recipe]:
     return lambda first: member(first).replace(patience=2 * first.patience)
 
 
+def strong(member: Callable[[Recipe], Recipe]) -> Callable[[Recipe], Recipe]:
+    """A member with ten times the L2: what is published for rows of sum 1 is weak on rows of length 1."""
+    return lambda first: member(first.replace(l2=10 * first.l2))
+
+
 MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made from that of the first member
     "hops": lambda first: first.replace(propagation="hops", **FIXED_EDGES),
-    "strong-hops": lambda first: first.replace(propagation="hops", l2=10 * first.l2, **FIXED_EDGES),
+    "strong-hops": strong(lambda first: first.replace(propagation="hops", **FIXED_EDGES)),
     "hop-columns": lambda first: first.replace(**HOP_COLUMNS),
     "layers": as_layers(),
     "three-layers": as_layers(gcn_layers=3),
@@ -368,11 +373,13 @@ MEMBERS: dict[str, Callable[[Recipe], Recipe]] = {  # the recipe of each, made f
     "deep": longer(as_layers(gcn_layers=12, batch_norm=True, dropout=0.2, l2=0.0)),  # after tunedGNN, Luo et al. (2024)
     "wide": longer(as_layers(**WIDE)),
     "wide-three": longer(as_layers(**WIDE, gcn_layers=3, dropout=0.3)),
+    "strong-wide": strong(longer(as_layers(**WIDE))),
+    "narrow": longer(as_layers(**{**WIDE, "hidden": 64}, dropout=0.3)),
     "gcn": as_method("gcn"),
     "appnp": as_method("appnp"),
-    "grand": as_method("grand"),
-    # as on rows of sum 1
-    "strong-grand": lambda first: as_method("grand", propagation_steps=5)(first.replace(l2=10 * first.l2)),
+    "strong-appnp": strong(as_method("appnp")),
+    "grand": strong(as_method("grand", propagation_steps=5)),
+    "far-grand": strong(as_method("grand")),
     "label-input": as_method("label-input"),
     "correct-and-smooth": as_method("correct-and-smooth", propagation_steps=20),
     "neighbour-lr": as_method("neighbour-lr"),

@@ -182,7 +182,7 @@ def contents(subject: OpenRun, *, trains: bool = True, device: str = "auto", say
     run, graph, trained = subject.run, subject.graph, subject.trained
     names, known = trained.class_names, trained.known.on(graph)[0]
     rivals = matters = Section(None, "left out, as it takes longer than training: gcn-lpa report RUN adds it")
-    fitted = section(lambda: kept_fit(subject.prediction))
+    fitted = section(lambda: kept_fit(subject.prediction, graph))
     if trains:
         options: dict[str, Any] = {"seed": run.plan.seed, "device": device}
         say("comparing with rivals")

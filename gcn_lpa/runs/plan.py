@@ -61,7 +61,8 @@ class Source:
         def moved(path: str) -> str:
             return path if is_address(path) or os.path.isabs(path) else move(path)
 
-        options = {key: moved(value) if key in PATHS and value else value for key, value in self.options.items()}
+        old = self.options
+        options = {key: moved(value) if key in PATHS and value and isinstance(value, str) else value for key, value in old.items()}
         return Source(self.name if self.is_named else moved(self.name), self.root and moved(self.root), options)
 
     def load(self) -> Graph:

@@ -24,7 +24,7 @@ from gcn_lpa.methods.hop_columns import MOST_COLUMNS, RANK
 from gcn_lpa.methods.registry import METHODS, members_of
 from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
 from gcn_lpa.methods.trees import ROUNDS, VOTE_FOLDS, WORDS
-from gcn_lpa.recipes import TABLE_COLUMNS, Recipe
+from gcn_lpa.recipes import HOP_COLUMNS, TABLE_COLUMNS, Recipe
 
 USUAL = {"table": 350, "words": 60, "columns": 60}  # epochs until training stops: of networks, and of hop columns
 PASSES = 3  # over the edges in an epoch: forward, backward, validation
@@ -87,9 +87,11 @@ def seconds_of_members(graph: Graph, recipe: Recipe, *, by_folds: bool, machine:
         at_once = METHODS[member.method].at_once
         each = _at_once(graph, member, num_labels, machine) if at_once else _network(graph, member, num_labels, machine)
         seconds[name] = (1 if name and judged and is_costly(member, at_once) else trainings) * each
-    if recipe.edge_weights and graph.with_type_column().edge_columns is not None:
+    if recipe.edge_weights and (columns := graph.with_type_column().edge_columns) is not None and columns.differ:
         taught = members_of(recipe)[""].replace(**LEARNS)  # and its twin along the given edges
-        seconds["edge weights"] = 2 * trainings * _network(graph, taught, num_labels, machine)
+        alone, each = len(columns.functions.alone()), _network(graph, taught.replace(**HOP_COLUMNS), num_labels, machine)
+        once = 2 * _network(graph, taught, num_labels, machine) + (each * (1 + alone) if alone else 0)
+        seconds["edge weights"] = trainings * once
     return seconds
 
 

@@ -406,7 +406,7 @@ def test_a_line_has_the_share_of_each_kind():
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("kinds")
     (place / "data").mkdir()
-    write_graph(place / "data", "one tells", 0, nodes=150)
+    write_graph(place / "data", "both tell", 0, nodes=150)
     options = ["--members", "layers", "--epochs", "30", "--split", "uniform", "--out", place / "run"]
     told = asked("train", place / "data", "-o", "relation=kind", *options)
     assert told.exit_code == 0, told.output

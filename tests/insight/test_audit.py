@@ -408,7 +408,7 @@ def test_the_command_ranks_labels_and_edges_of_your_own_data(run, tmp_path):
     assert len(found["findings"]) == 3
     assert found["findings"][0]["node"].startswith("n")
     loaded = load_run(run)
-    of_page = rank_labels(loaded.graph, kept_fit(Prediction.of(loaded.trained, loaded.graph)))
+    of_page = rank_labels(loaded.graph, kept_fit(Prediction.of(loaded.trained, loaded.graph), loaded.graph))
     asked = json.loads(invoke(run, "--labels", "--json").stdout)["findings"]
     assert [(one["node"], one["suspicion"]) for one in asked] == [(one.node, one.suspicion) for one in of_page.findings]
     out = tmp_path / "edges.csv"
@@ -441,7 +441,7 @@ def test_a_file_that_cannot_be_written_is_named_before_anything_is_trained(run, 
 def test_training_by_folds_kept_what_a_label_audit_needs(karate):
     wrong = 0  # the instructor himself
     graph = flip(karate, [wrong])
-    kept = kept_fit(Prediction.of(learn(graph, recipe="quick", device="cpu", threads=1), graph))
+    kept = kept_fit(Prediction.of(learn(graph, recipe="quick", device="cpu", threads=1), graph), graph)
     assert kept.given.all()
     assert rank_labels(graph, kept).findings[0].node == graph.node_names[wrong]
     trained = learn(graph, recipe="quick", device="cpu", threads=1)
@@ -451,7 +451,7 @@ def test_training_by_folds_kept_what_a_label_audit_needs(karate):
 
 def test_labels_that_training_did_not_hold_out_are_not_audited_from_what_it_kept(karate):
     with pytest.raises(ValueError, match="did not hold out each label in turn"):
-        kept_fit(Prediction.of(given_to(karate), karate))
+        kept_fit(Prediction.of(given_to(karate), karate), karate)
 
 
 @pytest.mark.parametrize("planted", [0, 6])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
-from gcn_lpa.data.edge_columns import EdgeFunction, EdgeFunctions, EdgeWeights
+from gcn_lpa.data.edge_columns import GONE, EdgeFunction, EdgeFunctions, EdgeWeights
 from gcn_lpa.data.encoders import CategoryColumn, DateColumn, NumberColumn
 from gcn_lpa.insight.edge_effects import edge_effects, effect_sentences
 
@@ -59,6 +59,13 @@ def test_a_sentence_for_each_column_the_most_telling_first():
     assert others[0] == "kind: a 3 × an average edge (3 to 3), b 0.33 × (0.33 to 0.33)"
     assert others[1].startswith("amount: 2,500 and more 4 × the median (4 to 4), 10 and less 0.5 × (0.5 to 0.5), (missing)")
     assert others[2] == "when: all alike"
+
+
+def test_edges_that_are_left_out_are_said_so():
+    gone = tuple(math.exp(GONE) if k == 5 else value for k, value in enumerate(ONE))
+    _, first, *_ = effect_sentences(weights_of(gone, gone))
+    assert first == "kind: a 3 × an average edge (3 to 3), b left out"
+    assert [row.weight for row in edge_effects(weights_of(gone))][5] == 0
 
 
 def test_what_is_not_supported_is_said_and_not_shown():

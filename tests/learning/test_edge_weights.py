@@ -7,7 +7,7 @@ import pandas
 import pytest
 import torch
 
-from gcn_lpa.data.edge_columns import LEAST
+from gcn_lpa.data.edge_columns import ASIDE, GONE
 from gcn_lpa.data.read_folder import read_csv
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.learning import edge_weights
@@ -115,13 +115,16 @@ def test_labels_of_test_nodes_are_not_seen(telling):
 def test_everything_walks_the_learned_weights(telling):
     graph, _, trained = telling
     prepared = trained.prepare(graph)
-    given = graph.with_self_loops().adjacency
-    expected = given.values * graph.edge_columns.log_mask(given.pattern, trained.edge_weights.levels).exp()
+    walked = trained.walked(graph)
+    assert 0 < walked.num_edges < graph.num_edges  # sellers stand aside
+    given, fewer = graph.with_self_loops().adjacency, walked.with_self_loops().adjacency
+    expected = fewer.values * walked.edge_columns.log_mask(fewer.pattern, trained.edge_weights.levels).exp()
     assert torch.equal(prepared.adjacency.values, expected)
     table = edge_table(trained, graph)
     assert table["weight"].tolist() == given.values.tolist()
-    share = given.with_values(expected).row_normalized().values
-    np.testing.assert_allclose(table["learned"], share.numpy(), rtol=1e-4)
+    share = fewer.with_values(expected).row_normalized().to_scipy().toarray()
+    there = share[table["target"].astype(int), table["source"].astype(int)]
+    np.testing.assert_allclose(table["learned"], there, rtol=1e-4)
     why = explain(trained, graph, int(graph.node_names[1]))
     assert 0 < sum(vote.share for vote in why.votes) <= 1 + 1e-6
 
@@ -167,23 +170,64 @@ def test_validation_nodes_decide_where_they_are_given(telling):
     assert trained.used_edge_weights is not None
 
 
-def test_edges_of_the_type_that_tells_are_taken_alone_where_idle_ones_drown_them():
+def drowned(n=150):
     """Forty random edges for each that joins nodes of one class: no small step from the given weights would help."""
-    rng, n = np.random.default_rng(3), 150
+    rng = np.random.default_rng(3)
     y = rng.integers(2, size=n)
     friend = np.array([(i, rng.choice(np.flatnonzero(y == y[i]))) for i in range(n) for _ in range(2)])
     ends = np.concatenate([friend, rng.integers(n, size=(80 * n, 2))])
     kind = np.array(["friend"] * len(friend) + ["seller"] * (80 * n))
     nodes = pandas.DataFrame({"id": np.arange(n), "label": np.array(["x", "y"])[y], "noise": rng.normal(size=n)})
-    graph = read_csv(nodes, pandas.DataFrame({"source": ends[:, 0], "target": ends[:, 1], "kind": kind}))
-    train = torch.arange(n) % 2 == 0
+    return read_csv(nodes, pandas.DataFrame({"source": ends[:, 0], "target": ends[:, 1], "kind": kind}))
+
+
+def test_edges_of_the_type_that_tells_stand_alone_where_idle_ones_drown_them():
+    graph = drowned()
+    train = torch.arange(graph.num_nodes) % 2 == 0
     trained = learn(graph, train, recipe=RECIPE, device="cpu")
     weights = trained.used_edge_weights
     assert weights is not None
     names = list(weights.functions.names)
     start = sum(function.width for function in weights.functions.each[: names.index("kind")])
-    assert weights.levels[start : start + 2].tolist() == [0.0, LEAST]
+    friend, seller = weights.levels[start : start + 2].tolist()
+    assert seller < ASIDE / 2 < friend
     assert evaluate(trained, graph, ~train).accuracy > 0.8
+
+
+def test_the_recipe_is_chosen_for_the_edges_that_are_walked(monkeypatch):
+    """A graph that is large by its idle edges alone gets the recipe of the small graph that they leave, by every door."""
+    graph = drowned()
+    monkeypatch.setattr("gcn_lpa.recipes.LARGE", 2000)
+    monkeypatch.setattr("gcn_lpa.recipes.DEFAULT", RECIPE)
+    train = torch.arange(graph.num_nodes) % 2 == 0
+    parts = train, ~train & (torch.arange(graph.num_nodes) % 3 == 0)
+    chosen = choose_recipe(graph, train, by_folds=False)
+    assert chosen.propagation == "columns"
+    by_name, by_recipe = (learn(graph, *parts, recipe=one, device="cpu") for one in ("default", chosen))
+    suited = choose_recipe(by_name.walked(graph), train, by_folds=False)
+    assert suited.propagation == by_name.recipe.propagation == "hops"
+    assert by_name.recipe == suited.replace(edge_weights=True)
+    assert torch.equal(predict_proba(by_name, graph), predict_proba(by_recipe, graph))
+    own = chosen.replace(hidden=8, members="")
+    assert learn(graph, *parts, recipe=own, device="cpu").recipe == own
+
+
+def test_a_node_without_a_telling_edge_keeps_the_others():
+    """By hand: 0 – 1 is a friend; sellers 0 – 1 and 1 – 2 go or stay; 3 has sellers alone, and 4 no edge."""
+    edges = [(0, 1, "friend"), (0, 2, "friend"), (0, 1, "seller"), (1, 2, "seller"), (1, 3, "seller"), (2, 3, "seller")]
+    table = pandas.DataFrame(edges, columns=["source", "target", "kind"])
+    graph = read_csv(pandas.DataFrame({"id": range(5), "label": list("xyxyx")}), table, relation="kind")
+    functions = graph.edge_columns.functions
+    levels = torch.tensor(functions.alone()[0])
+    fewer = graph.without_idle(levels).adjacency.to_scipy().toarray()
+    ratio = 2 / 4  # as many friends for each seller
+    expected = np.zeros((5, 5))
+    for i, j, weight in ((0, 1, 1.0), (0, 2, 1.0), (1, 3, ratio), (2, 3, ratio)):
+        expected[i, j] = expected[j, i] = weight
+    np.testing.assert_allclose(fewer, expected)
+    assert graph.without_idle(levels).edge_types.names == ("friend",)
+    gone = graph.without_idle(torch.where(levels == ASIDE, GONE, levels))
+    assert gone.num_edges == 2
 
 
 def test_each_category_is_tried_alone_where_they_are_few():
@@ -191,7 +235,7 @@ def test_each_category_is_tried_alone_where_they_are_few():
     start = sum(function.width for function in functions.each[: functions.names.index("kind")])
     alone = functions.alone()
     assert len(alone) == 2
-    assert [levels[start : start + 2] for levels in alone] == [(0.0, LEAST), (LEAST, 0.0)]
+    assert [levels[start : start + 2] for levels in alone] == [(0.0, ASIDE), (ASIDE, 0.0)]
     assert not any(level for levels in alone for level in (*levels[:start], *levels[start + 2 :]))
 
 
@@ -200,4 +244,4 @@ def test_what_is_not_used_is_shown_as_it_was_learned():
     graph = two_kinds(tells=False)
     trained = learn(graph, torch.arange(graph.num_nodes) % 2 == 0, recipe=RECIPE, device="cpu")
     assert trained.used_edge_weights is None
-    assert min(map(min, trained.edge_weights.folds)) > LEAST
+    assert min(map(min, trained.edge_weights.folds)) > ASIDE
