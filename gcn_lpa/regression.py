@@ -275,8 +275,9 @@ class Numbers:
         return (float(numbers.min()), float(np.median(numbers)), float(numbers.max())) if len(numbers) else None
 
     def summary(self, y: Tensor) -> str:
-        low, middle, high = self.quartiles(y) or (math.nan,) * 3
-        return f"numbers from {low:g} to {high:g}, half of them below {middle:g}"
+        if (found := self.quartiles(y)) is None:
+            return "numbers to predict"
+        return f"numbers from {found[0]:g} to {found[2]:g}, half of them below {found[1]:g}"
 
     @staticmethod
     def errors(predicted: Tensor, y: Tensor) -> Tensor:

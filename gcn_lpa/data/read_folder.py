@@ -7,7 +7,6 @@ rows are counted as a spreadsheet shows them, with the header as row 1.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
 from gcn_lpa.data.checks import WARNING, Ends, check_task, close_to, is_address, some
-from gcn_lpa.data.column_types import Cells, times_in
+from gcn_lpa.data.column_types import MOSTLY, Cells, label_numbers, times_in
 from gcn_lpa.data.constructors import DIRECTION, EdgeTypes
 from gcn_lpa.data.describe import (
     graph_warnings,
@@ -379,15 +378,17 @@ class _Reading:
         Args:
             is_guessed: whether the column was found by its name or position.
         """
-        if self.task is None:
-            with contextlib.suppress(ValueError):  # a label is no number: all are classes
-                numbers = table.label_numbers(column, self.unknown)
-                if (note := look_like_numbers(column, numbers)) is not None:
-                    self.task = "regression"
-                    self.notes.append(note)
-        if self.task == "regression":
-            numbers = table.label_numbers(column, self.unknown)
-            return numbers
+        if self.task != "classification":
+            found = label_numbers(table, column, self.unknown)
+            note = look_like_numbers(column, found.numbers) if self.task is None and found.share >= MOSTLY else None
+            if self.task is None and note is not None:
+                self.task = "regression"
+                self.notes.append(note)
+            if self.task == "regression":
+                if found.problem:
+                    raise ValueError(found.problem if note is None else f"{found.problem}; task=classification reads classes")
+                self.notes += found.notes
+                return found.numbers
         labels = table.labels(column, self.unknown)
         if is_guessed:
             self.notes.append(guessed_label(table, column, labels))

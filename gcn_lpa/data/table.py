@@ -138,19 +138,6 @@ class Table:
                 raise ValueError(f"{self.where(i, column)} is {value!r}; {right}")
         return series(values).to_numpy(object)  # type: ignore[no-any-return]
 
-    def label_numbers(self, column: str, unknown: Sequence[str] | str) -> np.ndarray:
-        """Labels as float64, NaN where unknown; a label that is no finite number is an error that says where."""
-        missing = {"", *([unknown] if isinstance(unknown, str) else map(str, unknown))}
-        cells = self.columns[column]
-        gone = np.fromiter((is_missing(cell) or str(cell) in missing for cell in cells), dtype=bool, count=len(cells))
-        numbers = numbers_in(cells)
-        wrong = np.flatnonzero(~gone & ~(np.abs(numbers) <= FLOAT32_MAX))
-        if len(wrong):
-            i = int(wrong[0])
-            right = "a label of task 'regression' is a finite number, with a decimal point, or nothing"
-            raise ValueError(f"{self.where(i, column)} is {cells.iloc[i]!r:.80}; {right}")
-        return np.where(gone, math.nan, numbers)
-
     def weights(self, column: str) -> np.ndarray:
         """A column of positive numbers."""
         cells = self.columns[column]

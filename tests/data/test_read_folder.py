@@ -966,15 +966,72 @@ def test_the_structural_features_are_those_that_the_default_adds(labels, kind, s
         ),
         (range(10), None),
         (["a, b and c", "d", "e; f"], None),
-        (["low", "middle", "high"], None),
+        (["yes", "no", "maybe"], None),
+        (["low", "Medium", "very_high"], "the classes 'Medium', 'low', 'very_high' seem ordered, which is not used"),
+        (["0-10", "10-20", "> 20"], "the classes '0-10', '10-20', '> 20' seem ordered"),
+        ([f"{k}.5 kg" for k in range(30)], "warning: 30 of 30 labels differ, '0.5 kg', '1.5 kg', '10.5 kg', … 30 in all: classes"),
     ],
 )
 def test_labels_that_may_be_meant_otherwise_than_as_classes_are_named(labels, said):
     labels = [str(label) for label in labels]
     nodes = pandas.DataFrame({"id": range(len(labels)), "label": labels})
     graph = read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="label")
-    found = [note for note in graph.notes if "different numbers" in note or "dates" in note or "several" in note]
+    words = "different numbers", "dates", "several", "ordered", "labels differ"
+    found = [note for note in graph.notes if any(word in note for word in words)]
     assert [note[: len(said)] for note in found] == [said] if said else found == []
+
+
+def labelled_by(cells, **options):
+    """The graph of nodes with these labels."""
+    nodes = pandas.DataFrame({"id": range(len(cells)), "label": cells})
+    return read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="label", **options)
+
+
+NUMBERS = np.arange(30) * 137.5 + 1000.25
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{:,.2f}", None),
+        ("€ {:.2f}", "column 'label' is read as numbers of €"),
+        ("{:.2f}%", "column 'label' is read as numbers of %"),
+        ("{:.2f} €", "column 'label' is read as numbers of € with a decimal comma"),
+        ("{:.2f}", "column 'label' is read as numbers with a decimal comma"),
+    ],
+)
+def test_labels_are_numbers_in_the_style_they_are_written_in(written, said):
+    cells = [written.format(number) for number in NUMBERS]
+    if said is not None and "comma" in said:
+        cells = [cell.replace(".", ",") for cell in cells]
+    graph = labelled_by([*cells, "", "n/a"])
+    assert graph.target.words(graph.y)[:30].tolist() == NUMBERS.round(2).tolist() and int(graph.labeled.sum()) == 30
+    notes = [note for note in graph.notes if note.startswith("column 'label'")]
+    assert notes == ["column 'label': labels that are 'n/a' are read as unknown", *([said] if said else [])]
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "regression"}])
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (["inf"], "row 31, column 'label' is 'inf'; a label of task 'regression' is a finite number, such as 2.5, or nothing"),
+        (["see note"], "is 'see note'; .* or nothing; option unknown=see note leaves 1 such out"),
+        (["ask", "none of them"], "is 'ask'; a label of task 'regression' is a finite number, such as 2.5, or nothing(; task|$)"),
+        (["2024-01-31"], "is '2024-01-31'; a date is no number: write years, or days since one"),
+    ],
+)
+def test_a_label_among_numbers_that_is_none_is_an_error_that_says_what_helps(odd, said, options):
+    cells = [*map(str, NUMBERS), *odd]
+    with pytest.raises(ValueError, match=said) as error:
+        labelled_by(cells, **options)
+    assert str(error.value).endswith("; task=classification reads classes") == (not options)
+    assert int(labelled_by(cells, unknown=odd, **options).labeled.sum()) == 30
+    assert labelled_by(cells, task="classification").num_classes == len(cells)
+
+
+def test_numbers_that_may_be_ids_are_read_and_doubted():
+    (note,) = [note for note in labelled_by([str(k) for k in range(1000, 1030)]).notes if "numbers to predict" in note]
+    assert "read as numbers to predict, though each occurs once, as ids do; option" in note
 
 
 def test_several_label_columns_are_several_runs(tmp_path):
