@@ -55,7 +55,6 @@ class Numbers:
     names: ClassVar[tuple[str, ...]] = ()
     width: ClassVar[int] = 1
     vote_width: ClassVar[int] = 2
-    kept_width: ClassVar[int] = 3  # of a held-out prediction: standard score, spread of members and votes, and errors nearby
 
     def __post_init__(self) -> None:
         is_finite = all(map(math.isfinite, (self.mean, self.spread, self.low, self.high)))
