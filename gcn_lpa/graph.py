@@ -32,7 +32,7 @@ from gcn_lpa.regression import Numbers
 from gcn_lpa.target import Classes, Target
 
 if TYPE_CHECKING:
-    from gcn_lpa.data.edge_columns import EdgeColumns
+    from gcn_lpa.data.edge_columns import EdgeColumns, EdgeFunctions
     from gcn_lpa.data.encoders import Columns
 
 T = TypeVar("T")
@@ -264,22 +264,27 @@ class Graph:
             rest = self.adjacency.values * torch.where(has_none > 0, 1.0, ratio * (aside * joins > 0))
             values = torch.where(telling > 0, telling, rest)
             adjacency = SparseMatrix(self.pattern.within(values > 0), values[values > 0])
-            types = None if self.edge_types is None else self.edge_types.without(names).within(adjacency.pattern)
+            types = None if self.edge_types is None else self.edge_types.without(names)
+            types = None if types is None else types.within(adjacency.pattern)
             results[key] = adjacency, columns.of(~idle), types, Derived()
         adjacency, columns, types, derived = results[key]
         return dataclasses.replace(self, adjacency=adjacency, edge_columns=columns, edge_types=types, _derived=derived)
 
-    def with_type_column(self) -> Graph:
-        """The same graph, whose edges have a column that says their type if they have types and no columns."""
+    def with_type_column(self, functions: EdgeFunctions | None = None) -> Graph:
+        """The same graph, whose edges have a column that says their type if they have types and no columns.
+
+        Args:
+            functions: as they were learned of the types of another graph; one that they do not know is refused.
+        """
         if self.edge_columns is not None or self.edge_types is None or self.edge_types.names == DIRECTIONS:
             return self
         first = self._derived.first  # without added self-loops, which are of no type
-        if "type column" not in first.results:
+        key = "type column", None if functions is None else functions.each
+        if key not in first.results:
             from gcn_lpa.data.edge_columns import EdgeColumns  # which reads tables: few graphs need it
 
-            types = cast(EdgeTypes, first.parts[2])
-            first.results["type column"] = EdgeColumns.of_types(types, directed=self.directed)
-        return dataclasses.replace(self, edge_columns=first.results["type column"])
+            first.results[key] = EdgeColumns.of_types(cast(EdgeTypes, first.parts[2]), functions, directed=self.directed)
+        return dataclasses.replace(self, edge_columns=first.results[key])
 
     def scaling(self, kind: str, *, structure: bool = False) -> Scaling:
         """The scaling of a kind, one of FEATURE_KINDS, as learned from this graph; with structural features."""

@@ -259,8 +259,9 @@ class Trained:
         return shown if (weights := self.used_edge_weights) is None else shown.weighed(weights.levels)
 
     def walked(self, graph: Graph) -> Graph:
-        """A raw graph without the edges that were left out when training."""
-        return graph if self.used_edge_weights is None else graph.without_idle(self.used_edge_weights.levels)
+        """A raw graph with columns of its edges, where these weigh them, without the edges that were left out when training."""
+        weights = self.used_edge_weights
+        return graph if weights is None else graph.with_type_column(weights.functions).without_idle(weights.levels)
 
     @property
     def used_edge_weights(self) -> EdgeWeights | None:
@@ -299,7 +300,7 @@ class Trained:
         """Refuse a graph whose edges do not have the columns that the model weighs them by."""
         if (weights := self.used_edge_weights) is None or not graph.num_edges:
             return
-        columns, ours = graph.with_type_column().edge_columns, weights.functions
+        columns, ours = graph.with_type_column(weights.functions).edge_columns, weights.functions
         if columns is None:
             names = f"{some(ours.names)}, but the edges of {graph.name!r} have none"
             raise ValueError(f"the model weighs edges by their columns, {names}")
@@ -310,7 +311,7 @@ class Trained:
             )
 
     def _edge_types_of(self, graph: Graph) -> EdgeTypes:
-        if graph.edge_types is None and graph.num_edges == 0:
+        if graph.edge_types is None and (graph.num_edges == 0 or self.used_edge_weights is not None):
             return EdgeTypes.without_edges(tuple(self.relations), graph.num_nodes).to(graph.device)
         if graph.edge_types is None:
             raise ValueError(

@@ -337,10 +337,10 @@ class EdgeTypes:
         matrices = (SparseMatrix.from_scipy(matrix.to_scipy() * mask).to(matrix.device) for matrix, mask in pairs)
         return EdgeTypes(self.names, tuple(matrices))
 
-    def without(self, names: Container[str]) -> EdgeTypes:
-        """The other types; all where none is left."""
+    def without(self, names: Container[str]) -> EdgeTypes | None:
+        """The other types; None where there is no other."""
         left = [pair for pair in zip(self.names, self.matrices, strict=True) if pair[0] not in names]
-        return EdgeTypes(*map(tuple, zip(*left, strict=True))) if left else self
+        return EdgeTypes(*map(tuple, zip(*left, strict=True))) if left else None
 
     def named(self, names: Sequence[str]) -> EdgeTypes:
         """The edge types that a model knows, in its order; one that it does not know is refused."""

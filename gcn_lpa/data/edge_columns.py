@@ -281,8 +281,10 @@ class EdgeColumns:
     _shares: weakref.WeakKeyDictionary[Pattern, tuple[SparseMatrix, Tensor]] = field(default_factory=weakref.WeakKeyDictionary)
 
     @classmethod
-    def of_types(cls, types: EdgeTypes, *, directed: bool) -> EdgeColumns:
+    def of_types(cls, types: EdgeTypes, known: EdgeFunctions | None, *, directed: bool) -> EdgeColumns:
         """The edges of each type, whose type is their one column."""
+        is_known = known is not None and known.names == (TYPE,)
+        types = types.named(known.each[0].values) if known is not None and is_known else types
         rows, columns, weights, codes = [], [], [], []
         for k, matrix in enumerate(types.matrices):
             row, col = matrix.pattern.row.cpu().long(), matrix.pattern.col.cpu().long()
@@ -292,7 +294,7 @@ class EdgeColumns:
             weights.append(matrix.values.detach().cpu()[once])
             codes.append(np.full(int(once.sum()), k))
         reader, values = CategoryColumn(name=TYPE, values=types.names, other=False), np.concatenate(codes).astype(float)
-        function = EdgeFunction.learned(reader, values)
+        function = known.each[0] if known is not None and is_known else EdgeFunction.learned(reader, values)
         assert function is not None
         basis = SparseMatrix.from_scipy(function.basis(values))
         ends = torch.cat(rows), torch.cat(columns)

@@ -9,12 +9,13 @@ import torch
 
 from gcn_lpa.data.edge_columns import ASIDE, GONE
 from gcn_lpa.data.read_folder import read_csv
+from gcn_lpa.graph import Graph
 from gcn_lpa.insight.explain import explain
 from gcn_lpa.learning import edge_weights
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.stacks import are_stackable
 from gcn_lpa.learning.tasks import Job, task_of
-from gcn_lpa.predict import edge_table, evaluate, predict_proba
+from gcn_lpa.predict import Prediction, edge_table, evaluate, predict_proba
 from gcn_lpa.recipes import Recipe, choose_recipe
 from gcn_lpa.train import JobName
 from gcn_lpa.trained import Trained
@@ -210,6 +211,26 @@ def test_the_recipe_is_chosen_for_the_edges_that_are_walked(monkeypatch):
     assert torch.equal(predict_proba(by_name, graph), predict_proba(by_recipe, graph))
     own = chosen.replace(hidden=8, members="")
     assert learn(graph, *parts, recipe=own, device="cpu").recipe == own
+
+
+def test_edge_types_of_another_graph_are_those_that_were_learned():
+    """Other shares of the types, fewer of them, or those alone that are left out; but no type that is new."""
+    rng, n = np.random.default_rng(3), 120
+    y = rng.integers(2, size=n)
+    pairs = [(i, int(rng.choice(np.flatnonzero(y == y[i])))) for i in range(n) for _ in range(3)]
+    pairs += rng.integers(n, size=(40 * n, 2)).tolist()
+    kinds, x = ["friend"] * 3 * n + ["seller"] * 40 * n, torch.from_numpy(rng.normal(size=(n, 2)))
+    graph = Graph.from_edges(pairs, edge_types=kinds, x=x, y=y)
+    train, val = torch.arange(n) % 2 == 0, torch.arange(n) % 4 == 1
+    recipe = RECIPE.replace(propagation="relations")
+    trained = learn(graph, train, val, recipe=recipe, device="cpu")
+    assert list(trained.relations) == ["friend"]
+    for edges in (slice(0, 30 * n), slice(0, n), slice(3 * n, 30 * n)):
+        other = Graph.from_edges(pairs[edges], edge_types=kinds[edges], x=x, y=y)
+        assert Prediction.of(trained, other).probabilities.isfinite().all()
+    new = Graph.from_edges(pairs, edge_types=["stranger", *kinds[1:]], x=x, y=y)
+    with pytest.raises(ValueError, match=r"of the type 'stranger', which the model has not seen; it knows 'friend', 'seller'"):
+        predict_proba(trained, new)
 
 
 def test_a_node_without_a_telling_edge_keeps_the_others():
