@@ -358,7 +358,6 @@ CHANGES_REFUSED = {
     "relations": {"propagation": "relations"},
     "clusters": {"clusters": 4},
     "gaussian": {"edges": "gaussian"},
-    "symmetric_edges": {"edges": "free", "symmetric_edges": True},
     "glorot": {"edges": "free", "edge_init": "glorot"},
     "leave_one_out": {"loss": "leave_one_out", "lpa_iterations": 2},
     "method 'gat'": {"method": "gat"},
