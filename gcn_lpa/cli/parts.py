@@ -60,7 +60,7 @@ def partition(
     *,
     parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
     out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
-    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
+    by: Annotated[str | None, Option(metavar="metis|stream", help="metis: few edges between parts; stream: less memory.")] = None,
     split: Annotated[str, Option(help="uniform (60/20/20), stratified, official or per_class.")] = "uniform",
     seed: Annotated[int, Option(help="Of the split.")] = 0,
     overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,

@@ -36,6 +36,7 @@ STAND_IN_NOTES = {
 }
 DIRECTION = "direction"  # in place of a column: the two directions of arcs are the edge types
 DIRECTIONS = ("along arcs", "against arcs")
+AT_ONCE = 2**22  # edges that are brought into order together
 MOST_EDGE_TYPES = 20  # each has its own hop weights, and takes as many products as a whole graph
 
 
@@ -352,16 +353,30 @@ class EdgeTypes:
 
 def merged_edges(entries: scipy.sparse.coo_array, *, weighted: bool, directed: bool) -> scipy.sparse.csr_array:
     """Entries [source, target] as an adjacency: duplicates summed, or all of weight 1, and both directions joined; in float32."""
-    matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
-    if not weighted:
-        matrix.data[:] = 1
-    matrix = matrix if directed else matrix.maximum(matrix.T.tocsr())
-    with np.errstate(over="ignore", under="ignore"):
-        values = matrix.data.astype(np.float32)
-    wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-    if len(wrong):
-        raise ValueError(f"weight {matrix.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
-    return scipy.sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    (source, target), n = entries.coords, entries.shape[0]
+    num_blocks = -(-entries.nnz // AT_ONCE) or 1  # of rows: what the way there takes is that of one block
+    sizes, columns, values = [np.zeros(1, np.int64)], [], []
+
+    def block(row: np.ndarray, col: np.ndarray, first: int, last: int) -> scipy.sparse.csr_array:
+        here = slice(None) if num_blocks == 1 else np.flatnonzero((row >= first) & (row < last))
+        found = scipy.sparse.coo_array((entries.data[here], (row[here] - first, col[here])), shape=(last - first, n)).tocsr()
+        if not weighted:
+            found.data[:] = 1  # duplicates were summed
+        return found
+
+    for k in range(num_blocks):
+        rows = k * n // num_blocks, (k + 1) * n // num_blocks
+        found = block(target, source, *rows)
+        found = found if directed else found.maximum(block(source, target, *rows))
+        with np.errstate(over="ignore", under="ignore"):
+            values.append(found.data.astype(np.float32))
+        wrong = np.flatnonzero(~(np.isfinite(values[-1]) & (values[-1] > 0)))
+        if len(wrong):
+            raise ValueError(f"weight {found.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
+        sizes.append(np.diff(found.indptr))
+        columns.append(found.indices)
+    arrays = np.concatenate(values), np.concatenate(columns), np.concatenate(sizes).cumsum()
+    return scipy.sparse.csr_array(arrays, shape=entries.shape)
 
 
 def loops_added(matrix: SparseMatrix) -> tuple[SparseMatrix, int]:

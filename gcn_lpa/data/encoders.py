@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -260,15 +261,16 @@ class TextColumn(Encoder):
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column, position = cells[self.name], {term: k for k, term in enumerate(self.terms)}
         idf = 1 + np.log((1 + self.cells) / (1 + np.array(self.counts, dtype=np.float64)))
-        rows = [
-            sorted((position[term], often) for term, often in words_in(text).items() if term in position) for text in column.texts
-        ]
-        ends = np.cumsum([0, *map(len, rows)])
-        entries = np.array(list(itertools.chain(*rows)), dtype=np.int64).reshape(-1, 2)
-        values = entries[:, 1] * idf[entries[:, 0]]
-        lengths = np.sqrt(np.add.reduceat(np.append(values**2, 0.0), ends[:-1])) if len(rows) else np.empty(0)
-        values /= np.repeat(lengths, np.diff(ends))
-        distinct = scipy.sparse.csr_array((values, entries[:, 0], ends), shape=(len(rows), len(idf)))
+        pairs, ends = array("i"), array("q", [0])  # a tuple for each would take ten times as much
+        for text in column.texts:
+            row = sorted((position[term], often) for term, often in words_in(text).items() if term in position)
+            pairs.extend(itertools.chain(*row))
+            ends.append(len(pairs) // 2)
+        (terms, often), size = np.array(pairs, dtype=np.int32).reshape(-1, 2).T, np.diff(ends)
+        values = often * idf[terms]
+        lengths = np.sqrt(np.add.reduceat(np.append(values**2, 0.0), ends[:-1])) if len(size) else np.empty(0)
+        values /= np.repeat(lengths, size)
+        distinct = scipy.sparse.csr_array((values, terms, ends), shape=(len(size), len(idf)))
         return [("words", scipy.sparse.csr_array(distinct[column.codes]))]
 
 

@@ -282,16 +282,20 @@ def structural_features(matrix: scipy.sparse.csr_array, directed: bool, num_cell
         num_cells: how many features of each node are not zero, [n].
     """
     matrix = scipy.sparse.csr_array(matrix)
-    matrix = matrix - scipy.sparse.diags_array(matrix.diagonal())
-    present = (matrix != 0).astype(np.float64).tocsr()
-    around = present if not directed else (present + present.T != 0).astype(np.float64).tocsr()
-    walk = _row_normalized(around)
-    columns = []
-    for side in [present, present.T] if directed else [present]:
-        degree = np.log1p(np.asarray(side.sum(axis=1)).ravel())
+    if matrix.diagonal().any():
+        matrix = scipy.sparse.csr_array(matrix - scipy.sparse.diags_array(matrix.diagonal()))
+        matrix.eliminate_zeros()
+    present = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+    sides = [present, present.T] if directed else [present]
+    degrees, rank = [np.asarray(side.sum(axis=1)).ravel() for side in sides], _pagerank(present)
+    around = (present + present.T != 0).astype(np.float64).tocsr() if directed else present
+    size = np.diff(around.indptr)
+    around.data[:] = np.repeat(1 / np.maximum(size, 1), size)  # in place: a second array would be the largest of all
+    walk, columns = around, []
+    for degree in map(np.log1p, degrees):
         near = walk @ degree
         columns += [degree, near, walk @ near]
-    columns.append(np.log(_pagerank(present)))
+    columns.append(np.log(rank))
     if num_cells is not None:
         cells = np.log1p(num_cells.astype(np.float64))
         columns += [cells, walk @ cells]
@@ -328,8 +332,8 @@ def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:
     A walk also ends where no arc leads on. The usual PageRank lets it go on from any node, which multiplies all ranks by one
     number that depends on the whole graph: a new node without edges would change every row.
     """
-    follows = _row_normalized(scipy.sparse.csr_array(present.T)).T.tocsr()  # column j: where a walk goes from j
+    share = 1 / np.maximum(np.asarray(present.sum(axis=0)).ravel(), 1)  # of a walk that goes from j to one of those after it
     rank = np.ones(present.shape[0])
     for _ in range(PAGERANK_STEPS):
-        rank = (1 - DAMPING) + DAMPING * (follows @ rank)
+        rank = (1 - DAMPING) + DAMPING * (present @ (share * rank))
     return rank
