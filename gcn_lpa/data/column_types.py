@@ -300,7 +300,7 @@ class Encoder(ABC):
         return self.warnings(cells)
 
     def indicator(self, is_missing: np.ndarray) -> Features:
-        return [("table", is_missing.astype(np.float64))] if self.missing else []
+        return [("table", is_missing)] if self.missing else []
 
 
 class ParsedColumn(Encoder):

@@ -153,8 +153,7 @@ class CategoryColumn(Encoder):
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         codes, width = self.codes(cells[self.name]), len(self.values)
-        columns = [("table", (codes == k).astype(np.float64)) for k in range(width + self.other)]
-        return [*columns, *self.indicator(codes == -1)]
+        return [*(("table", codes == k) for k in range(width + self.other)), *self.indicator(codes == -1)]
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
         if self.other:
@@ -360,14 +359,14 @@ class Columns:
         parts = []
         for kind in ("numbers", "table"):
             if columns := [column for _, its_kind, column in features if its_kind == kind]:
-                parts.append((kind, kind, np.stack(columns, axis=1)))
+                parts.append((kind, kind, np.stack(columns, axis=1, dtype=np.float32, casting="same_kind")))
         parts += [(name, kind, words) for name, kind, words in features if kind == "words"]
         if not parts:
             return EncodedTable(None, (), warnings)
         ends = list(itertools.accumulate(part.shape[1] for *_, part in parts))
         bounds = zip(parts, [0, *ends], ends, strict=False)
         blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
-        return EncodedTable(side_by_side([part for *_, part in parts]), blocks, warnings)
+        return EncodedTable(side_by_side([part.astype(np.float32, copy=False) for *_, part in parts]), blocks, warnings)
 
     def positions(self) -> dict[str, list[int]]:
         """Where the features of each column are among all: see `encode`."""

@@ -219,7 +219,7 @@ class _Reading:
     node_table: Table | None = None
     label_table: Table | None = None
     matched: dict[str, str] = field(default_factory=dict)  # columns by their roles that were found by their values
-    not_listed: dict[tuple[Path, str], Unlisted] = field(default_factory=dict)
+    not_listed: list[Unlisted] = field(default_factory=list)
     num_left_out: int = 0
 
     def graph(self, nodes: Any, edges: Any, labels: Any, *, directed: bool, name: str | None) -> Graph:
@@ -245,7 +245,7 @@ class _Reading:
             nodes_of = pandas.concat([nodes_of, ids], ignore_index=True).drop_duplicates()
         if self.label_table is not None and given is not None:
             labelled = positions(nodes_of, ids)
-            self.note_unlisted(self.label_table, id_column, ids, labelled >= len(nodes_of))
+            self.not_listed.append(Unlisted(id_column).with_rows(self.label_table, ids, labelled >= len(nodes_of)))
             y = np.full(len(nodes_of), None)
             y[labelled[labelled < len(nodes_of)]] = given[labelled < len(nodes_of)]
         names = nodes_of.to_numpy(object).tolist()
@@ -257,8 +257,8 @@ class _Reading:
                     "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of "
                     "columns"
                 )
-        if self.not_listed and self.unlisted != "drop":
-            problems = [unlisted.problem(names, origin) for unlisted in self.not_listed.values()]
+        problems = [unlisted.problem(names, origin) for unlisted in self.not_listed if unlisted.number]
+        if problems and self.unlisted != "drop":
             raise ValueError(f"{ALSO.join(problems)}. Option unlisted=drop leaves such rows out")
         if self.num_left_out:
             left_out = f"{self.num_left_out:,} edges are left out: {origin.path.name} does not list their nodes"
@@ -375,6 +375,7 @@ class _Reading:
         if self.edge_features is not None:
             several = _several(self.edge_features, first) if self.edge_features else []
             read = [first.stated("edge_features", column) for column in several]
+        self.not_listed = [Unlisted(end) for end in ends]
         for piece in itertools.chain([first], pieces):
             ids = [piece.ids(end) for end in ends]
             if self.node_table is None:
@@ -382,8 +383,8 @@ class _Reading:
                 every = pandas.concat([names, pandas.concat(ids, ignore_index=True).iloc[row_by_row]], ignore_index=True)
                 names = every.drop_duplicates()
             found = positions(names, *ids).reshape(2, -1).astype(np.int32)
-            for end, cells, of_end in zip(ends, ids, found, strict=True):
-                self.note_unlisted(piece, end, cells, of_end >= len(names))
+            for unlisted, cells, of_end in zip(self.not_listed, ids, found, strict=True):
+                unlisted.with_rows(piece, cells, of_end >= len(names))
             is_listed = np.asarray((found < len(names)).all(axis=0))
             self.num_left_out += int((~is_listed).sum())
             at.append(found[:, is_listed])
@@ -399,13 +400,6 @@ class _Reading:
             counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
             self.notes.append(f"column {relation!r} says the type of each edge: {counts}")
         return ReadEdges(ends, sources, targets, names, weights, types, rest, read)
-
-    def note_unlisted(self, table: Table, column: str, ids: Series, wrong: np.ndarray) -> None:
-        """Keep where ids are that the file of nodes does not list: rows `wrong`, a mask."""
-        if wrong.any():
-            row = int(wrong.argmax())
-            found = Unlisted(table.where(row, column), ids.iloc[row])
-            self.not_listed.setdefault((table.path, column), found).number += int(wrong.sum())
 
     def label_file(self, table: Table) -> tuple[str, Series, np.ndarray]:
         """The column of ids in a file of labels, the ids and the labels."""

@@ -194,9 +194,17 @@ def columns_by_values(nodes: Table, edges: Table, named: Mapping[str, str]) -> d
 class Unlisted:
     """The first of the ids of a column that the file of nodes does not list, and their number."""
 
-    where: str
-    id: Any
+    column: str
+    where: str = ""
+    id: Any = None
     number: int = 0
+
+    def with_rows(self, table: Table, ids: Series, wrong: np.ndarray) -> Unlisted:
+        """Count the rows of a mask, with their ids, as well."""
+        if wrong.any() and not self.number:
+            self.where, self.id = table.where(int(wrong.argmax()), self.column), ids.iloc[int(wrong.argmax())]
+        self.number += int(wrong.sum())
+        return self
 
     def problem(self, names: Sequence[Any], origin: Table) -> str:
         hint = close_to(self.id, names)

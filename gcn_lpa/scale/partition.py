@@ -106,14 +106,13 @@ def streamed(graph: Graph, parts: int) -> np.ndarray:
     """
     n, rowptr, col = graph.num_nodes, graph.pattern.rowptr.numpy(), graph.pattern.col.numpy()
     ranges = np.arange(n) * parts // n
-    owner, step = ranges.copy(), -(-n // (RUNS * parts))
-    size, capacity = np.bincount(owner), (1 + SLACK) * n / parts
+    owner, size, step, capacity = ranges.copy(), np.bincount(ranges), -(-n // (RUNS * parts)), (1 + SLACK) * n / parts
     for first in itertools.chain(*[range(0, n, step)] * STREAMS):
+        size = size * (first > 0)
         run = slice(first, min(first + step, n))
         number = np.repeat(np.arange(run.stop - first), np.diff(rowptr[first : run.stop + 1]))
         near = np.bincount(number * parts + owner[col[rowptr[first] : rowptr[run.stop]]], minlength=(run.stop - first) * parts)
-        size -= np.bincount(owner[run], minlength=parts)
-        owner[run] = ((near.reshape(-1, parts) + 1e-3) * (1 - size / capacity)).argmax(axis=1)
+        owner[run] = ((near.reshape(-1, parts) + 1e-3) * (1 - size / capacity).clip(0)).argmax(axis=1)
         size += np.bincount(owner[run], minlength=parts)
     return owner if size.all() else ranges
 

@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.array_files import read_frame
 from gcn_lpa.data.describe import harmful_edges, told_by_neighbours
 from gcn_lpa.data.edge_columns import (
     COUNT,
@@ -21,7 +22,6 @@ from gcn_lpa.data.edge_columns import (
     read_edge_columns,
 )
 from gcn_lpa.data.read_folder import read_csv
-from gcn_lpa.data.array_files import read_frame
 from gcn_lpa.graph import Graph
 
 NODES = pandas.DataFrame({"id": list("abcd"), "label": ["x", "y", "x", "y"], "age": [1, 2, 3, 4]})

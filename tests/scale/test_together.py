@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
@@ -494,3 +495,13 @@ def test_every_way_gives_every_part_some_nodes():
         owners(graph, 91)
     with pytest.raises(ValueError, match="cut by metis or stream"):
         owners(graph, 2, "luck")
+
+
+def test_streamed_parts_are_even_and_have_fewer_edges_between_them_than_ranges():
+    """Of two cliques whose nodes take turns, ranges cut half of the edges, and the stream next to none."""
+    first, second = (list(itertools.combinations(range(start, 60, 2), 2)) for start in (0, 1))
+    graph = Graph.from_edges(np.array([*first, *second, (0, 1)]), num_nodes=60)
+    owner = owners(graph, 2, "stream")
+    assert sorted(np.bincount(owner).tolist()) == [30, 30]
+    assert sum(owner[i] != owner[j] for i, j in [*first, *second]) == 0
+    assert owners(graph, 60, "stream").tolist() == list(range(60))  # of parts of one node none stays empty
