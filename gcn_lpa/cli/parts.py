@@ -88,8 +88,9 @@ def partition(
 
 def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
     """What a training holds, part by part."""
-    from gcn_lpa.scale.planner import gigabytes
+    from gcn_lpa.scale.planner import gigabytes, received
 
+    epochs, once = received(size, recipe)
     parts = {
         "graph": found.graph,
         "features": found.features,
@@ -101,7 +102,7 @@ def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> lis
     }
     whose = f"a worker of {workers}: " if workers > 1 else ""
     halo = f" and {size.halo:,.0f} of others" if size.halo else ""
-    last = f"received in an epoch {gigabytes(found.received)}"
+    last = f"received in an epoch {gigabytes(max(epochs.values()))}, and once {gigabytes(once)}"
     return [
         f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, {size.classes:,} classes",
         f"{recipe.method}, {recipe.origin}",

@@ -20,9 +20,11 @@ from gcn_lpa.edges import FULL_KERNEL
 from gcn_lpa.engine.fused import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import POOLED
+from gcn_lpa.learning.ensemble import POOLED, REACH
 from gcn_lpa.methods.hop_columns import AT_ONCE, MOST_COLUMNS, RANK
 from gcn_lpa.methods.registry import METHODS, gcn_lpa, members_of
+from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
+from gcn_lpa.methods.trees import NUM_PLACES, VOTE_FOLDS, WORDS, Trees
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes
@@ -106,6 +108,18 @@ def estimate(size: Size, recipe: Recipe) -> Estimate | None:
     members = members_of(recipe).values()
     known = [_MemberMemory(own, len(members), recipe.votes) for own in members if METHODS[own.method].build is gcn_lpa]
     return max((model.estimate(size) for model in known), key=lambda found: found.peak, default=None)
+
+
+def received(size: Size, recipe: Recipe) -> tuple[dict[str, float], float]:
+    """Bytes of rows of others that a worker receives: in an epoch of each member by its name, and once of all of them together.
+
+    Of members that are neither trees nor built as the first there is no formula.
+    """
+    members = {name: member for name, member in members_of(recipe).items() if METHODS[member.method].build in (gcn_lpa, Trees)}
+    each = {name: _MemberMemory(member, len(members), recipe.votes and not name) for name, member in members.items()}
+    degrees = FLOAT * size.halo * any(m.normalization == "symmetric" and m.edges == "fixed" for m in members.values())
+    epochs = {name: each[name].received(size) for name, member in members.items() if member.method != "trees"}
+    return epochs, degrees + sum(one.received_once(size) for one in each.values())
 
 
 class _Held(NamedTuple):
@@ -242,10 +256,10 @@ class _MemberMemory:
         Rows come in a step and once more in validation; the sums of losses and of the gradients of W are not in it. Where the
         GCN half has a normalisation of its own, degrees travel too.
         """
-        recipe, symmetric, columns = self.recipe, self.recipe.normalization == "symmetric", self.columns(size)
-        model, is_kernel = sum(self.products(size)), recipe.edges == "bilinear" and columns <= FULL_KERNEL
-        form = columns if is_kernel else {"fixed": 0, "free": 0, "gat": 1}.get(recipe.edges, recipe.edge_rank)
-        degrees = int(symmetric and self.learns)  # of given edges they come once in a run
+        recipe, symmetric, (model, form, degrees) = self.recipe, self.recipe.normalization == "symmetric", self.sent(size)
+        if recipe.propagation == "columns":
+            return 0.0
+        is_kernel = recipe.edges == "bilinear" and form == self.columns(size)
         steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
         walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
         forward = 2 * (model + degrees + form) + walks * steps
@@ -254,6 +268,29 @@ class _MemberMemory:
         if self.has_lpa and self.learns:
             back += steps - size.classes  # the labels themselves have no gradient
         return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)
+
+    def sent(self, size: Size) -> tuple[int, int, int]:
+        """Numbers for each row of a halo that a forward pass takes: of the model, of the edge form, and degrees."""
+        columns, rank = self.columns(size), self.recipe.edge_rank
+        form = {"fixed": 0, "free": 0, "gat": 1, "bilinear": min(columns, rank if columns > FULL_KERNEL else columns)}
+        degrees = int(self.recipe.normalization == "symmetric" and self.learns)  # of given edges they come once in a run
+        return sum(self.products(size)), form.get(self.recipe.edges, rank), degrees
+
+    def received_once(self, size: Size) -> float:
+        """Bytes that a worker receives beside epochs: what is computed of columns before them, and predictions after them."""
+        recipe, columns, walks = self.recipe, self.columns(size), 2 if self.learns else 1
+        numbers = self.votes * (walks * (REACH + 1) * size.classes + self.sent(size)[1])
+        if recipe.method == "trees":  # own columns to fit, to choose rounds and to predict; each fold of the labels votes
+            is_bare = size.stored == size.columns == size.nodes
+            own = (NUM_PLACES[size.directed] if is_bare or not recipe.structure else 0) + columns * (not is_bare)
+            own = own if own <= MOST_OF_TREES else WORDS
+            numbers += 3 * own + (VOTE_FOLDS + 1) * (recipe.propagation_steps + 1) * size.classes
+        elif recipe.propagation == "columns":  # their spread, rows of training and of validation nodes, predictions
+            numbers += recipe.propagation_steps * (3 * (columns if columns <= MOST_COLUMNS else RANK) + recipe.hidden)
+        else:
+            model, form, degrees = self.sent(size)
+            numbers += model + 2 * (form + degrees)  # edges are weighed once more before the first epoch
+        return FLOAT * size.halo * numbers
 
 
 def available_memory(device: torch.device) -> float:

@@ -8,9 +8,11 @@ import queue
 import socket
 import time
 import traceback
+from collections import Counter
 
 import scipy.sparse
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
@@ -91,6 +93,22 @@ def whole_training(rank, order):
     """`train_parts`, in one rank; the accuracy where that is known."""
     found = train_parts(order)
     return None if found is None else found.results.scores.accuracy
+
+
+def counted_training(rank, order):
+    """`train_parts`, in one rank: the bytes that came, the size of its part, and the epochs of each member by its name."""
+    kept, epochs, exchanged = [], Counter(), Ranks.exchanged
+
+    def counted(self, *arguments):
+        rows = exchanged(self, *arguments)
+        kept.append(rows.nbytes)
+        return rows
+
+    Ranks.exchanged = counted
+    train_parts(order, Watch(on_epoch=lambda name, _: epochs.update([name.member])))
+    part = load_file(order.folder / f"part-{rank}.safetensors")
+    rows = len(part["adjacency.rowptr"]) - 1
+    return {"received": sum(kept), "epochs": dict(epochs), "rows": rows, "halo": len(part["ids"]) - rows, "read": len(part["send"])}
 
 
 def trainings(rank, orders, ports):
